@@ -1,0 +1,37 @@
+# Two commands on a bare clone do everything: `make demo` and `make test`. Each makes .venv if it is missing.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+WORKERS ?= 2
+
+.PHONY: help demo test check bench clean
+help:
+	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
+	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
+	@echo "make bench   step time against DDP    make clean   remove .venv and caches"
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	scripts/debian.sh
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/startup.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,29 @@
+"""Time: a deadline that is handed down a chain of waits, always on the monotonic clock."""
+
+import time
+from dataclasses import dataclass
+
+now = time.perf_counter
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment by which something must have happened; children receive the same object, never a longer one."""
+
+    at: float
+    """Moment on the monotonic clock, in seconds."""
+    budget: float
+    """What was granted in the beginning, in seconds: for messages."""
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        return cls(now() + seconds, seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds that remain, never negative."""
+        return max(0.0, self.at - now())
+
+    @property
+    def expired(self) -> bool:
+        return now() >= self.at

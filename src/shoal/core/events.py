@@ -1,0 +1,113 @@
+"""What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
+
+One worker's file of events, in order:  Started (Step | Logged | Reported | Traffic | Warned)* Ended?
+A file without `Ended` belongs to a worker that is still running or was killed.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+SECONDS = 6
+"""Digits kept of a duration in seconds: microseconds."""
+
+
+class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+    """Base of all events; the class name is the tag on disk."""
+
+    at: float
+    """Wall-clock time, seconds since 1970; for people. Durations never come from it."""
+
+
+class Started(Event, tag="started", frozen=True, kw_only=True):
+    """The worker has called `shoal.start()`."""
+
+    rank: int
+    size: int
+    host: str
+    pid: int
+    threads: int
+    device: str
+
+
+class Step(Event, tag="step", frozen=True, kw_only=True):
+    """One optimizer step of one worker; the phases add up to `seconds`."""
+
+    step: int
+    epoch: int
+    samples: int
+    """Samples this worker consumed in this step."""
+    seconds: float
+    load: float
+    """Waiting for the loader's next batch."""
+    forward_backward: float
+    """The script's own computing."""
+    exchange_wait: float
+    """Waiting for the other workers, and summing."""
+    encode: float
+    """Packing gradients into what travels."""
+    update: float
+    """Inside `optimizer.step()`."""
+    other: float = 0.0
+    """After `optimizer.step()`: logging, schedulers."""
+    raw: int = 0
+    """float32 bytes of what this worker offered for exchange."""
+    sent: int = 0
+    """Bytes of the encoded payloads that stand for it."""
+    wire: int = 0
+    """Bytes this worker put on sockets."""
+    ready: tuple[float, ...] = ()
+    """Per bucket: seconds from the start of the exchange until it was full here."""
+    done: tuple[float, ...] = ()
+    """Per bucket: seconds from the start of the exchange until the mean was back."""
+
+
+class Logged(Event, tag="logged", frozen=True, kw_only=True):
+    """`run.log(...)`: values of one worker at one step."""
+
+    step: int
+    values: dict[str, float]
+
+
+class Reported(Event, tag="reported", frozen=True, kw_only=True):
+    """`run.report(...)`: results, usually once an epoch."""
+
+    step: int
+    epoch: int
+    metrics: dict[str, float]
+
+
+class Traffic(Event, tag="traffic", frozen=True, kw_only=True):
+    """Bytes sent to each peer since the run began: rank as text -> (payload bytes, bytes on sockets)."""
+
+    step: int
+    peers: dict[str, tuple[int, int]]
+
+
+class Warned(Event, tag="warned", frozen=True, kw_only=True):
+    """Something the user should know, in one line."""
+
+    text: str
+
+
+class Ended(Event, tag="ended", frozen=True, kw_only=True):
+    """The script finished (`done`) or raised (`failed`)."""
+
+    exit: str
+    error: str = ""
+
+
+AnyEvent = Started | Step | Logged | Reported | Traffic | Warned | Ended
+
+
+class Sink(Protocol):
+    """Takes events; must be cheap, must not raise."""
+
+    def emit(self, event: Event) -> None: ...
+
+
+class Nowhere:
+    """The sink that forgets."""
+
+    def emit(self, event: Event) -> None:
+        pass

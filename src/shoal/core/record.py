@@ -1,0 +1,129 @@
+"""Where a run keeps its record, and what stands in its first and last file.
+
+runs/<id>/run.json          RunInfo: written before the first step
+runs/<id>/worker-<r>.jsonl  events of worker r (journal.py)
+runs/<id>/summary.json      Summary: written at the end
+"""
+
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.errors import UsageError
+from shoal.core.ids import check_id
+
+RUNS_VARIABLE = "SHOAL_RUNS"
+
+
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run was started with."""
+
+    run: str
+    plan: str
+    workers: int
+    seed: int
+    script: str
+    command: list[str]
+    started: float
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+
+
+class Phases(msgspec.Struct, frozen=True, kw_only=True):
+    """Mean seconds per step, over workers and steps."""
+
+    load: float = 0.0
+    forward_backward: float = 0.0
+    exchange_wait: float = 0.0
+    encode: float = 0.0
+    update: float = 0.0
+    other: float = 0.0
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to: the object `shoal run --json` prints."""
+
+    run: str
+    dir: str
+    plan: str
+    workers: int
+    steps: int
+    samples: int
+    seconds: float
+    """Training only: the longest of the workers' summed step times."""
+    samples_per_second: float
+    bytes_raw: int
+    """float32 bytes of all gradients or updates offered for exchange, summed over workers."""
+    bytes_sent: int
+    """Bytes of the encoded payloads that stand for them."""
+    bytes_wire: int
+    """Bytes put on sockets; 0 inside one host's memory."""
+    metrics: dict[str, float]
+    phases: Phases
+    exit: int
+
+
+def runs_root(given: str | None = None) -> Path:
+    """The folder that holds runs: what was given, or $SHOAL_RUNS, or ./runs."""
+    return Path(given or os.environ.get(RUNS_VARIABLE) or "runs")
+
+
+def run_dir(root: Path, run: str) -> Path:
+    """Where run `run` lies; refuses anything that is not an id."""
+    return root / check_id(run, "run")
+
+
+def worker_file(directory: Path, rank: int) -> Path:
+    return directory / f"worker-{rank}.jsonl"
+
+
+def write_info(directory: Path, info: RunInfo) -> None:
+    """Make the run's folder and its first file; an id is used once."""
+    try:
+        directory.mkdir(parents=True, exist_ok=False)
+    except FileExistsError:
+        raise UsageError(f"run {info.run!r} exists already in {directory.parent}; choose another --name") from None
+    (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(info)))
+
+
+def read_info(directory: Path) -> RunInfo:
+    try:
+        return msgspec.json.decode((directory / "run.json").read_bytes(), type=RunInfo)
+    except FileNotFoundError:
+        raise UsageError(f"no run {directory.name!r} in {directory.parent}; 'shoal show' lists them") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"{directory / 'run.json'} is not a run's record: {error}") from None
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on; read without importing anything that is not loaded yet."""
+    import torch
+
+    import shoal
+
+    return {"shoal": shoal.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+
+
+def machine() -> dict[str, str | int]:
+    """What a reader needs to judge a timing: cores, memory, processor, kernel."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return {
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "memory_mib": memory,
+        "executable": Path(sys.executable).name,
+    }
+
+
+def _processor() -> str:
+    try:
+        found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text())
+    except OSError:
+        found = None
+    return found.group(1) if found else platform.processor() or platform.machine()

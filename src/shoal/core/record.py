@@ -15,6 +15,7 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id
+from shoal.core.version import __version__
 
 RUNS_VARIABLE = "SHOAL_RUNS"
 
@@ -100,12 +101,10 @@ def read_info(directory: Path) -> RunInfo:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on; read without importing anything that is not loaded yet."""
+    """Versions of what a result depends on."""
     import torch
 
-    import shoal
-
-    return {"shoal": shoal.__version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    return {"shoal": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
 
 
 def machine() -> dict[str, str | int]:

@@ -1,0 +1,69 @@
+"""Randomness: independent streams from one seed, and borrowing the global generators for a moment."""
+
+import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def mix(*parts: int | str) -> int:
+    """A 63-bit seed that is a pure function of `parts`; equal parts give equal streams, on every machine."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch (every device), `random`, and numpy's global generator if the script uses numpy."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+class Stream:
+    """A private course of the global CPU generators: what runs inside `borrow` draws from it and nowhere else."""
+
+    def __init__(self, seed: int) -> None:
+        with _restored():
+            seed_all_cpu(seed)
+            self._state = _capture()
+
+    @contextmanager
+    def borrow(self) -> Iterator[None]:
+        """Run a block on this stream's state, then put the script's own state back."""
+        with _restored():
+            _restore(self._state)
+            yield
+            self._state = _capture()
+
+
+def seed_all_cpu(seed: int) -> None:
+    """Like `seed_all`, without touching a device's generator."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seed % 2**32)
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    before = _capture()
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _capture() -> tuple[torch.Tensor, object, object]:
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
+
+
+def _restore(state: tuple[torch.Tensor, object, object]) -> None:
+    torch.set_rng_state(state[0])
+    random.setstate(state[1])  # type: ignore[arg-type]
+    if state[2] is not None:
+        sys.modules["numpy"].random.set_state(state[2])

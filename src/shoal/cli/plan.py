@@ -1,0 +1,72 @@
+"""`shoal plan list` and `shoal plan explain PLAN`: the words, and what a plan does, costs and cites."""
+
+from typing import Annotated
+
+import typer
+
+from shoal.cli.errors import usage_errors
+
+app = typer.Typer(help="List the terms and named plans, or explain a plan.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command("list")
+def list_plans(json: Json = False) -> None:
+    """Show every term and every named plan."""
+    import msgspec
+
+    terms, plans = _terms(), _plans()
+    if json:
+        typer.echo(msgspec.json.encode({"terms": terms, "plans": plans}))
+        return
+    _table("Terms", terms, ("text", "axis", "summary"))
+    _table("Named plans", plans, ("name", "text", "cites", "note"))
+
+
+@app.command("explain")
+@usage_errors()
+def explain_plan(
+    plan: Annotated[str, typer.Argument(help="Terms, a named plan, or the path of a .toml file.")],
+    json: Json = False,
+) -> None:
+    """Show what a plan does, costs and cites."""
+    import msgspec
+
+    from shoal.plan.explain import explain
+    from shoal.plan.load import load
+
+    explanation = explain(load(plan))
+    typer.echo(msgspec.json.encode(explanation) if json else str(explanation))
+
+
+def _terms() -> list[dict[str, str]]:
+    from shoal.plan.explain import about
+    from shoal.plan.terms import TERMS
+
+    return [
+        {"name": name, "axis": kind.axis, "text": kind.usage(), "summary": about(kind).does}
+        for name, kind in TERMS.items()
+    ]
+
+
+def _plans() -> list[dict[str, str]]:
+    from shoal.plan.presets import PRESETS
+
+    return [
+        {"name": name, "text": preset.text, "cites": preset.cites, "note": preset.note}
+        for name, preset in PRESETS.items()
+    ]
+
+
+def _table(title: str, rows: list[dict[str, str]], columns: tuple[str, ...]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, no_wrap=column in ("name", "axis"))
+    for row in rows:
+        table.add_row(*(Text(row[column]) for column in columns))
+    Console().print(table)

@@ -1,0 +1,107 @@
+"""The board: one row per worker, in shared memory, that says what it is doing.
+
+Workers write their own row, the launcher and waiting peers read. It carries the live display, names the suspect of
+a wait that takes too long, and holds the word by which a launcher tells everybody to stop.
+"""
+
+import enum
+import math
+import mmap
+import os
+
+from shoal.core.clock import now
+
+BYTES = 1 << 16
+_HEAD = 512  # words of the header, one page
+_ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cache line
+MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
+
+_ABORT = 0
+_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN = range(8)
+
+
+class State(enum.IntEnum):
+    """What a worker was last seen doing."""
+
+    absent = 0
+    starting = 1
+    loading = 2
+    computing = 3
+    exchanging = 4
+    updating = 5
+    ended = 6
+
+
+class Board:
+    """Rows of words over `memory`; single words are written whole, so readers never see half a number."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        view = memoryview(memory)[:BYTES]
+        self._words = view.cast("q")
+        self._numbers = view.cast("d")
+
+    @classmethod
+    def private(cls) -> "Board":
+        """A board nobody else sees: for a world of one."""
+        return cls(mmap.mmap(-1, BYTES))
+
+    def enter(self, rank: int) -> None:
+        """Sign in: this process is worker `rank`."""
+        row = _row(rank)
+        self._words[row + _PID] = os.getpid()
+        self._numbers[row + _LOSS] = math.nan
+        self.note(rank, State.starting)
+
+    def note(self, rank: int, state: State) -> None:
+        row = _row(rank)
+        self._words[row + _STATE] = state
+        self._numbers[row + _SEEN] = now()
+
+    def progress(self, rank: int, epoch: int, step: int, samples: int, sent: int) -> None:
+        row = _row(rank)
+        words = self._words
+        words[row + _EPOCH] = epoch
+        words[row + _STEP] = step
+        words[row + _SAMPLES] = samples
+        words[row + _SENT] = sent
+
+    def loss(self, rank: int, value: float) -> None:
+        self._numbers[_row(rank) + _LOSS] = value
+
+    def read(self, rank: int) -> dict[str, float]:
+        """Everything in a worker's row."""
+        row = _row(rank)
+        words = self._words
+        return {
+            "pid": words[row + _PID],
+            "state": words[row + _STATE],
+            "epoch": words[row + _EPOCH],
+            "step": words[row + _STEP],
+            "samples": words[row + _SAMPLES],
+            "sent": words[row + _SENT],
+            "loss": self._numbers[row + _LOSS],
+            "seen": self._numbers[row + _SEEN],
+        }
+
+    def describe(self, rank: int) -> str:
+        """A worker in words: `worker 2 (pid 4711), last seen computing in step 418, 3.2 s ago`."""
+        row = self.read(rank)
+        if row["state"] == State.absent:
+            return f"worker {rank}, which never started"
+        state = State(int(row["state"])).name
+        ago = now() - row["seen"]
+        return f"worker {rank} (pid {int(row['pid'])}), last seen {state} in step {int(row['step'])}, {ago:.1f} s ago"
+
+    def abort(self, rank: int) -> None:
+        """Tell every worker that `rank` is lost, so that waits end at once."""
+        self._words[_ABORT] = rank + 1
+
+    @property
+    def aborted(self) -> int | None:
+        """The rank of the worker that was lost, or None."""
+        word = self._words[_ABORT]
+        return word - 1 if word else None
+
+
+def _row(rank: int) -> int:
+    return _HEAD + rank * _ROW

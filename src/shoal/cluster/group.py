@@ -1,0 +1,75 @@
+"""The workers of a run as one of them sees them: who am I, how many are we, and small things said to all.
+
+`gather` and `broadcast` are the control plane: initial weights, layouts, sample counts. Gradients take the exchange's
+own way. Every member must make the same calls in the same order; each call has a deadline.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.cluster.board import Board
+from shoal.core.errors import UsageError
+
+DEADLINE_VARIABLE = "SHOAL_DEADLINE"
+DEADLINE_SECONDS = 600.0
+
+
+class Group(ABC):
+    """A fixed set of workers. Not thread-safe: one thread of each worker uses it."""
+
+    rank: int
+    size: int
+    board: Board
+    seconds: float
+    """How long any wait for a peer may take."""
+
+    @abstractmethod
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's `data`, in order of rank, on every worker."""
+
+    @abstractmethod
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite `tensors` in place with worker 0's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back memory and connections; the group is not used afterwards."""
+
+
+class Solo(Group):
+    """A world of one: the null member, and what `python train.py` gets."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.board, self.seconds = 0, 1, Board.private(), deadline_seconds()
+        self.board.enter(0)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def deadline_seconds() -> float:
+    """How long a wait may take: $SHOAL_DEADLINE or ten minutes."""
+    text = os.environ.get(DEADLINE_VARIABLE, "")
+    try:
+        seconds = float(text) if text else DEADLINE_SECONDS
+    except ValueError:
+        seconds = -1.0
+    if not seconds > 0:
+        raise UsageError(f"{DEADLINE_VARIABLE}={text!r} is not a number of seconds; unset it or give one above 0")
+    return seconds
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor on the CPU as a flat tensor of bytes (shared, not copied)."""
+    flat = tensor.detach().view(-1) if tensor.dim() else tensor.detach().reshape(1)
+    return flat.view(torch.uint8)

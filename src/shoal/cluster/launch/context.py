@@ -1,0 +1,52 @@
+"""What a worker is told by whoever started it."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.cluster.group import Group, Solo
+from shoal.cluster.launch import torchrun
+from shoal.core.errors import UsageError
+from shoal.core.ids import check_id, new_id
+from shoal.core.record import run_dir, runs_root
+
+
+@dataclass(frozen=True)
+class Context:
+    """One worker's place in a run."""
+
+    group: Group
+    run: str
+    dir: Path
+    plan: str
+    """The plan's text; empty means the default plan."""
+    seed: int
+    begun: bool
+    """Whether a launcher has written the run's first file already."""
+
+
+_inherited: Context | None = None
+
+
+def inherit(context: Context) -> None:
+    """Called by a launcher in the worker it made, before the script runs."""
+    global _inherited
+    _inherited = context
+
+
+def find() -> Context:
+    """This process's context: a launcher's, torchrun's, or a world of one."""
+    if _inherited is not None:
+        return _inherited
+    group = torchrun.join_group() if torchrun.present() else Solo()
+    (name, *_) = group.gather(os.environ.get("SHOAL_NAME", "").encode() or new_id().encode())
+    run = check_id(name.decode(), "SHOAL_NAME")
+    directory = run_dir(runs_root(), run)
+    return Context(group, run, directory.absolute(), os.environ.get("SHOAL_PLAN", ""), _seed(), begun=False)
+
+
+def _seed() -> int:
+    text = os.environ.get("SHOAL_SEED", "0")
+    if not text.isdecimal():
+        raise UsageError(f"SHOAL_SEED={text!r} is not a seed; give a whole number, 0 or more")
+    return int(text)

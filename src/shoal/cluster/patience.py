@@ -1,0 +1,98 @@
+"""How a worker waits for others in shared memory: briefly at full speed, then politely, never without an end.
+
+Every wait has a deadline and a suspect. A waiter also ends when the launcher says that a worker is lost, or when a
+peer's process is gone although nobody said so (another launcher than ours).
+"""
+
+import os
+import time
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.cluster.board import Board, State
+from shoal.cluster.order import fence
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import DeadlineError, PeerLost
+
+Flags = npt.NDArray[np.int64]
+
+SPINS = 30
+"""Looks without giving up the core: a peer in the same step is usually microseconds away."""
+YIELDS = 300
+"""Looks that let another process run in between: right when there are more workers than cores."""
+SLEEP = 5e-5
+LONGEST_SLEEP = 1e-3
+LOOK_AROUND = 0.25
+"""Seconds between looks at whether the peers still live."""
+
+
+class Patience:
+    """Waits of one worker on rows of flags, one flag per worker."""
+
+    def __init__(self, board: Board, rank: int, seconds: float) -> None:
+        self.board = board
+        self.rank = rank
+        self.seconds = seconds
+
+    def until(self, row: Flags, number: int) -> None:
+        """Return when every worker's flag in `row` has reached `number`."""
+        for look in range(SPINS + YIELDS):
+            if row.min() >= number:
+                return fence()
+            if look >= SPINS:
+                os.sched_yield()
+        self._long(row, number)
+        fence()
+
+    def reached(self, row: Flags, number: int) -> bool:
+        """Whether `until` would return at once."""
+        if row.min() < number:
+            return False
+        fence()
+        return True
+
+    def publish(self, row: Flags, number: int) -> None:
+        """Set this worker's flag: everything it wrote before is there for whoever sees it."""
+        fence()
+        row[self.rank] = number
+
+    def _long(self, row: Flags, number: int) -> None:
+        deadline = Deadline.after(self.seconds)
+        looked, pause = now(), SLEEP
+        while row.min() < number:
+            lost = self.board.aborted
+            if lost is not None:
+                raise PeerLost(f"worker {self.rank} stops: worker {lost} is lost")
+            if now() - looked > LOOK_AROUND:
+                looked = now()
+                self._look_around(np.flatnonzero(row < number).tolist(), deadline)
+            time.sleep(pause)
+            pause = min(pause * 1.2, LONGEST_SLEEP)
+
+    def _look_around(self, missing: list[int], deadline: Deadline) -> None:
+        for peer in missing:
+            row = self.board.read(peer)
+            if row["state"] == State.ended:
+                raise PeerLost(
+                    f"worker {self.rank} waits for worker {peer}, which has ended after step {int(row['step'])}; "
+                    "all workers must make the same number of steps"
+                )
+            if row["pid"] and not _alive(int(row["pid"])):
+                raise PeerLost(f"worker {self.rank} stops: {self.board.describe(peer)}, is gone")
+        if deadline.expired:
+            suspects = "; ".join(self.board.describe(peer) for peer in missing)
+            raise DeadlineError(
+                f"worker {self.rank} waited {deadline.budget:.0f} s for {suspects}; "
+                "raise SHOAL_DEADLINE (seconds) if its step is really that long"
+            )
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,5 @@
+"""Who trains on which sample: the user's loader, dealt to the workers.
+
+Reading order: `deal` (the arithmetic), `turn` and `order` (what comes when), `common` (reading the same on
+every worker), `source/` (map-style, iterable-style, batches), `observer` and `loader` (what the script sees).
+"""

@@ -1,0 +1,1 @@
+"""Where batches come from: one file per kind of loader the user may give."""

@@ -1,0 +1,38 @@
+"""Any other iterable: its items are whole batches, dealt one to each worker.
+
+Every worker goes through all items, so this is for lists and cheap generators; expensive ones belong into a
+`DataLoader`. Nothing is known about the size of an item, so all weigh the same.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from shoal.data.common import CommonReader, reading
+from shoal.data.deal import Read, by_batch, steps_with_samples
+from shoal.data.source.base import Place, Step
+from shoal.data.turn import Turn
+
+
+class Batches:
+    """Deals the items of `items`, read alike on every worker."""
+
+    def __init__(self, items: Iterable[Any], place: Place) -> None:
+        self._items = items
+        self._place = place
+
+    def steps(self, turn: Turn) -> Iterator[Step]:
+        return by_batch(self._read(turn), rank=self._place.rank, size=self._place.size, weight=_one)
+
+    def _read(self, turn: Turn) -> Read[Any]:
+        if isinstance(self._items, list | tuple):
+            return reading(self._items)  # it draws nothing, so nothing has to be borrowed for it
+        return CommonReader(self._items, turn.mix("batches")).read
+
+    def __len__(self) -> int:
+        items: Any = self._items
+        rank, size = self._place.rank, self._place.size
+        return steps_with_samples(len(items), rank=rank, size=size, batch=1, drop_last=False)
+
+
+def _one(item: object) -> int:
+    return 1

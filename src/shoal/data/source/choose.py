@@ -1,0 +1,43 @@
+"""Which source fits the loader the user gave, and which loaders cannot be dealt."""
+
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data.distributed import DistributedSampler
+
+from shoal.core.errors import UsageError
+from shoal.data.source.base import Place, Source
+from shoal.data.source.batches import Batches
+from shoal.data.source.mapped import Mapped
+from shoal.data.source.streamed import Streamed
+
+
+def choose(loader: Any, place: Place) -> Source:
+    """The source of `loader`'s batches for the worker at `place`."""
+    if not isinstance(loader, DataLoader):
+        return Batches(_iterable(loader), place)
+    _refuse_dealt_already(loader)
+    if type(loader).__iter__ is not DataLoader.__iter__:
+        return Batches(loader, place)  # a loader with an iteration of its own: only its results can be dealt
+    kind = Streamed if isinstance(loader.dataset, IterableDataset) else Mapped
+    return kind(loader, place)
+
+
+def _iterable(loader: Any) -> Any:
+    if hasattr(loader, "__iter__") or hasattr(loader, "__getitem__"):
+        return loader
+    raise UsageError(f"a loader of type {type(loader).__name__} cannot be iterated; give a DataLoader")
+
+
+def _refuse_dealt_already(loader: DataLoader[Any]) -> None:
+    samplers = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
+    if any(isinstance(sampler, DistributedSampler) for sampler in samplers):
+        raise UsageError(
+            "the loader already deals samples (DistributedSampler); "
+            "give a plain sampler or shuffle=True, Shoal deals them itself"
+        )
+    if isinstance(loader.dataset, IterDataPipe | MapDataPipe):
+        raise UsageError(
+            f"a data pipe ({type(loader.dataset).__name__}) deals samples by itself; "
+            "give a Dataset or an IterableDataset, Shoal deals them itself"
+        )

@@ -1,0 +1,108 @@
+"""Map-style datasets: indices are dealt, and each worker loads its own samples only.
+
+user's sampler ── groups ──┬── this worker's indices ── DataLoader ──┬── steps
+                           └── counts of every worker ───────────────┘
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
+
+from shoal.data.common import read_sampler, reading
+from shoal.data.deal import Counts, Read, by_batch, by_sample, steps_with_samples
+from shoal.data.order import order
+from shoal.data.source.base import Place, Step
+from shoal.data.source.rebuild import like
+from shoal.data.turn import Turn
+
+
+class Mapped:
+    """Deals the indices of the loader's sampler, or whole batches if it has a batch sampler or no batches."""
+
+    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+        self._loader = loader
+        self._place = place
+        self._generator = torch.Generator()
+        self._chosen = _Chosen()
+        role = {"batch_size": None, "sampler": self._chosen}
+        if loader.batch_sampler is not None:
+            role = {"batch_sampler": self._chosen}
+        self._inner = like(
+            loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role
+        )
+
+    def steps(self, turn: Turn) -> Iterator[Step]:
+        # torch derives the seeds of its worker processes from this generator: augmentation differs by rank.
+        self._generator.manual_seed(turn.mix("augment", self._place.rank))
+        ahead: deque[Counts] = deque()
+        self._chosen.now = self._own(turn, ahead)
+        return self._in_step(iter(self._inner), ahead)
+
+    def __len__(self) -> int:
+        batch = self._loader.batch_size or 1
+        drop_last = self._loader.drop_last
+        total = len(_sampler(self._loader))
+        return steps_with_samples(
+            total, rank=self._place.rank, size=self._place.size, batch=batch, drop_last=drop_last
+        )
+
+    def _own(self, turn: Turn, ahead: deque[Counts]) -> Iterator[Any]:
+        """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""
+        for sizes, own in self._dealt(turn):
+            ahead.append(sizes)
+            if sizes[self._place.rank]:
+                yield own
+
+    def _dealt(self, turn: Turn) -> Iterator[tuple[Counts, Any]]:
+        rank, size, loader = self._place.rank, self._place.size, self._loader
+        read = _read(_sampler(loader), turn)
+        if loader.batch_size is None:
+            weight = len if loader.batch_sampler is not None else _weight
+            return by_batch(read, rank=rank, size=size, weight=weight)
+        return by_sample(read, rank=rank, size=size, batch=loader.batch_size, drop_last=loader.drop_last)
+
+    def _in_step(self, batches: Iterable[Any], ahead: deque[Counts]) -> Iterator[Step]:
+        rank = self._place.rank
+        for batch in batches:
+            while not ahead[0][rank]:
+                yield ahead.popleft(), None
+            yield ahead.popleft(), batch
+        for sizes in ahead:
+            yield sizes, None
+
+
+class _Chosen:
+    """What the inner loader takes for its sampler: the choice of the turn begun last."""
+
+    now: Iterator[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.now
+
+
+def _sampler(loader: DataLoader[Any]) -> Any:
+    """Whatever the user's loader takes its indices from: the batch sampler only if the user gave it."""
+    given = loader.batch_size is None and loader.batch_sampler is not None
+    return loader.batch_sampler if given else loader.sampler
+
+
+def _read(sampler: Any, turn: Turn) -> Read[Any]:
+    if type(sampler) is SequentialSampler:
+        return reading(range(len(sampler)))
+    if _shuffles_all(sampler):
+        return reading(order(turn.seed, turn.epoch, turn.number, len(sampler)))
+    return read_sampler(sampler, turn.mix("sampler"))
+
+
+def _shuffles_all(sampler: Any) -> bool:
+    """Whether it means `shuffle=True`; with replacement or another number it is a sampler like any other."""
+    plain = type(sampler) is RandomSampler and not sampler.replacement
+    return plain and sampler.num_samples == len(sampler.data_source)
+
+
+def _weight(index: Any) -> int:
+    """Samples behind one index with `batch_size=None`: a list is a batch the dataset fetches at once."""
+    return len(index) if isinstance(index, list) else 1

@@ -1,0 +1,113 @@
+"""Iterable-style datasets: every worker reads the whole stream and keeps its own part.
+
+The stream must be the same on every worker, and each worker pays for reading all of it; what it draws from
+the global generators, or from a `torch.Generator` it keeps as `generator`, is made the same. Where reading is
+expensive, a map-style dataset is the better choice.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from shoal.core.seeds import mix
+from shoal.data.common import CommonReader
+from shoal.data.deal import by_sample, counts, steps_with_samples
+from shoal.data.source.base import Place, Step
+from shoal.data.source.rebuild import like
+from shoal.data.turn import Turn
+
+Share = tuple[int, Any]
+"""Samples of all workers in one step, and this worker's batch of them."""
+
+
+class Streamed:
+    """Deals the samples of a stream; each dataloader process groups its own stream, as without Shoal."""
+
+    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+        self._loader = loader
+        self._place = place
+        self._generator = torch.Generator()
+        self._portion = Portion(loader, place)
+        self._inner = like(
+            loader,
+            self._portion,
+            generator=self._generator,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            worker_init_fn=_Init(loader.worker_init_fn),
+        )
+
+    def steps(self, turn: Turn) -> Iterator[Step]:
+        # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
+        self._generator.manual_seed(turn.mix("stream"))
+        self._portion.seed.fill_(turn.mix("stream"))
+        return self._counted(iter(self._inner))
+
+    def __len__(self) -> int:
+        """A guess from the dataset's length if there are dataloader processes, as torch's own."""
+        batch = self._loader.batch_size or 1
+        dataset: Any = self._loader.dataset
+        drop_last = self._loader.drop_last
+        return steps_with_samples(
+            len(dataset), rank=self._place.rank, size=self._place.size, batch=batch, drop_last=drop_last
+        )
+
+    def _counted(self, shares: Iterator[Share]) -> Iterator[Step]:
+        for total, batch in shares:
+            yield counts(total, self._place.size), batch
+
+
+class Portion(IterableDataset[Share]):
+    """One worker's part of a stream; lives in the dataloader's processes if there are any."""
+
+    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+        self.dataset: Any = loader.dataset
+        self.seed = torch.zeros((), dtype=torch.int64)
+        if loader.persistent_workers:
+            # A process that lives on has no other way to learn of a new turn; it looks when it starts one.
+            self.seed.share_memory_()  # type: ignore[no-untyped-call]
+        self._place = place
+        self._batch = loader.batch_size
+        self._drop_last = loader.drop_last
+        self._collate = loader.collate_fn
+
+    def __iter__(self) -> Iterator[Share]:
+        info = get_worker_info()
+        seed = int(self.seed)
+        # The generators of a process differ, a generator of the dataset does not: torch copies it to all.
+        reader = CommonReader(self.dataset, mix("process", seed, info.id if info else 0), generator=seed)
+        return self._shares(reader)
+
+    def _shares(self, reader: CommonReader[Any]) -> Iterator[Share]:
+        place = self._place
+        for sizes, own in by_sample(
+            reader.read,
+            rank=place.rank,
+            size=place.size,
+            batch=self._batch or 1,
+            drop_last=self._drop_last,
+        ):
+            yield sum(sizes), self._collated(own) if own else None
+
+    def _collated(self, own: list[Any]) -> Any:
+        return self._collate(own[0] if self._batch is None else own)
+
+
+class _Init:
+    """The user's `worker_init_fn`; it finds the user's own dataset in `get_worker_info()`."""
+
+    def __init__(self, user: Callable[[int], None] | None) -> None:
+        self._user = user
+
+    def __call__(self, worker: int) -> None:
+        info: Any = get_worker_info()
+        # It is frozen, but torch's docs let user code divide the work by changing its dataset here.
+        object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self._user is not None:
+            self._user(worker)
+
+
+def _as_it_is(share: Share) -> Share:
+    return share

@@ -1,0 +1,67 @@
+"""From a term as written to the term it means: looks up its name and fits its arguments to its fields."""
+
+import typing
+
+import msgspec
+from msgspec import structs
+
+from shoal.core.errors import UsageError
+from shoal.plan.presets import PRESETS
+from shoal.plan.suggest import hint, shown
+from shoal.plan.terms import TERMS, Term
+from shoal.plan.text import Call, Value, write_value
+
+
+def bind(call: Call) -> Term:
+    """The term that `call` means; refuses an unknown name and arguments that do not fit."""
+    kind = TERMS.get(call.name)
+    if kind is None:
+        raise UsageError(
+            f"unknown term {shown(call.name)}; {hint(call.name, [*TERMS, *PRESETS], _vocabulary())}"
+        )
+    fields = {field.name: field for field in structs.fields(kind)}
+    values = _named(call, kind, list(fields))
+    for name, field in fields.items():
+        if field.required and name not in values:
+            raise UsageError(f"{call.name}: argument {name!r} is missing; write {kind.usage()}")
+    return kind(**{name: _convert(kind, fields[name], value) for name, value in values.items()})
+
+
+def _vocabulary() -> str:
+    return f"terms are {', '.join(TERMS)}; named plans are {', '.join(PRESETS)}"
+
+
+def _named(call: Call, kind: type[Term], known: list[str]) -> dict[str, Value]:
+    """All arguments by name; plain ones take the fields' names in order."""
+    if not known and (call.plain or call.named):
+        raise UsageError(f"{call.name} takes no arguments; write {call.name}")
+    if len(call.plain) > len(known):
+        raise UsageError(f"{call.name}: {len(call.plain)} arguments are too many; write {kind.usage()}")
+    values = dict(zip(known, call.plain, strict=False))
+    for name, value in call.named:
+        if name not in known:
+            way_out = hint(name, known, f"write {kind.usage()}")
+            raise UsageError(f"{call.name}: unknown argument {shown(name)}; {way_out}")
+        if name in values:
+            raise UsageError(f"{call.name}: argument {name!r} is given twice; keep one")
+        values[name] = value
+    return values
+
+
+def _convert(kind: type[Term], field: structs.FieldInfo, value: Value) -> object:
+    """`value` as the field's type; a float never passes for a whole number, not even 1.0."""
+    try:
+        if field.type is int and not isinstance(value, int):
+            raise msgspec.ValidationError
+        return msgspec.convert(value, field.type)
+    except msgspec.ValidationError:
+        given = f"{kind.name}({field.name}={write_value(value)})"
+        raise UsageError(
+            f"{given}: {field.name} must be {_words(field.type)}; write {kind.usage()}"
+        ) from None
+
+
+def _words(kind: object) -> str:
+    if typing.get_origin(kind) is typing.Literal:
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    return {int: "a whole number", float: "a number"}.get(typing.cast("type", kind), "a word")

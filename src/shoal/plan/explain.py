@@ -1,0 +1,83 @@
+"""What a plan does, costs and cites, axis by axis; the words come from the terms' own docstrings."""
+
+import inspect
+import textwrap
+
+import msgspec
+
+from shoal.plan.plan import Plan
+from shoal.plan.presets import PRESETS, Preset
+from shoal.plan.terms import AXES, Axis, Term
+
+WIDTH = 100
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What a term's docstring says; a part that is not there is empty."""
+
+    does: str
+    costs: str = ""
+    cites: str = ""
+    avoid: str = ""
+
+
+class Part(About, frozen=True, kw_only=True):
+    """One axis of a plan, explained."""
+
+    axis: Axis
+    question: str
+    term: str
+    """The term's text; empty where the axis holds none."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan explained: the object `shoal plan explain --json` prints; `str` gives it for people."""
+
+    plan: str
+    names: list[str]
+    """Named plans that are this plan."""
+    parts: list[Part]
+
+    def __str__(self) -> str:
+        named = [f"known as {name}: {PRESETS[name].cites}" for name in self.names]
+        return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts)])
+
+
+def explain(plan: Plan) -> Explanation:
+    """Every term of `plan` in the order it is written; an empty wire is explained too."""
+    parts: list[Part] = []
+    for axis, question in AXES.items():
+        here = [term for term in plan.terms if term.axis == axis]
+        parts += [_part(axis, question, str(term), about(type(term))) for term in here]
+        if not here:
+            parts.append(_part(axis, question, "", About(does="No codec: values travel as they are.")))
+    names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
+    return Explanation(plan=str(plan), names=names, parts=parts)
+
+
+def about(kind: type[Term]) -> About:
+    """The docstring of a term, taken apart at its labels `Costs:`, `Cites:` and `Avoid:`."""
+    found = {"does": ""}
+    label = "does"
+    for line in inspect.cleandoc(kind.__doc__ or "").splitlines():
+        head, colon, rest = line.partition(":")
+        if colon and head in ("Costs", "Cites", "Avoid"):
+            label, line = head.lower(), rest
+        found[label] = f"{found.get(label, '')} {line.strip()}".strip()
+    return msgspec.convert(found, About)
+
+
+def _part(axis: Axis, question: str, term: str, about: About) -> Part:
+    return Part(axis=axis, question=question, term=term, **msgspec.structs.asdict(about))
+
+
+def _means(preset: Preset, plan: Plan) -> bool:
+    return Plan.parse(preset.text) == plan
+
+
+def _write(part: Part) -> str:
+    lines = [f"{part.axis}, {part.question}: {part.term or 'no term'}"]
+    for label in ("does", "costs", "cites", "avoid"):
+        if words := getattr(part, label):
+            lines += textwrap.wrap(words, WIDTH, initial_indent=f"  {label:<7}", subsequent_indent=" " * 9)
+    return "\n".join(lines)

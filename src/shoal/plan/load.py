@@ -1,0 +1,92 @@
+"""What `--plan` accepts: a named plan, a plan's text, or the path of a TOML file.
+
+exchange = "allreduce"      # each key is optional and holds one term of its axis
+pace = "every(1)"
+wire = []                   # terms in the order they are applied
+split = "replicate"
+"""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.errors import UsageError
+from shoal.plan.bind import bind
+from shoal.plan.plan import Plan, assemble
+from shoal.plan.suggest import hint, shown
+from shoal.plan.terms import AXES, Axis, Term
+from shoal.plan.text import parse
+
+SUFFIX = ".toml"
+MAX_BYTES = 64 * 1024
+
+
+def load(given: str) -> Plan:
+    """The plan that `given` names, describes or points to."""
+    return load_file(Path(given)) if given.endswith(SUFFIX) else Plan.parse(given)
+
+
+def load_file(path: Path) -> Plan:
+    """The plan in a TOML file; every complaint names the file."""
+    try:
+        return parse_toml(_read(path))
+    except UsageError as error:
+        raise UsageError(f"plan file {str(path)!r}: {error}") from None
+
+
+def parse_toml(text: str) -> Plan:
+    """The plan in the text of a TOML file."""
+    try:
+        table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
+        raise UsageError(f"not valid TOML: {' '.join(str(error).split())}") from None
+    for key in table:
+        if key not in AXES:
+            raise UsageError(f"unknown key {shown(key)}; {hint(key, AXES, 'keys are ' + ', '.join(AXES))}")
+    return assemble(_term(axis, written) for axis in AXES for written in _texts(axis, table))
+
+
+def _read(path: Path) -> str:
+    try:
+        # Only a regular file has an end that is known beforehand; a pipe could be waited for without one.
+        if not path.is_file():
+            raise UsageError("no such file; write the path of a TOML file, a named plan or terms")
+        if path.stat().st_size > MAX_BYTES:
+            raise UsageError(
+                f"holds {path.stat().st_size} bytes; at most {MAX_BYTES} are read, so shorten it"
+            )
+        return path.read_bytes().decode()
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError("is not text in UTF-8; save it as UTF-8") from None
+
+
+def _texts(axis: Axis, table: dict[str, object]) -> list[str]:
+    """The texts of terms under one key; `wire` holds a list of them, the others one each."""
+    if axis not in table:
+        return []
+    try:
+        return msgspec.convert(table[axis] if axis == "wire" else [table[axis]], list[str])
+    except msgspec.ValidationError:
+        wanted = "a list of texts" if axis == "wire" else "a text"
+        raise UsageError(f"{axis} must be {wanted}; write {axis} = {_EXAMPLES[axis]}") from None
+
+
+_EXAMPLES: dict[Axis, str] = {
+    "exchange": '"allreduce"',
+    "pace": '"every(1)"',
+    "wire": "[]",
+    "split": '"replicate"',
+}
+
+
+def _term(axis: Axis, written: str) -> Term:
+    calls = parse(written)
+    if len(calls) > 1:
+        raise UsageError(f"{axis} holds {len(calls)} terms; write one, and the others under their own keys")
+    term = bind(calls[0])
+    if term.axis != axis:
+        raise UsageError(f"{axis}: '{term}' says {AXES[term.axis]}; write it under {term.axis}")
+    return term

@@ -1,0 +1,103 @@
+"""The plan: one frozen value with a term for each axis, written as text in any order and read back the same.
+
+`Plan.parse(str(plan)) == plan` always holds, so the text stands for the plan in records and tables.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from shoal.core.errors import UsageError
+from shoal.plan.bind import bind
+from shoal.plan.presets import PRESETS
+from shoal.plan.terms import (
+    AXES,
+    TERMS,
+    AllReduce,
+    Axis,
+    Codec,
+    Every,
+    Exchange,
+    Pace,
+    Replicate,
+    Split,
+    Term,
+)
+from shoal.plan.text import Call, parse
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What the replicas of a run do together; plain data, from which the machinery is built elsewhere."""
+
+    exchange: Exchange = AllReduce()
+    """How replicas agree."""
+    pace: Pace = Every()
+    """When they agree."""
+    wire: tuple[Codec, ...] = ()
+    """What travels: codecs in the order they are applied; none leaves values as they are."""
+    split: Split = Replicate()
+    """How the model is split."""
+
+    @classmethod
+    def parse(cls, text: str) -> "Plan":
+        """The plan that `text` describes: terms in any order, or the name of a plan.
+
+        >>> str(Plan.parse("every(steps=1),alone"))
+        'alone, every(1)'
+        """
+        return assemble(bind(call) for call in _unfold(parse(text)))
+
+    def __post_init__(self) -> None:
+        _check("exchange", self.exchange)
+        _check("pace", self.pace)
+        for codec in self.wire:
+            _check("wire", codec)
+        _check("split", self.split)
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """All terms in the order a plan is written."""
+        return (self.exchange, self.pace, *self.wire, self.split)
+
+    def __str__(self) -> str:
+        return ", ".join(str(term) for term in self.terms if term != Replicate())
+
+
+def assemble(terms: Iterable[Term]) -> Plan:
+    """A plan of `terms`, each put on its own axis; axes without one keep their default."""
+    chosen: dict[Axis, Term] = {}
+    wire: list[Term] = []
+    for term in terms:
+        if term.axis == "wire":
+            wire.append(term)
+        elif term.axis in chosen:
+            raise UsageError(
+                f"'{chosen[term.axis]}' and '{term}' both say {AXES[term.axis]} ({term.axis}); keep one"
+            )
+        else:
+            chosen[term.axis] = term
+    return Plan(**{**chosen, "wire": tuple(wire)})  # type: ignore[arg-type]  # checked by Plan itself
+
+
+def _unfold(calls: list[Call]) -> list[Call]:
+    """The terms behind a named plan; other calls as they are."""
+    for call in calls:
+        preset = PRESETS.get(call.name)
+        if preset is None:
+            continue
+        if len(calls) > 1:
+            raise UsageError(
+                f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}"
+            )
+        if call.plain or call.named:
+            raise UsageError(f"'{call.name}' is a named plan and takes no arguments; write {call.name}")
+        return parse(preset.text)
+    return calls
+
+
+def _check(axis: Axis, term: object) -> None:
+    """Only words of the table, each on its axis: what is not in the table could not be read back."""
+    if not isinstance(term, Term) or type(term) is not TERMS.get(getattr(term, "name", "")):
+        raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(TERMS)}")
+    if term.axis != axis:
+        raise UsageError(f"{axis}: '{term}' says {AXES[term.axis]}; write it under {term.axis}")

@@ -1,0 +1,30 @@
+"""What fits together: every rule that spans parts is one small function here, tested by itself.
+
+A rule takes a plan and the number of workers. It raises UsageError when nothing could run, returns a
+warning in one line when the run may not be what was meant, and otherwise returns None.
+"""
+
+from collections.abc import Callable
+
+from shoal.core.errors import UsageError
+from shoal.plan.plan import Plan
+from shoal.plan.terms import Alone
+
+
+def check(plan: Plan, workers: int) -> list[str]:
+    """The warnings of all rules, for `plan` on `workers` workers; raises on what is impossible."""
+    return [warning for rule in RULES if (warning := rule(plan, workers))]
+
+
+def some_workers(plan: Plan, workers: int) -> None:
+    if workers < 1:
+        raise UsageError(f"{workers} workers cannot train; use 1 or more")
+
+
+def alone_never_exchanges(plan: Plan, workers: int) -> str | None:
+    if isinstance(plan.exchange, Alone) and workers > 1:
+        return f"plan 'alone' never exchanges: {workers} workers train {workers} different models"
+    return None
+
+
+RULES: tuple[Callable[[Plan, int], str | None], ...] = (some_workers, alone_never_exchanges)

@@ -1,0 +1,113 @@
+"""The words of the language: one small frozen value per term, and the table that names them.
+
+A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
+A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
+"""
+
+from typing import ClassVar, Literal
+
+import msgspec
+from msgspec import structs
+
+from shoal.core.errors import UsageError
+from shoal.plan.text import write
+
+Axis = Literal["exchange", "pace", "wire", "split"]
+
+AXES: dict[Axis, str] = {
+    "exchange": "how replicas agree",
+    "pace": "when replicas agree",
+    "wire": "what travels",
+    "split": "how the model is split",
+}
+"""Axis -> the question it answers, in the order a plan is written."""
+
+
+class Term(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
+    """Base of all terms: plain data that checks itself when made and refuses with UsageError."""
+
+    axis: ClassVar[Axis]
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return write(self.name, structs.asdict(self))
+
+    @classmethod
+    def usage(cls) -> str:
+        """How the term is written, with its defaults: `every(1)`."""
+        fields = structs.fields(cls)
+        return write(cls.name, {f.name: f.name if f.required else f.default for f in fields})
+
+
+class AllReduce(Term, frozen=True):
+    """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model.
+
+    Costs: with p workers, each sends 2(p-1)/p of the gradient bytes between hosts; inside one host
+    nothing crosses a socket.
+    Cites: Patarasu & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
+    Avoid: when one link or one worker is much slower than the rest, for every worker waits for it.
+    """
+
+    axis: ClassVar[Axis] = "exchange"
+    name: ClassVar[str] = "allreduce"
+
+
+class Alone(Term, frozen=True):
+    """Exchanges nothing: every worker trains by itself on its share of the data. The floor of benchmarks.
+
+    Costs: no bytes and no waiting.
+    Avoid: when you want one model from several workers, for each ends with a different one.
+    """
+
+    axis: ClassVar[Axis] = "exchange"
+    name: ClassVar[str] = "alone"
+
+
+class Every(Term, frozen=True):
+    """Exchanges at every optimizer step; with allreduce, training equals one process with the whole batch.
+
+    Costs: one exchange per step; the slowest worker sets the speed of all.
+    Cites: Chen et al. 2016, "Revisiting Distributed Synchronous SGD".
+    Avoid: when workers differ much in speed or the network is slower than the computing it waits for.
+    """
+
+    axis: ClassVar[Axis] = "pace"
+    name: ClassVar[str] = "every"
+
+    steps: int = 1
+    """Optimizer steps from one agreement to the next."""
+
+    def __post_init__(self) -> None:
+        # The type is checked too: True equals 1, but would be written as every(True).
+        if type(self.steps) is not int or self.steps != 1:
+            raise UsageError(f"{self}: replicas agree at every step, so steps must be 1; write every(1)")
+
+
+class Codec(Term, frozen=True):
+    """Base of the terms of the wire axis; a plan holds a chain of them, and none exists yet."""
+
+    axis: ClassVar[Axis] = "wire"
+
+
+class Replicate(Term, frozen=True):
+    """Every worker holds the whole model and sees its own share of every batch.
+
+    Costs: each worker needs the memory for all parameters, gradients and optimizer state.
+    Avoid: when the model does not fit into the memory of one worker.
+    """
+
+    axis: ClassVar[Axis] = "split"
+    name: ClassVar[str] = "replicate"
+
+
+Exchange = AllReduce | Alone
+Pace = Every
+Split = Replicate
+
+TERMS: dict[str, type[Term]] = {
+    "allreduce": AllReduce,
+    "alone": Alone,
+    "every": Every,
+    "replicate": Replicate,
+}
+"""Name -> class, the default of each axis first: all that can be written in a plan."""

@@ -1,0 +1,174 @@
+"""The syntax of a plan, and nothing of its meaning.
+
+plan  = term ("," term)*
+term  = NAME [ "(" [ item ("," item)* ] ")" ]
+item  = value | NAME "=" value            plain items come before named ones
+value = INT | FLOAT | NAME
+
+White space means nothing. Positions in messages count characters from 1.
+"""
+
+import re
+import sys
+from collections.abc import Mapping
+
+import msgspec
+
+from shoal.core.errors import UsageError
+from shoal.plan.suggest import shown
+
+MAX_CHARACTERS = 1000
+MAX_TERMS = 32
+MAX_INTEGER = 2**63 - 1
+
+Value = int | float | str
+
+_TOKEN = re.compile(
+    r"(?P<space>\s+)"
+    r"|(?P<float>[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+)"
+    r"|(?P<int>[+-]?\d+)"
+    r"|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)"
+    r"|(?P<mark>[(),=])",
+    re.ASCII,
+)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """One term as written: its name, its plain arguments, its named ones (a name may stand there twice)."""
+
+    name: str
+    plain: tuple[Value, ...] = ()
+    named: tuple[tuple[str, Value], ...] = ()
+
+
+class _Token(msgspec.Struct, frozen=True):
+    kind: str
+    """int, float, name, end, or the mark itself."""
+    text: str
+    position: int
+
+    def __str__(self) -> str:
+        return f"{shown(self.text)} at position {self.position}" if self.text else "the end of the text"
+
+
+def parse(text: str) -> list[Call]:
+    """The terms of `text` in the order they are written."""
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(
+            f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it"
+        )
+    if not text.strip():
+        raise UsageError("the plan is empty; write 'allreduce, every(1)' or leave --plan out")
+    calls = _Parser(_tokens(text)).plan()
+    if len(calls) > MAX_TERMS:
+        raise UsageError(f"the plan has {len(calls)} terms; at most {MAX_TERMS} are read, so shorten it")
+    return calls
+
+
+def write(name: str, arguments: Mapping[str, object]) -> str:
+    """The canonical text of one term: a single argument stands plain, several are named."""
+    if not arguments:
+        return name
+    if len(arguments) == 1:
+        return f"{name}({write_value(*arguments.values())})"
+    return f"{name}({', '.join(f'{key}={write_value(value)}' for key, value in arguments.items())})"
+
+
+def write_value(value: object) -> str:
+    """A number as the shortest text that reads back as the same number; a word as it is."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens, at = [], 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            raise UsageError(f"unexpected {shown(text[at])} at position {at + 1} of the plan; remove it")
+        if found.lastgroup != "space":
+            kind = found.group() if found.lastgroup == "mark" else str(found.lastgroup)
+            tokens.append(_Token(kind, found.group(), at + 1))
+        at = found.end()
+    return [*tokens, _Token("end", "", len(text) + 1)]
+
+
+class _Parser:
+    """Recursive descent over the tokens; one method per line of the grammar."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def plan(self) -> list[Call]:
+        calls = [self._term()]
+        while not self._take("end"):
+            if self._here.kind == ")":
+                raise UsageError(f"unbalanced parenthesis: {self._here} closes nothing; remove it")
+            self._expect(",", "',' between terms")
+            calls.append(self._term())
+        return calls
+
+    def _term(self) -> Call:
+        name = self._expect("name", "a term")
+        opened = self._take("(")
+        if opened is None:
+            return Call(name.text)
+        plain: list[Value] = []
+        named: list[tuple[str, Value]] = []
+        while not self._take(")"):
+            if plain or named:
+                self._inside(opened)
+                self._expect(",", "',' or ')'")
+            self._inside(opened)
+            self._item(plain, named)
+        return Call(name.text, tuple(plain), tuple(named))
+
+    def _item(self, plain: list[Value], named: list[tuple[str, Value]]) -> None:
+        first = self._here
+        value = self._value()
+        if first.kind == "name" and self._take("="):
+            named.append((first.text, self._value()))
+        elif named:
+            raise UsageError(f"plain argument {first} follows a named one; write plain arguments first")
+        else:
+            plain.append(value)
+
+    def _value(self) -> Value:
+        token = self._here
+        if token.kind not in ("int", "float", "name"):
+            raise UsageError(f"expected a value, found {token}; write a number or a word")
+        self._at += 1
+        return _value_of(token)
+
+    def _inside(self, opened: _Token) -> None:
+        if self._here.kind == "end":
+            raise UsageError(f"unbalanced parenthesis: {opened} is never closed; add ')'")
+
+    def _take(self, what: str) -> _Token | None:
+        """The next token if it is of kind `what`, else nothing."""
+        token = self._here
+        if token.kind != what:
+            return None
+        self._at += 1
+        return token
+
+    def _expect(self, what: str, words: str) -> _Token:
+        token = self._take(what)
+        if token is None:
+            raise UsageError(
+                f"expected {words}, found {self._here}; write terms as name or name(value, key=value)"
+            )
+        return token
+
+    @property
+    def _here(self) -> _Token:
+        return self._tokens[min(self._at, len(self._tokens) - 1)]
+
+
+def _value_of(token: _Token) -> Value:
+    if token.kind == "name":
+        return token.text
+    value = int(token.text) if token.kind == "int" else float(token.text)
+    if abs(value) > (MAX_INTEGER if token.kind == "int" else sys.float_info.max):
+        raise UsageError(f"number {token} is too large; write a smaller one")
+    return value

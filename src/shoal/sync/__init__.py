@@ -1,0 +1,1 @@
+"""How and when replicas agree: exchanges (HOW), paces (WHEN), and the engines that carry them."""

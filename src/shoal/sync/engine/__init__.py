@@ -1,0 +1,1 @@
+"""Engines that sum flat tensors over all workers: one host's memory, and `torch.distributed` collectives."""

@@ -1,0 +1,37 @@
+"""The contract of an engine: it owns the memory of buckets and replaces their content by the sum over all workers.
+
+    tensors = engine.open(spaces)      once, on every worker with the same spaces
+    … fill tensors[i] …
+    engine.start(i)                    it is full here; never blocks; on every worker in the same order
+    engine.progress()                  do what can be done without waiting
+    engine.finish(i)                   tensors[i] holds the sum; waits, with a deadline and a named suspect
+
+Between `finish` and the next `start` the memory belongs to the caller alone. All workers get the same bits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from shoal.wire.bucket import Space
+
+
+class Engine(ABC):
+    """Sums buckets over a group. Used by the thread that runs the backward pass, and by no other."""
+
+    @abstractmethod
+    def open(self, spaces: Sequence[Space]) -> list[Tensor]: ...
+
+    @abstractmethod
+    def start(self, index: int) -> None: ...
+
+    @abstractmethod
+    def progress(self) -> None: ...
+
+    @abstractmethod
+    def finish(self, index: int) -> None: ...
+
+    @abstractmethod
+    def wire(self, index: int) -> int:
+        """Bytes this worker puts on sockets to sum bucket `index` once."""

@@ -1,0 +1,108 @@
+"""Sums buckets through one host's shared memory: no sockets, no copy that is not needed.
+
+Every worker's bucket lies in shared memory. When all workers have filled it, worker r adds up slice r of all of them
+and writes the sum back into every one (reduce-scatter and all-gather in one pass, while the slice is in the cache):
+
+    worker 0:  | sum of slice 0 -> all |                        |
+    worker 1:  |                       | sum of slice 1 -> all  |
+
+    full[b][r] = n      worker r's bucket b is full for the n-th time
+    summed[b][r] = n    slice r of bucket b is done everywhere
+
+The work is done by the training thread itself, between layers of its backward pass: on a host whose cores all
+compute, a helper thread would only take turns with it.
+Do not use it across hosts, or for tensors on an accelerator.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.cluster.shared import SharedGroup
+from shoal.sync.engine.base import Engine
+from shoal.wire.bucket import Space
+
+CHUNK = 1 << 13
+"""Elements summed at a time: the pieces of a few workers fit the first caches together."""
+LINE = 64
+_HALF = (torch.float16, torch.bfloat16)
+
+
+class MemoryEngine(Engine):
+    """For a group that shares memory."""
+
+    def __init__(self, group: SharedGroup) -> None:
+        self.group = group
+        self._number: list[int] = []
+        self._turn = 0
+        self._queue: list[int] = []
+
+    def open(self, spaces: Sequence[Space]) -> list[Tensor]:
+        size, rank = self.group.size, self.group.rank
+        flags_bytes = 2 * len(spaces) * _lines(8 * size)
+        starts, end = [], flags_bytes
+        for space in spaces:
+            starts.append(end)
+            end += size * _lines(space.numel * space.dtype.itemsize)
+        memory = self.group.region(max(end, 1))
+        flags = np.frombuffer(memory, np.int64, flags_bytes // 8).reshape(2, len(spaces), -1)[:, :, :size]
+        self._full, self._summed = list(flags[0]), list(flags[1])
+        self._number = [0] * len(spaces)
+        self._chunks: list[list[list[Tensor]]] = []
+        mine = []
+        for space, start in zip(spaces, starts, strict=True):
+            copies = [_tensor(memory, start + r * _lines(space.numel * space.dtype.itemsize), space) for r in range(size)]
+            self._chunks.append(_slice(copies, rank))
+            mine.append(copies[rank])
+        return mine
+
+    def start(self, index: int) -> None:
+        self._number[index] += 1
+        self.group.patience.publish(self._full[index], self._number[index])
+        self._queue.append(index)
+        self.progress()
+
+    def progress(self) -> None:
+        while self._queue and self.group.patience.reached(self._full[self._queue[0]], self._number[self._queue[0]]):
+            self._sum(self._queue.pop(0))
+
+    def finish(self, index: int) -> None:
+        while index in self._queue:
+            head = self._queue[0]
+            self.group.patience.until(self._full[head], self._number[head])
+            self._sum(self._queue.pop(0))
+        self.group.patience.until(self._summed[index], self._number[index])
+
+    def _sum(self, index: int) -> None:
+        for pieces in self._chunks[index]:
+            first, *others = pieces
+            if first.dtype in _HALF:
+                first.copy_(torch.stack(pieces).float().sum(0))
+            else:
+                for other in others:
+                    first.add_(other)
+            for other in others:
+                other.copy_(first)
+        self.group.patience.publish(self._summed[index], self._number[index])
+
+    def wire(self, index: int) -> int:
+        return 0
+
+
+def _tensor(memory: memoryview, start: int, space: Space) -> Tensor:
+    return torch.frombuffer(memory, dtype=space.dtype, offset=start, count=space.numel)
+
+
+def _slice(copies: list[Tensor], rank: int) -> list[list[Tensor]]:
+    """This worker's slice of all copies, in chunks; slices begin at cache lines."""
+    numel, size = copies[0].numel(), len(copies)
+    step = LINE // copies[0].element_size()
+    width = -(-numel // (size * step)) * step
+    begin, end = min(rank * width, numel), min((rank + 1) * width, numel)
+    return [[copy[at : min(at + CHUNK, end)] for copy in copies] for at in range(begin, end, CHUNK)]
+
+
+def _lines(size: int) -> int:
+    return -(-size // LINE) * LINE

@@ -1,0 +1,1 @@
+"""HOW replicas agree: one file per way."""

@@ -1,0 +1,61 @@
+"""All replicas hold the mean of all gradients: synchronous all-reduce, without a server.
+
+Patarasu & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009; as training method
+Chen et al., "Revisiting Distributed Synchronous SGD", 2016. Between hosts a worker sends 2 (p-1)/p of its gradient
+bytes; inside one host nothing crosses a socket. Do not use it where one worker is much slower than the others, or
+where the network is: every step waits for the slowest.
+"""
+
+from collections.abc import Callable, Sequence
+
+from shoal.cluster.group import Group
+from shoal.sync.engine.base import Engine
+from shoal.sync.exchange.base import Exchange
+from shoal.wire.bucket import Bucket, BucketPlan
+
+
+class AllReduceExchange(Exchange):
+    """Sums every bucket over the group, on the engine that suits where the bucket lies."""
+
+    def __init__(self, group: Group, engine_for: Callable[[str], Engine]) -> None:
+        self.group = group
+        self.weight = 1.0 / group.size
+        self.peers = [rank for rank in range(group.size) if rank != group.rank]
+        self._engine_for = engine_for
+        self._engines: list[tuple[Engine, int]] = []
+        self._busy: list[Engine] = []
+        self._buckets: list[Bucket] = []
+
+    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
+        kinds = sorted({plan.space.device.type for plan in plans})
+        self._engines = [(None, 0)] * len(plans)  # type: ignore[list-item]
+        tensors = {}
+        for kind in kinds:
+            engine = self._engine_for(kind)
+            self._busy.append(engine)
+            numbers = [i for i, plan in enumerate(plans) if plan.space.device.type == kind]
+            for place, (number, tensor) in enumerate(zip(numbers, engine.open([plans[i].space for i in numbers]), strict=True)):
+                self._engines[number] = (engine, place)
+                tensors[number] = tensor
+        self._buckets = [Bucket(plan, tensors[i]) for i, plan in enumerate(plans)]
+        return self._buckets
+
+    def start(self, index: int) -> None:
+        engine, place = self._engines[index]
+        bucket = self._buckets[index]
+        bucket.seal(self.weight)
+        self.raw += bucket.raw
+        self.sent += bucket.plan.payload * bucket.flat.element_size()
+        self.wire += engine.wire(place)
+        engine.start(place)
+
+    def progress(self) -> None:
+        for engine in self._busy:
+            engine.progress()
+
+    def finish(self, index: int) -> None:
+        engine, place = self._engines[index]
+        engine.finish(place)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return self.group.gather(data)

@@ -1,0 +1,32 @@
+"""No exchange: every worker trains by itself on its share of the data.
+
+The null member of the family and the floor of every benchmark: the same step without any communication. Do not use it
+to train one model: p workers give p different ones.
+"""
+
+from collections.abc import Sequence
+
+from shoal.sync.exchange.base import Exchange
+from shoal.wire.bucket import Bucket, BucketPlan
+
+
+class AloneExchange(Exchange):
+    """Nothing is offered, so nothing is ever opened."""
+
+    weight = 1.0
+    peers = ()
+
+    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
+        return []
+
+    def start(self, index: int) -> None:
+        pass
+
+    def progress(self) -> None:
+        pass
+
+    def finish(self, index: int) -> None:
+        pass
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]

@@ -1,0 +1,42 @@
+"""The contract of an exchange.
+
+    buckets = exchange.open(plans)   memory for every bucket
+    exchange.start(i)                bucket i is sealed and may leave; in the same order on every worker
+    exchange.progress()              called between layers; never blocks
+    exchange.finish(i)               bucket i holds what the replicas agreed on
+
+An exchange counts what it costs in `sent` and `wire` (bytes of this worker since it was opened).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from shoal.wire.bucket import Bucket, BucketPlan
+
+
+class Exchange(ABC):
+    """HOW replicas agree on the content of buckets."""
+
+    weight: float
+    """What a worker multiplies its gradients by before they are summed."""
+    peers: Sequence[int]
+    """Ranks this worker's payloads go to."""
+    raw: int = 0
+    sent: int = 0
+    wire: int = 0
+
+    @abstractmethod
+    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...
+
+    @abstractmethod
+    def start(self, index: int) -> None: ...
+
+    @abstractmethod
+    def progress(self) -> None: ...
+
+    @abstractmethod
+    def finish(self, index: int) -> None: ...
+
+    @abstractmethod
+    def gather(self, data: bytes) -> list[bytes]:
+        """Everybody's `data`: for what has no fixed size and so no bucket."""

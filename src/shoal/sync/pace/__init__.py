@@ -1,0 +1,1 @@
+"""WHEN replicas agree: one file per pace."""

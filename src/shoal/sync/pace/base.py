@@ -1,0 +1,40 @@
+"""The contract of a pace: what it is told while a worker trains.
+
+    begun()       the first gradient of a backward pass is there
+    ready(i)      parameter i's gradient is complete for this pass
+    ended()       the pass is over; when this returns, `p.grad` is what the plan says it is
+    stand_in()    take part in one exchange with nothing: this worker had no sample in a step of the others
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Spent:
+    """Seconds and bytes since the run began."""
+
+    encode: float = 0.0
+    wait: float = 0.0
+    ready: list[float] = field(default_factory=list)
+    """Of the last exchange, per bucket: seconds from its start until it was full."""
+    done: list[float] = field(default_factory=list)
+    """Of the last exchange, per bucket: seconds from its start until the result was back."""
+
+
+class Pace(ABC):
+    """WHEN replicas agree. Called by the thread that runs the backward pass."""
+
+    spent: Spent
+
+    @abstractmethod
+    def begun(self) -> None: ...
+
+    @abstractmethod
+    def ready(self, index: int) -> None: ...
+
+    @abstractmethod
+    def ended(self) -> None: ...
+
+    @abstractmethod
+    def stand_in(self) -> None: ...

@@ -1,0 +1,159 @@
+"""Agree at every step: gradients are exchanged while the backward pass runs, bucket by bucket.
+
+After `backward()` returns, `p.grad` is the mean over all workers, as in one process with the whole batch. Bulk
+synchrony: Valiant, "A bridging model for parallel computation", CACM 1990. Do not use it when some workers are much
+slower than others: each step takes as long as the slowest.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from shoal.core.clock import now
+from shoal.core.errors import ShoalError
+from shoal.sync.exchange.base import Exchange
+from shoal.sync.pace.base import Pace, Spent
+from shoal.sync.sparse import mean_of_sparse
+from shoal.sync.statistics import Statistics
+from shoal.wire.bucket import Bucket, lay_out
+
+
+class EveryPace(Pace):
+    """Exchanges dense gradients in buckets, sparse ones whole, and running statistics with them."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        names: Sequence[str],
+        parameters: Sequence[Tensor],
+        sparse: Sequence[int] = (),
+        statistics: Statistics | None = None,
+    ) -> None:
+        self.exchange, self.names, self.parameters = exchange, names, parameters
+        self.sparse = set(sparse)
+        self.statistics = statistics or Statistics([])
+        self.spent = Spent()
+        self._open()
+        self._had_sparse: set[int] = set()
+        self._began = 0.0
+        self._empty_handed = False
+
+    def _open(self) -> None:
+        """Trainable parameters first, frozen ones in buckets of their own: those travel only once they are trained."""
+        dense = [i for i in range(len(self.parameters)) if i not in self.sparse]
+        trained = [i for i in dense if self.parameters[i].requires_grad]
+        frozen = [i for i in dense if not self.parameters[i].requires_grad]
+        groups = [trained, frozen, self.statistics.indices(len(self.parameters))]
+        tensors = [*self.parameters, *self.statistics.tensors]
+        plans, members = [], []
+        for group in groups:
+            for plan in lay_out([tensors[i] for i in group]):
+                plans.append(plan)
+                members.append([group[slot.index] for slot in plan.slots])
+        self.buckets: list[Bucket] = self.exchange.open(plans)
+        self._members = members
+        self._place = {i: (b, s) for b, group in enumerate(members) for s, i in enumerate(group)}
+        self._order: list[int] = []
+        self._next = 0
+
+    def begun(self) -> None:
+        self._began = now()
+        self._order = [b for b, group in enumerate(self._members) if self._active(group[0], group)]
+        self._next = 0
+        self.spent.ready.clear()
+
+    def _active(self, first: int, group: Sequence[int]) -> bool:
+        if first >= len(self.parameters):  # statistics follow every exchange
+            return True
+        return any(self.parameters[i].requires_grad for i in group)
+
+    def ready(self, index: int) -> None:
+        if index in self.sparse:
+            self._had_sparse.add(index)
+            return
+        start = now()
+        number, slot = self._place[index]
+        bucket = self.buckets[number]
+        if bucket.filled[slot]:
+            raise ShoalError(
+                f"parameter {self.names[index]!r} got its gradient twice in one backward pass; "
+                "with torch.utils.checkpoint pass use_reentrant=False"
+            )
+        parameter = self.parameters[index]
+        gradient = parameter.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            raise ShoalError(f"parameter {self.names[index]!r} has a sparse gradient; only nn.Embedding(sparse=True) may")
+        parameter.grad = bucket.put(slot, gradient, self.exchange.weight)
+        packed = now()
+        self.spent.encode += packed - start
+        if bucket.missing == 0:
+            self._launch()
+        else:
+            self.exchange.progress()
+        self.spent.wait += now() - packed
+
+    def _launch(self) -> None:
+        """Start full buckets, in the one order all workers keep."""
+        while self._next < len(self._order) and self.buckets[self._order[self._next]].missing == 0:
+            self._start_next()
+
+    def _start_next(self) -> None:
+        self.spent.ready.append(now() - self._began)
+        self.exchange.start(self._order[self._next])
+        self._next += 1
+
+    def ended(self) -> None:
+        start = now()
+        for number in self._order:
+            self._complete(number)
+        packed = now()
+        self.spent.encode += packed - start
+        while self._next < len(self._order):
+            self._start_next()
+        self.spent.done.clear()
+        for number in self._order:
+            self.exchange.finish(number)
+            self._deliver(number)
+            self.spent.done.append(now() - self._began)
+        for index in sorted(self.sparse):
+            self._deliver_sparse(index)
+        self._had_sparse.clear()
+        self.spent.wait += now() - packed
+
+    def stand_in(self) -> None:
+        kept = [parameter.grad for parameter in self.parameters]
+        self._empty_handed = True
+        self.begun()
+        self.ended()
+        self._empty_handed = False
+        for parameter, gradient in zip(self.parameters, kept, strict=True):
+            parameter.grad = gradient
+
+    def _complete(self, number: int) -> None:
+        """What did not come in this pass may hold a gradient from an earlier one; it counts too."""
+        bucket = self.buckets[number]
+        if bucket.missing == 0 or self._empty_handed:
+            return
+        for slot, index in enumerate(self._members[number]):
+            if bucket.filled[slot]:
+                continue
+            if index >= len(self.parameters):
+                self.statistics.offer(index - len(self.parameters), bucket, slot, self.exchange.weight)
+            elif (gradient := self.parameters[index].grad) is not None:
+                self.parameters[index].grad = bucket.put(slot, gradient, self.exchange.weight)
+
+    def _deliver(self, number: int) -> None:
+        bucket = self.buckets[number]
+        if self._members[number][0] >= len(self.parameters):
+            self.statistics.take(bucket)
+        elif bucket.missing:
+            for slot, index in enumerate(self._members[number]):
+                if not bucket.filled[slot] and bucket.had(slot) > 0:
+                    self.parameters[index].grad = bucket.views[slot]
+        bucket.reset()
+
+    def _deliver_sparse(self, index: int) -> None:
+        parameter = self.parameters[index]
+        mine = parameter.grad if index in self._had_sparse else None
+        parameter.grad = mean_of_sparse(self.exchange, parameter, mine)

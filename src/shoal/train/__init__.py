@@ -1,0 +1,1 @@
+"""What the user's script touches: `start`, the run, and what `join` gives back."""

@@ -1,0 +1,77 @@
+"""From a plan's description to the running thing."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from shoal.cluster.group import Group
+from shoal.cluster.shared import SharedGroup
+from shoal.cluster.spread import SpreadGroup, gloo
+from shoal.core.errors import UsageError
+from shoal.plan.plan import Plan
+from shoal.plan.terms import Alone
+from shoal.sync.engine.base import Engine
+from shoal.sync.engine.collective import CollectiveEngine
+from shoal.sync.engine.memory import MemoryEngine
+from shoal.sync.exchange.allreduce import AllReduceExchange
+from shoal.sync.exchange.alone import AloneExchange
+from shoal.sync.exchange.base import Exchange
+from shoal.sync.pace.base import Pace
+from shoal.sync.pace.every import EveryPace
+from shoal.sync.statistics import Statistics
+
+ENGINE_VARIABLE = "SHOAL_ENGINE"
+ENGINES = ("auto", "memory", "collective")
+
+
+def build_exchange(plan: Plan, group: Group, directory: Path) -> Exchange:
+    """HOW: nothing at all for a world of one, whatever the plan says."""
+    if group.size == 1 or isinstance(plan.exchange, Alone):
+        return AloneExchange()
+    engines = Engines(group, directory)
+    return AllReduceExchange(group, engines.of)
+
+
+def build_pace(
+    exchange: Exchange, names: Sequence[str], parameters: Sequence[Tensor], sparse: Sequence[int], statistics: Statistics
+) -> Pace:
+    """WHEN."""
+    return EveryPace(exchange, names, parameters, sparse, statistics)
+
+
+class Engines:
+    """Chooses an engine by where a bucket lies: memory inside one host, gloo between hosts, NCCL for CUDA."""
+
+    def __init__(self, group: Group, directory: Path) -> None:
+        self.group, self.directory = group, directory
+        self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
+        if self.wanted not in ENGINES:
+            raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
+
+    def of(self, device: str) -> Engine:
+        if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
+            return MemoryEngine(self.group)
+        if self.wanted == "memory":
+            raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
+        return CollectiveEngine(self._process_group(device))
+
+    def _process_group(self, device: str) -> dist.ProcessGroup:
+        group = self.group
+        if isinstance(group, SpreadGroup):
+            store: dist.Store = dist.PrefixStore(f"engine/{device}", group.store)
+        else:  # one host: a file in the run's own folder, on the loopback interface only
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            store = dist.FileStore(str(self.directory / f"rendezvous-{device}"), group.size)
+        if device == "cuda":
+            return dist.ProcessGroupNCCL(store, group.rank, group.size)
+        return gloo(store, group.rank, group.size, group.seconds)
+
+
+def default_device(rank: int) -> torch.device:
+    """The device of a worker: one of the host's CUDA devices in turn, or the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % count) if count else torch.device("cpu")

@@ -1,0 +1,45 @@
+"""The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
+
+header · loss curve · phases of a step · workers · metrics · bytes per peer · warnings
+"""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from shoal.core.record import Summary
+from shoal.watch.draw.bars import phase_bars
+from shoal.watch.draw.curve import Curve
+from shoal.watch.draw.header import header
+from shoal.watch.draw.tables import failures, metrics_table, peers_table, warnings_list, workers_table
+from shoal.watch.record import Record
+from shoal.watch.series import main_scalar, mean_over_workers
+from shoal.watch.summary import known_summary
+from shoal.watch.worker import Worker, read_workers
+
+__all__ = ["draw_run"]
+
+
+def draw_run(record: Record) -> Group:
+    """Everything worth seeing of one run; sections without content are left out."""
+    workers = read_workers(record)
+    summary = known_summary(record, workers)
+    parts: list[RenderableType] = [header(record, summary)]
+    for title, body in _sections(record, summary, workers):
+        if body is not None:
+            parts += [Text(f"\n{title}", style="bold"), body]
+    return Group(*parts)
+
+
+def _sections(
+    record: Record, summary: Summary, workers: list[Worker]
+) -> list[tuple[str, RenderableType | None]]:
+    name = main_scalar(record)
+    curve = Curve(mean_over_workers(record, name)) if name else None
+    return [
+        (f"{name}, mean over workers", curve),
+        ("mean step", phase_bars(summary.phases) if summary.steps else None),
+        ("workers", Group(workers_table(workers), *failures(workers))),
+        ("metrics", metrics_table(summary.metrics)),
+        ("bytes sent to each peer", peers_table(workers)),
+        ("warnings", warnings_list(workers)),
+    ]

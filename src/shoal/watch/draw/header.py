@@ -1,0 +1,46 @@
+"""The top of the page: what was run, with what, and what it came to."""
+
+import time
+
+from rich.table import Table
+from rich.text import Text
+
+from shoal.core.record import Summary
+from shoal.watch import figures
+from shoal.watch.record import Record
+from shoal.watch.summary import NOT_ENDED
+
+
+def header(record: Record, summary: Summary) -> Table:
+    """Name and value, one to a line."""
+    info = record.info
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, text in {
+        "run": info.run,
+        "plan": info.plan,
+        "workers": str(info.workers),
+        "seed": str(info.seed),
+        "script": info.script,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started)),
+        "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
+        "machine": ", ".join(f"{name} {fact}" for name, fact in info.machine.items()),
+        "came to": came_to(summary),
+        "ended": "not yet, or the launcher was killed"
+        if summary.exit == NOT_ENDED
+        else f"exit {summary.exit}",
+    }.items():
+        table.add_row(Text(name, style="bold"), Text(figures.clean(text)))
+    return table
+
+
+def came_to(summary: Summary) -> str:
+    """The result in one line."""
+    if not summary.steps:
+        return "no step was taken"
+    return (
+        f"{figures.count(summary.steps)} steps, {figures.count(summary.samples)} samples in "
+        f"{figures.seconds(summary.seconds)}: {figures.count(summary.samples_per_second)} samples/s; "
+        f"sent {figures.size(summary.bytes_sent)} for {figures.size(summary.bytes_raw)} of float32"
+    )

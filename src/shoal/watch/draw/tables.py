@@ -1,0 +1,74 @@
+"""The tables of the page: workers, metrics, peers, warnings. A table without rows is None."""
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from shoal.watch import figures
+from shoal.watch.table import add_figures, plain_table
+from shoal.watch.worker import Worker
+
+
+def workers_table(workers: list[Worker]) -> Table:
+    """One row per worker: what it did, and how it ended."""
+    table = plain_table("rank")
+    table.add_column("host", max_width=8, no_wrap=True, overflow="crop")
+    add_figures(table, "pid", "steps", "samples", "samples/s", "step ms", "wait ms", "sent")
+    table.add_column("state", no_wrap=True)
+    for worker in workers:
+        table.add_row(
+            str(worker.rank),
+            Text(figures.clean(worker.host)),
+            str(worker.pid or ""),
+            figures.count(worker.steps),
+            figures.count(worker.samples),
+            figures.count(worker.samples_per_second),
+            figures.milliseconds(worker.seconds / max(1, worker.steps)),
+            figures.milliseconds(worker.phases.exchange_wait),
+            figures.size(worker.bytes_sent),
+            Text(figures.clean(worker.state)),
+        )
+    return table
+
+
+def failures(workers: list[Worker]) -> list[Text]:
+    """The workers that did not end well, in full sentences: the table has no room for an error."""
+    why = {"failed": "no reason recorded", "killed": "no end recorded", "silent": "nothing recorded"}
+    found = [(worker.rank, worker.state, worker.error or why.get(worker.state, "")) for worker in workers]
+    return [
+        Text(figures.clean(f"worker {rank} {state}: {error}"), overflow="fold")
+        for rank, state, error in found
+        if error
+    ]
+
+
+def metrics_table(metrics: dict[str, float]) -> Table | None:
+    """The last report, one metric to a row."""
+    table = Table.grid(padding=(0, 2))
+    for name, number in metrics.items():
+        table.add_row(Text(figures.clean(name), overflow="fold"), figures.value(number))
+    return table if metrics else None
+
+
+def peers_table(workers: list[Worker]) -> Table | None:
+    """Per worker the bytes to each peer; those on sockets only where there were any."""
+    senders = [worker for worker in workers if worker.peers]
+    table = Table.grid(padding=(0, 2))
+    for worker in senders:
+        parts = [f"to {peer}: {_traffic(*counted)}" for peer, counted in worker.peers.items()]
+        table.add_row(f"from {worker.rank}", Text(figures.clean(", ".join(parts)), overflow="fold"))
+    return table if senders else None
+
+
+def warnings_list(workers: list[Worker]) -> Group | None:
+    """Each warning once, with the workers that gave it."""
+    ranks: dict[str, list[str]] = {}
+    for worker in workers:
+        for text in dict.fromkeys(worker.warnings):
+            ranks.setdefault(text, []).append(str(worker.rank))
+    lines = [Text(f"worker {', '.join(who)}: {figures.clean(text)}") for text, who in ranks.items()]
+    return Group(*lines) if lines else None
+
+
+def _traffic(payload: int, wire: int) -> str:
+    return figures.size(payload) + (f" ({figures.size(wire)} on sockets)" if wire else "")

@@ -1,0 +1,77 @@
+"""A run's record on disk, opened for reading: also while the run goes on, also after it was killed."""
+
+import difflib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.core.errors import UsageError
+from shoal.core.events import AnyEvent
+from shoal.core.record import RunInfo, read_info, run_dir, worker_file
+from shoal.watch.tail import Tail
+
+SUMMARY = "summary.json"
+
+_worker_name = re.compile(r"worker-(\d+)\.jsonl")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One run's folder; nothing of the workers' files is held in memory."""
+
+    dir: Path
+    info: RunInfo
+
+    @classmethod
+    def open(cls, directory: Path) -> "Record":
+        return cls(directory, read_info(directory))
+
+    @property
+    def ranks(self) -> list[int]:
+        """The workers that were planned and those that left a file, in order."""
+        return sorted({*range(self.info.workers), *recorded_ranks(self.dir)})
+
+    @property
+    def finished(self) -> bool:
+        """Whether the launcher saw the end: the summary is the last thing it writes."""
+        return (self.dir / SUMMARY).exists()
+
+    def events(self, rank: int) -> Iterator[AnyEvent]:
+        """What worker `rank` recorded, in order; nothing if it left no file."""
+        return Tail(worker_file(self.dir, rank)).read()
+
+
+def recorded_ranks(directory: Path) -> list[int]:
+    """The workers that have a file in `directory`, in order."""
+    found = (_worker_name.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def list_runs(root: Path) -> list[Path]:
+    """The folders of all runs under `root`, newest first; folders that hold no run are passed over."""
+    started = {path.parent: _started(path.parent) for path in root.glob("*/run.json")}
+    known = [(when, path) for path, when in started.items() if when is not None]
+    return [path for _, path in sorted(known, reverse=True)]
+
+
+def resolve(root: Path, name: str | None = None) -> Path:
+    """The folder of run `name`, or of the newest run."""
+    if name is not None and (run_dir(root, name) / "run.json").exists():
+        return run_dir(root, name)
+    runs = list_runs(root)
+    if not runs:
+        raise UsageError(
+            f"no runs in {str(root)!r}; start one with 'shoal run', or name their folder with --runs"
+        )
+    if name is None:
+        return runs[0]
+    nearest = difflib.get_close_matches(name, [path.name for path in runs], n=1, cutoff=0.0)[0]
+    raise UsageError(f"no run {name!r} in {str(root)!r}; the nearest is {nearest!r}")
+
+
+def _started(directory: Path) -> float | None:
+    try:
+        return read_info(directory).started
+    except (UsageError, OSError, ValueError):
+        return None

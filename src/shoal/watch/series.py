@@ -1,0 +1,33 @@
+"""A logged scalar as one line over the steps: the mean over the workers that logged it."""
+
+from collections.abc import Iterator
+
+from shoal.core.events import Logged
+from shoal.watch.record import Record
+
+Points = list[tuple[int, float]]
+
+
+def main_scalar(record: Record) -> str | None:
+    """The name to draw: `loss` if any worker logged it, else the first logged one."""
+    first = None
+    for event in _logged(record):
+        if "loss" in event.values:
+            return "loss"
+        first = first or next(iter(event.values), None)
+    return first
+
+
+def mean_over_workers(record: Record, name: str) -> Points:
+    """(step, mean) by step."""
+    sums: dict[int, tuple[float, int]] = {}
+    for event in _logged(record):
+        if name in event.values:
+            total, number = sums.get(event.step, (0.0, 0))
+            sums[event.step] = (total + event.values[name], number + 1)
+    return [(step, total / number) for step, (total, number) in sorted(sums.items())]
+
+
+def _logged(record: Record) -> Iterator[Logged]:
+    for rank in record.ranks:
+        yield from (event for event in record.events(rank) if isinstance(event, Logged))

@@ -1,0 +1,69 @@
+"""What a run came to, computed from its events alone; and its last file, `summary.json`."""
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.record import Phases, Summary
+from shoal.watch.record import SUMMARY, Record
+from shoal.watch.tail import numbers
+from shoal.watch.worker import PHASES, Worker, mean_phases, read_workers
+
+NOT_ENDED = -1
+"""Stands for the exit code while the run goes on, and after its launcher was killed."""
+
+
+def summarise(record: Record, exit: int = 0) -> Summary:  # noqa: A002  (the field's name on disk)
+    """Sum up the workers' events as they are now."""
+    return summarise_workers(record, read_workers(record), exit)
+
+
+def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> Summary:  # noqa: A002
+    samples = sum(worker.samples for worker in workers)
+    seconds = max((worker.seconds for worker in workers), default=0.0)
+    return Summary(
+        run=record.info.run,
+        dir=str(record.dir),
+        plan=record.info.plan,
+        workers=record.info.workers,
+        steps=max((worker.steps for worker in workers), default=0),
+        samples=samples,
+        seconds=seconds,
+        samples_per_second=samples / seconds if seconds else 0.0,
+        bytes_raw=sum(worker.bytes_raw for worker in workers),
+        bytes_sent=sum(worker.bytes_sent for worker in workers),
+        bytes_wire=sum(worker.bytes_wire for worker in workers),
+        metrics=next((worker.metrics for worker in workers if worker.metrics), {}),
+        phases=_mean_phases(workers),
+        exit=exit,
+    )
+
+
+def known_summary(record: Record, workers: list[Worker] | None = None) -> Summary:
+    """The summary the run left behind, else what its events say so far."""
+    written = read_summary(record.dir)
+    if written is None:
+        return summarise_workers(record, workers or read_workers(record), NOT_ENDED)
+    return msgspec.structs.replace(written, dir=str(record.dir))  # the folder may have moved since
+
+
+def write_summary(directory: Path, summary: Summary) -> None:
+    """Write the run's last file; a reader sees all of it or none."""
+    half = directory / f"{SUMMARY}.tmp"
+    half.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+    os.replace(half, directory / SUMMARY)
+
+
+def read_summary(directory: Path) -> Summary | None:
+    """What `write_summary` wrote; None if the run has not ended or the file is not a summary."""
+    try:
+        raw = msgspec.json.decode((directory / SUMMARY).read_bytes(), type=dict[str, object])
+        return msgspec.convert(raw | {"metrics": numbers(raw.get("metrics"))}, Summary)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _mean_phases(workers: list[Worker]) -> Phases:
+    totals = {phase: sum(getattr(w.phases, phase) * w.steps for w in workers) for phase in PHASES}
+    return mean_phases(totals, sum(worker.steps for worker in workers))

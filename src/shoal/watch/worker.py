@@ -1,0 +1,116 @@
+"""One worker's record in figures: a single pass over its events."""
+
+import os
+import platform
+from collections.abc import Iterable
+
+import msgspec
+
+from shoal.core.events import SECONDS, AnyEvent, Ended, Reported, Started, Step, Traffic, Warned
+from shoal.core.record import Phases
+from shoal.watch.record import Record
+
+PHASES = Phases.__struct_fields__
+
+
+class Worker(msgspec.Struct, kw_only=True):
+    """What one worker did, and how it ended."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+    threads: int = 0
+    device: str = ""
+    steps: int = 0
+    samples: int = 0
+    seconds: float = 0.0
+    """Its summed step times."""
+    samples_per_second: float = 0.0
+    bytes_raw: int = 0
+    bytes_sent: int = 0
+    bytes_wire: int = 0
+    phases: Phases = Phases()
+    """Mean seconds per step."""
+    metrics: dict[str, float] = {}
+    """What it reported last."""
+    peers: dict[str, tuple[int, int]] = {}
+    """Peer's rank as text -> (payload bytes, bytes on sockets), as counted last."""
+    warnings: list[str] = []
+    state: str = ""
+    """done, failed, killed, running, unknown (on another host, no end recorded) or silent (no record)."""
+    error: str = ""
+
+
+def read_workers(record: Record) -> list[Worker]:
+    """Every worker of the run, by rank."""
+    return [read_worker(record, rank) for rank in record.ranks]
+
+
+def read_worker(record: Record, rank: int) -> Worker:
+    worker = tally(rank, record.events(rank))
+    worker.state = worker.state or _without_end(worker, record.finished)
+    return worker
+
+
+def tally(rank: int, events: Iterable[AnyEvent]) -> Worker:
+    """Add up one worker's events; `state` stays empty if no end was recorded."""
+    worker = Worker(rank=rank)
+    totals = dict.fromkeys(PHASES, 0.0)
+    for event in events:
+        if isinstance(event, Step):
+            _add_step(worker, event)
+            for phase in PHASES:
+                totals[phase] += getattr(event, phase)
+        else:
+            _add_other(worker, event)
+    worker.phases = mean_phases(totals, worker.steps)
+    worker.seconds = round(worker.seconds, SECONDS)
+    worker.samples_per_second = worker.samples / worker.seconds if worker.seconds else 0.0
+    return worker
+
+
+def mean_phases(totals: dict[str, float], steps: int) -> Phases:
+    """Seconds per step from seconds in all."""
+    return Phases(**{phase: round(total / max(1, steps), SECONDS) for phase, total in totals.items()})
+
+
+def _add_step(worker: Worker, event: Step) -> None:
+    worker.steps += 1
+    worker.samples += event.samples
+    worker.seconds += event.seconds
+    worker.bytes_raw += event.raw
+    worker.bytes_sent += event.sent
+    worker.bytes_wire += event.wire
+
+
+def _add_other(worker: Worker, event: AnyEvent) -> None:
+    match event:
+        case Started(host=host, pid=pid, threads=threads, device=device):
+            worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
+            worker.state = worker.error = ""
+        case Reported(metrics=metrics):
+            worker.metrics = metrics
+        case Traffic(peers=peers):
+            worker.peers = peers
+        case Warned(text=text):
+            worker.warnings.append(text)
+        case Ended(exit=state, error=error):
+            worker.state, worker.error = state, error
+
+
+def _without_end(worker: Worker, finished: bool) -> str:
+    if not worker.pid:
+        return "silent"
+    if not finished and worker.host != platform.node():
+        return "unknown"  # its process cannot be asked from here
+    return "running" if not finished and _alive(worker.pid) else "killed"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""What travels: gradients in flat buckets, in the order the backward pass finishes them."""

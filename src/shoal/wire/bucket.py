@@ -1,0 +1,127 @@
+"""Buckets: many small gradients as one flat tensor, so that what travels is few and large.
+
+    | gradient of the last layer | … | gradient of an earlier one | one mark per gradient |
+
+A mark says whether a worker had this gradient in this exchange. Marks are summed with the rest, so after the
+exchange everybody knows which gradients nobody had, without another message: those stay as they were, exactly as in
+one process.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CAPACITY = 4 << 20
+"""Bytes of a bucket: small enough to leave while the backward pass still runs and to stay in a cache."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """A flat tensor to be exchanged: what an engine needs to know of a bucket."""
+
+    numel: int
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A gradient's place in its bucket."""
+
+    index: int
+    """Of the parameter, in the caller's list."""
+    offset: int
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """What goes into a bucket: plain data, the same on every worker."""
+
+    slots: tuple[Slot, ...]
+    payload: int
+    """Elements that are gradients."""
+    space: Space
+
+
+def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY) -> list[BucketPlan]:
+    """Deal tensors to buckets from the last to the first: the order in which a backward pass finishes them."""
+    plans: list[BucketPlan] = []
+    open_: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    for index in reversed(range(len(tensors))):
+        tensor = tensors[index]
+        key = (tensor.dtype, tensor.device)
+        group = open_.setdefault(key, [])
+        group.append(index)
+        if sum(tensors[i].numel() for i in group) * tensor.element_size() >= capacity:
+            plans.append(_plan(tensors, open_.pop(key)))
+    plans.extend(_plan(tensors, group) for group in open_.values())
+    return plans
+
+
+def _plan(tensors: Sequence[Tensor], group: list[int]) -> BucketPlan:
+    slots, offset = [], 0
+    for index in group:
+        slots.append(Slot(index, offset, tensors[index].shape))
+        offset += tensors[index].numel()
+    first = tensors[group[0]]
+    return BucketPlan(tuple(slots), offset, Space(offset + len(slots), first.dtype, first.device))
+
+
+def fingerprint(names: Sequence[str], plans: Sequence[BucketPlan]) -> str:
+    """A digest that is equal on two workers exactly if their buckets match."""
+    text = repr([(p.slots, p.payload, p.space.dtype, p.space.device.type) for p in plans]) + "\x1f".join(names)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+class Bucket:
+    """A bucket's memory and what is in it during one exchange."""
+
+    def __init__(self, plan: BucketPlan, flat: Tensor) -> None:
+        self.plan = plan
+        self.flat = flat
+        self.views = [flat[s.offset : s.offset + s.shape.numel()].view(s.shape) for s in plan.slots]
+        self.marks = flat[plan.payload :]
+        self.filled = [False] * len(plan.slots)
+        self.missing = len(plan.slots)
+        self.raw = plan.payload * 4
+        self._blank = [False] * len(plan.slots)
+
+    def put(self, slot: int, gradient: Tensor, scale: float) -> Tensor:
+        """Write `gradient * scale` into its place; returns that place, which may become the gradient."""
+        view = self.views[slot]
+        if scale != 1.0:
+            torch.mul(gradient, scale, out=view)
+        elif gradient is not view:
+            view.copy_(gradient)
+        if not self.filled[slot]:
+            self.filled[slot] = True
+            self.missing -= 1
+        self._blank[slot] = False
+        return view
+
+    def seal(self, scale: float) -> None:
+        """Complete the bucket before it leaves: blanks for what is missing, and the marks."""
+        if self.missing == 0:
+            self.marks.fill_(scale)
+            return
+        for slot, filled in enumerate(self.filled):
+            self.marks[slot] = scale if filled else 0.0
+            if not filled and not self._blank[slot]:
+                self.views[slot].zero_()
+                self._blank[slot] = True
+
+    def had(self, slot: int) -> float:
+        """After the exchange: the share of workers that had this gradient."""
+        return 1.0 if self.filled[slot] else float(self.marks[slot])
+
+    def reset(self) -> None:
+        """Ready for the next exchange; the memory keeps the result."""
+        for slot, filled in enumerate(self.filled):
+            if not filled:
+                self._blank[slot] = self._blank[slot] and float(self.marks[slot]) == 0.0
+            self.filled[slot] = False
+        self.missing = len(self.filled)

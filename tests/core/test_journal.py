@@ -1,0 +1,88 @@
+"""The record on disk survives a crash, whole line by whole line."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.core import clock, journal
+from shoal.core.events import AnyEvent, Ended, Logged, Nowhere, Reported, Started, Step, Traffic, Warned
+from shoal.core.journal import FLUSH_SECONDS, Journal, read_journal
+
+PHASES = {"load": 0.1, "forward_backward": 0.2, "exchange_wait": 0.3, "encode": 0.4, "update": 0.5}
+EVERY: list[AnyEvent] = [
+    Started(at=1.0, rank=0, size=2, host="here", pid=7, threads=1, device="cpu"),
+    Step(at=2.0, step=1, epoch=0, samples=8, seconds=1.5, sent=9, ready=(0.1, 0.2), done=(0.3,), **PHASES),
+    Logged(at=3.0, step=1, values={"loss": 0.5}),
+    Reported(at=4.0, step=1, epoch=0, metrics={"accuracy": 0.5}),
+    Traffic(at=5.0, step=1, peers={"1": (10, 20)}),
+    Warned(at=6.0, text="two\nlines, and é"),
+    Ended(at=7.0, exit="failed", error="ValueError: no"),
+]
+
+
+def write(path: Path, events: list[AnyEvent]) -> Path:
+    writer = Journal(path)
+    for event in events:
+        writer.emit(event)
+    writer.close()
+    return path
+
+
+def test_every_kind_of_event_comes_back(tmp_path: Path) -> None:
+    path = write(tmp_path / "it", EVERY)
+    assert list(read_journal(path)) == EVERY
+    assert path.read_bytes().count(b"\n") == len(EVERY)
+
+
+def test_wherever_it_is_cut_the_whole_lines_are_read(tmp_path: Path) -> None:
+    whole = write(tmp_path / "it", EVERY).read_bytes()
+    for end in range(len(whole)):
+        (tmp_path / "torn").write_bytes(whole[:end])
+        found = list(read_journal(tmp_path / "torn"))
+        assert found == EVERY[: len(found)]
+        assert len(found) >= whole[:end].count(b"\n")
+
+
+def test_a_foreign_line_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path / "it", EVERY[:1])
+    with path.open("ab") as file:
+        file.write(b'{"event":"unheard-of","at":1.0}\n\nnot json\n')
+    write(path, EVERY[1:])
+    assert list(read_journal(path)) == EVERY
+
+
+def test_reading_may_start_at_a_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "it", EVERY[:3])
+    start = path.stat().st_size
+    write(path, EVERY[3:])
+    assert list(read_journal(path, start)) == EVERY[3:]
+
+
+def test_events_reach_the_file_within_half_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [0.0]
+    monkeypatch.setattr(clock, "now", lambda: moment[0])
+    writer = Journal(tmp_path / "it")
+    writer.emit(EVERY[0])
+    assert (tmp_path / "it").stat().st_size == 0
+    moment[0] = FLUSH_SECONDS
+    writer.emit(EVERY[1])
+    assert list(read_journal(tmp_path / "it")) == EVERY[:2]
+    writer.emit(EVERY[2])
+    writer.flush()
+    assert list(read_journal(tmp_path / "it")) == EVERY[:3]
+    writer.close()
+
+
+def test_a_full_buffer_is_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "FLUSH_BYTES", 100)
+    monkeypatch.setattr(clock, "now", lambda: 0.0)
+    writer = Journal(tmp_path / "it")
+    writer.emit(Warned(at=1.0, text="x" * 100))
+    assert len(list(read_journal(tmp_path / "it"))) == 1
+    writer.close()
+    writer.close()
+
+
+def test_nowhere_forgets() -> None:
+    for event in EVERY:
+        assert Nowhere().emit(event) is None  # type: ignore[func-returns-value]

@@ -1,0 +1,72 @@
+"""Dealing: nothing lost, nothing twice, nothing out of order."""
+
+from itertools import islice
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.data.deal import by_batch, by_sample, counts, deal, groups, steps_with_samples
+
+totals = st.integers(0, 60)
+workers = st.integers(1, 7)
+batches = st.integers(1, 5)
+
+
+def reader(total):
+    items = iter(range(total))
+    return lambda number: list(islice(items, number))
+
+
+def test_remainder_goes_to_lower_ranks():
+    assert counts(7, 3) == (3, 2, 2)
+    assert counts(2, 4) == (1, 1, 0, 0)
+    assert counts(0, 2) == (0, 0)
+
+
+@given(totals, workers)
+def test_counts_are_even_and_complete(total, size):
+    shares = counts(total, size)
+    assert sum(shares) == total
+    assert len(shares) == size
+    assert max(shares) - min(shares) <= 1
+    assert list(shares) == sorted(shares, reverse=True)
+
+
+@given(totals, workers)
+def test_deal_gives_consecutive_slices(total, size):
+    parts = deal(range(total), size)
+    assert [sample for part in parts for sample in part] == list(range(total))
+    assert tuple(map(len, parts)) == counts(total, size)
+
+
+@given(totals, workers, batches, st.booleans())
+def test_global_order_does_not_depend_on_the_workers(total, size, batch, drop_last):
+    alone = list(groups(reader(total), size * batch, drop_last=drop_last))
+    ranks = [
+        list(by_sample(reader(total), rank=rank, size=size, batch=batch, drop_last=drop_last))
+        for rank in range(size)
+    ]
+    steps = [[sample for _, own in step for sample in own] for step in zip(*ranks, strict=True)]
+    assert steps == alone
+    for step in zip(*ranks, strict=True):
+        assert {sizes for sizes, _ in step} == {tuple(len(own) for _, own in step)}
+
+
+@given(totals, workers, batches, st.booleans())
+def test_length_counts_own_batches(total, size, batch, drop_last):
+    for rank in range(size):
+        how = {"rank": rank, "size": size, "batch": batch, "drop_last": drop_last}
+        own = [part for _, part in by_sample(reader(total), **how) if part]
+        assert steps_with_samples(total, **how) == len(own)
+
+
+@given(st.lists(st.lists(st.integers(), max_size=3), max_size=20), workers)
+def test_whole_batches_go_round(items, size):
+    ranks = []
+    for rank in range(size):
+        left = iter(items)
+        read = lambda number, left=left: list(islice(left, number))  # noqa: E731
+        ranks.append(list(by_batch(read, rank=rank, size=size, weight=len)))
+    given_out = [own for step in zip(*ranks, strict=True) for _, own in step if own is not None]
+    assert given_out == [item for item in items if item]
+    assert all(any(sizes) for sizes, _ in ranks[0])

@@ -1,0 +1,21 @@
+"""Growth per second over a window."""
+
+import pytest
+
+from shoal.watch.rate import Rate
+
+
+def test_the_rate_needs_two_moments() -> None:
+    rate = Rate()
+    assert rate.add(1.0, 100.0) == 0.0
+    assert rate.add(1.0, 200.0) == 0.0
+    assert rate.add(1.5, 200.0) == 200.0
+
+
+def test_only_the_window_counts() -> None:
+    rate = Rate(window=2.0)
+    for tenth in range(100):
+        rate.add(tenth / 10, 0.0)
+    grown = [rate.add(10 + tenth / 10, 5.0 * tenth) for tenth in range(31)]
+    assert grown[30] == pytest.approx(50.0)
+    assert grown[10] == pytest.approx(25.0)

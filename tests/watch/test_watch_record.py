@@ -1,0 +1,61 @@
+"""Opening and finding runs, whatever state they are in."""
+
+from pathlib import Path
+
+import pytest
+from fake_runs import ended, logged, make_run, started, step, tear
+
+from shoal.core.errors import UsageError
+from shoal.core.record import worker_file
+from shoal.watch.record import Record, list_runs, resolve
+
+
+def test_events_come_back_as_they_were_emitted(tmp_path: Path) -> None:
+    events = [started(), step(1), logged(1, loss=0.5), ended()]
+    record = make_run(tmp_path, events)
+    assert list(record.events(0)) == events
+
+
+def test_torn_empty_and_missing_files_are_read(tmp_path: Path) -> None:
+    record = make_run(tmp_path, [started(), step(1)], [], size=3)
+    tear(worker_file(record.dir, 0))
+    assert record.ranks == [0, 1, 2]
+    assert [len(list(record.events(rank))) for rank in record.ranks] == [2, 0, 0]
+
+
+def test_a_worker_beyond_the_plan_is_listed(tmp_path: Path) -> None:
+    record = make_run(tmp_path, [started()], [started(1)], size=1)
+    (record.dir / "worker-x.jsonl").touch()
+    assert record.ranks == [0, 1]
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    for name, began in [("b", 2.0), ("a", 3.0), ("c", 1.0)]:
+        make_run(tmp_path, run=name, began=began)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_bytes(b"\xff")
+    assert [path.name for path in list_runs(tmp_path)] == ["a", "b", "c"]
+    assert resolve(tmp_path) == tmp_path / "a"
+    assert resolve(tmp_path, "c") == tmp_path / "c"
+
+
+def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    make_run(tmp_path, run="digits")
+    make_run(tmp_path, run="words")
+    with pytest.raises(UsageError, match=r"no run 'digit' .* the nearest is 'digits'"):
+        resolve(tmp_path, "digit")
+    with pytest.raises(UsageError, match="not an id"):
+        resolve(tmp_path, "../words")
+
+
+def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
+    for root in (tmp_path, tmp_path / "nowhere"):
+        assert list_runs(root) == []
+        with pytest.raises(UsageError, match="no runs in"):
+            resolve(root)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no run"):
+        Record.open(tmp_path)

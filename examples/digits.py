@@ -3,7 +3,8 @@
     python examples/digits.py
     shoal run --workers 2 examples/digits.py --epochs 5
 
-The five lines that mention `shoal` or `run` are all that Shoal asks of a script.
+Shoal asks a script for `start` and `join`; `epochs`, `log` and `report` make its record.
+The rest is plain PyTorch.
 """
 
 import argparse

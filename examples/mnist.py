@@ -26,7 +26,7 @@ FILES = {
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file: two zero bytes, the type (8 = uint8), the number of dimensions, their sizes, the values."""
+    """An idx file: two zero bytes, the type (8 = bytes), the number of dimensions, their sizes, values."""
     raw = gzip.decompress(path.read_bytes())
     if raw[:3] != b"\0\0\x08":
         raise ValueError(f"{path} starts with {raw[:3]!r}, which is not an idx file of bytes; fetch it again")
@@ -74,12 +74,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=default, help="folder of the files; $SHOAL_DATA/mnist")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples per worker and step")
-    parser.add_argument("--lr", type=float, default=2e-3, help="of the first epoch; a fifth of it in each later one")
+    parser.add_argument(
+        "--lr", type=float, default=2e-3, help="of epoch 0; every later one has a fifth of it"
+    )
     parser.add_argument("--limit", type=int, help="train on the first LIMIT samples only")
     args = parser.parse_args()
     for name in (name for pair in FILES.values() for name in pair):
         if not (args.data / name).is_file():
-            parser.error(f"no {name} in {args.data}; give the folder that holds it: --data DIR, or $SHOAL_DATA")
+            parser.error(f"no {name} in {args.data}; give its folder: --data DIR, or $SHOAL_DATA")
     return args
 
 

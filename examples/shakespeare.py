@@ -1,7 +1,7 @@
 """A transformer that writes character by character, trained on one text file.
 
-    python examples/shakespeare.py --text FILE
-    shoal run --workers 2 examples/shakespeare.py --text FILE --width 256 --depth 6
+python examples/shakespeare.py --text FILE
+shoal run --workers 2 examples/shakespeare.py --text FILE --width 256 --depth 6
 """
 
 import argparse
@@ -18,10 +18,12 @@ import shoal
 
 
 class Windows(Dataset):
-    """`count` stretches of `context` characters, spread evenly over the text, each with itself one character later."""
+    """Stretches of `context` characters, evenly spread, each with its like one character later."""
 
     def __init__(self, codes: Tensor, context: int, count: int) -> None:
         last = len(codes) - context - 1
+        if last < 0:
+            raise ValueError(f"{len(codes)} characters hold no window of {context}; give a longer text")
         self.starts = [i * last // max(1, count - 1) for i in range(count)]
         self.codes, self.context = codes, context
 
@@ -34,7 +36,7 @@ class Windows(Dataset):
 
 
 def read(path: Path) -> tuple[Tensor, Tensor, int]:
-    """The first nine tenths of the text and its tail as codes, and how many different characters there are."""
+    """The text but its last tenth, that tail, and how many different characters there are."""
     text = path.read_text(encoding="utf-8")
     code = {letter: i for i, letter in enumerate(sorted(set(text)))}
     codes = torch.tensor([code[letter] for letter in text])
@@ -91,7 +93,7 @@ def arguments() -> argparse.Namespace:
     default = Path(os.environ.get("SHOAL_DATA", "data")) / "tinyshakespeare.txt"
     parser.add_argument("--text", type=Path, default=default, help="$SHOAL_DATA/tinyshakespeare.txt")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=400, help="steps per epoch")
+    parser.add_argument("--limit", type=int, default=200, help="steps per epoch")
     parser.add_argument("--batch", type=int, default=16, help="windows per worker and step")
     parser.add_argument("--context", type=int, default=64, help="characters the model sees")
     parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
@@ -99,9 +101,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=1e-3)
     args = parser.parse_args()
     if not args.text.is_file():
-        parser.error(f"no text at {args.text}; give one: --text FILE, or $SHOAL_DATA with tinyshakespeare.txt in it")
+        parser.error(f"no text at {args.text}; give one: --text FILE, or tinyshakespeare.txt in $SHOAL_DATA")
     if args.width % 32:
-        parser.error(f"--width {args.width} is not a multiple of 32, the width of a head; try {args.width // 32 * 32 + 32}")
+        parser.error(f"--width {args.width} does not divide into heads of 32; try {-args.width // 32 * -32}")
     return args
 
 
@@ -117,7 +119,7 @@ def main() -> None:
     loader = DataLoader(windows, batch_size=args.batch, shuffle=True)
     model, optimizer, loader = run.join(model, optimizer, loader)
     if run.is_main:
-        print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {run.size} workers")
+        print(f"{sum(p.numel() for p in model.parameters()):,} parameters, workers: {run.size}")
 
     for epoch in run.epochs(args.epochs):
         for x, y in loader:

@@ -41,7 +41,9 @@ def defines(tree: ast.AST, names: list[str]) -> bool:
     node: ast.AST = tree
     for name in names:
         kinds = (ast.FunctionDef, ast.ClassDef)
-        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and child.name == name]
+        inner = [
+            child for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and child.name == name
+        ]
         if not inner:
             return False
         node = inner[-1]
@@ -56,7 +58,9 @@ def entry(status: str = "works", *shows: str) -> System:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     (tmp_path / "tests").mkdir()
-    (tmp_path / "tests/test_a.py").write_text("def test_x(): ...\ndef help(): ...\nclass TestB:\n  def test_y(self): ...\n")
+    (tmp_path / "tests/test_a.py").write_text(
+        "def test_x(): ...\ndef help(): ...\nclass TestB:\n  def test_y(self): ...\n"
+    )
     (tmp_path / "outside.py").write_text("def test_x(): ...\n")
     return tmp_path
 

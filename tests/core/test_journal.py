@@ -6,7 +6,8 @@ import pytest
 
 from shoal.core import clock, journal
 from shoal.core.events import AnyEvent, Ended, Logged, Nowhere, Reported, Started, Step, Traffic, Warned
-from shoal.core.journal import FLUSH_SECONDS, Journal, read_journal
+from shoal.core.journal import FLUSH_SECONDS, Journal
+from shoal.watch.tail import Tail
 
 PHASES = {"load": 0.1, "forward_backward": 0.2, "exchange_wait": 0.3, "encode": 0.4, "update": 0.5}
 EVERY: list[AnyEvent] = [
@@ -30,7 +31,7 @@ def write(path: Path, events: list[AnyEvent]) -> Path:
 
 def test_every_kind_of_event_comes_back(tmp_path: Path) -> None:
     path = write(tmp_path / "it", EVERY)
-    assert list(read_journal(path)) == EVERY
+    assert list(Tail(path).read()) == EVERY
     assert path.read_bytes().count(b"\n") == len(EVERY)
 
 
@@ -38,7 +39,7 @@ def test_wherever_it_is_cut_the_whole_lines_are_read(tmp_path: Path) -> None:
     whole = write(tmp_path / "it", EVERY).read_bytes()
     for end in range(len(whole)):
         (tmp_path / "torn").write_bytes(whole[:end])
-        found = list(read_journal(tmp_path / "torn"))
+        found = list(Tail(tmp_path / "torn").read())
         assert found == EVERY[: len(found)]
         assert len(found) >= whole[:end].count(b"\n")
 
@@ -48,14 +49,14 @@ def test_a_foreign_line_is_passed_over(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b'{"event":"unheard-of","at":1.0}\n\nnot json\n')
     write(path, EVERY[1:])
-    assert list(read_journal(path)) == EVERY
+    assert list(Tail(path).read()) == EVERY
 
 
 def test_reading_may_start_at_a_byte(tmp_path: Path) -> None:
     path = write(tmp_path / "it", EVERY[:3])
     start = path.stat().st_size
     write(path, EVERY[3:])
-    assert list(read_journal(path, start)) == EVERY[3:]
+    assert list(Tail(path, start).read()) == EVERY[3:]
 
 
 def test_events_reach_the_file_within_half_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +67,10 @@ def test_events_reach_the_file_within_half_a_second(tmp_path: Path, monkeypatch:
     assert (tmp_path / "it").stat().st_size == 0
     moment[0] = FLUSH_SECONDS
     writer.emit(EVERY[1])
-    assert list(read_journal(tmp_path / "it")) == EVERY[:2]
+    assert list(Tail(tmp_path / "it").read()) == EVERY[:2]
     writer.emit(EVERY[2])
     writer.flush()
-    assert list(read_journal(tmp_path / "it")) == EVERY[:3]
+    assert list(Tail(tmp_path / "it").read()) == EVERY[:3]
     writer.close()
 
 
@@ -78,7 +79,7 @@ def test_a_full_buffer_is_written_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(clock, "now", lambda: 0.0)
     writer = Journal(tmp_path / "it")
     writer.emit(Warned(at=1.0, text="x" * 100))
-    assert len(list(read_journal(tmp_path / "it"))) == 1
+    assert len(list(Tail(tmp_path / "it").read())) == 1
     writer.close()
     writer.close()
 

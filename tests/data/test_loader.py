@@ -39,7 +39,7 @@ def test_exactly_once_in_the_same_order_for_any_number_of_workers(
     kept = total - total % (batch * size) if drop_last else total
     assert [sample for step in steps for sample in step] == expected[:kept]
     for ours, watch in zip(together.loaders, together.watches, strict=True):
-        assert watch.calls.count("ended") == len(ours)
+        assert len(ours) == len(steps)
         assert watch.calls.count("ended") + watch.calls.count("short") == len(steps)
 
 

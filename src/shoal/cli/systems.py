@@ -44,7 +44,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def systems(
-    name: Annotated[str | None, typer.Argument(help="A number, or a part of a name; all of them without it.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A number, or a part of a name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead.")] = False,
 ) -> None:
     """List the systems of the literature and which of them work."""
@@ -65,7 +65,7 @@ def read_systems(path: Path | None = None) -> tuple[System, ...]:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=_File).system
     except FileNotFoundError:
-        raise UsageError(f"no list of systems at {path}; install shoal again, it belongs to the package") from None
+        raise UsageError(f"no list of systems at {path}; install shoal again") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a list of systems: {error}") from None
 

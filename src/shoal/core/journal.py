@@ -1,22 +1,20 @@
 """The record on disk: one append-only file of events per worker, one line each.
 
 A crash cannot corrupt more than the last line: whole lines are written with one `write` to a file opened for
-appending, and the reader passes over a torn end. Writing is buffered for at most half a second.
+appending, and the reader (watch/tail.py) passes over a torn end. Writing is buffered for at most half a second.
 """
 
 import os
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import msgspec
 
 from shoal.core import clock
-from shoal.core.events import AnyEvent, Event
+from shoal.core.events import Event
 
 FLUSH_SECONDS = 0.5
 FLUSH_BYTES = 1 << 16
-
-_decoder = msgspec.json.Decoder(AnyEvent)
 
 
 class Journal:
@@ -28,6 +26,7 @@ class Journal:
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
         self._flushed = clock.now()
+        self._failed = False
 
     def emit(self, event: Event) -> None:
         self._buffer += self._encoder.encode(event)
@@ -38,23 +37,17 @@ class Journal:
     def flush(self) -> None:
         """Hand everything to the operating system: it then survives the death of this process."""
         self._flushed = clock.now()
-        if self._buffer:
-            os.write(self._file, self._buffer)
-            self._buffer.clear()
+        try:
+            while self._buffer:
+                del self._buffer[: os.write(self._file, self._buffer)]
+        except OSError as error:  # a full disk must not end the training it records
+            if not self._failed:
+                sys.stderr.write(f"shoal: the record {self.path} has a gap: {error.strerror}; training goes on\n")
+            self._failed = True
+            self._buffer[:] = b"\n"  # ends the torn line, should there be room again
 
     def close(self) -> None:
         if self._file >= 0:
             self.flush()
             os.close(self._file)
             self._file = -1
-
-
-def read_journal(path: Path, start: int = 0) -> Iterator[AnyEvent]:
-    """The events of one file, from byte `start`; a torn or foreign line is passed over."""
-    with path.open("rb") as file:
-        file.seek(start)
-        for line in file:
-            try:
-                yield _decoder.decode(line)
-            except msgspec.DecodeError:
-                continue

@@ -66,7 +66,7 @@ def by_batch(
             yield sizes, group[rank] if sizes[rank] else None
 
 
-def steps_with_samples(total: int, *, rank: int, size: int, batch: int, drop_last: bool) -> int:
-    """Steps of a pass over `total` samples in which `rank` has at least one."""
+def steps(total: int, *, size: int, batch: int, drop_last: bool) -> int:
+    """Steps of a pass over `total` samples, the same for every worker: schedules are computed from it."""
     full, rest = divmod(total, size * batch)
-    return full + (not drop_last and rank < rest)
+    return full + (not drop_last and rest > 0)

@@ -48,7 +48,7 @@ class Loader:
             observer.exhausted()
 
     def __len__(self) -> int:
-        """Batches this worker yields in a pass."""
+        """Steps of a pass, the same on every worker; one with a short last step yields one batch less."""
         return len(self._source)
 
     def __getattr__(self, name: str) -> Any:

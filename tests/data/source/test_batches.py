@@ -21,7 +21,7 @@ class Doubling(DataLoader):
 def test_a_list_goes_round(crew):
     together = crew(lambda: ["a", "b", "c", "d", "e"], 3)
     assert together.run() == [["a", "d"], ["b", "e"], ["c"]]
-    assert [len(loader) for loader in together.loaders] == [2, 2, 1]
+    assert [len(loader) for loader in together.loaders] == [2, 2, 2]
     assert together.watches[2].counts == [(1, 1, 1), (1, 1, 0)]
     assert together.watches[2].calls[-3:] == ["short", "began", "exhausted"]
 

@@ -32,5 +32,5 @@ class Source(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Batches this worker gets in a pass; a TypeError if that is not known."""
+        """Steps of a pass, the same on every worker; a TypeError if that is not known."""
         ...

@@ -7,8 +7,8 @@ Every worker goes through all items, so this is for lists and cheap generators; 
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shoal.data.common import CommonReader, reading
-from shoal.data.deal import Read, by_batch, steps_with_samples
+from shoal.data.alike import CommonReader, reading
+from shoal.data.deal import Read, by_batch, steps
 from shoal.data.source.base import Place, Step
 from shoal.data.turn import Turn
 
@@ -30,8 +30,7 @@ class Batches:
 
     def __len__(self) -> int:
         items: Any = self._items
-        rank, size = self._place.rank, self._place.size
-        return steps_with_samples(len(items), rank=rank, size=size, batch=1, drop_last=False)
+        return steps(len(items), size=self._place.size, batch=1, drop_last=False)
 
 
 def _one(item: object) -> int:

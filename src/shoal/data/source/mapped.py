@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
-from shoal.data.common import read_sampler, reading
-from shoal.data.deal import Counts, Read, by_batch, by_sample, steps_with_samples
+from shoal.data.alike import read_sampler, reading
+from shoal.data.deal import Counts, Read, by_batch, by_sample, steps
 from shoal.data.order import order
 from shoal.data.source.base import Place, Step
 from shoal.data.source.rebuild import like
@@ -45,9 +45,7 @@ class Mapped:
         batch = self._loader.batch_size or 1
         drop_last = self._loader.drop_last
         total = len(_sampler(self._loader))
-        return steps_with_samples(
-            total, rank=self._place.rank, size=self._place.size, batch=batch, drop_last=drop_last
-        )
+        return steps(total, size=self._place.size, batch=batch, drop_last=drop_last)
 
     def _own(self, turn: Turn, ahead: deque[Counts]) -> Iterator[Any]:
         """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""

@@ -12,8 +12,8 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from shoal.core.seeds import mix
-from shoal.data.common import CommonReader
-from shoal.data.deal import by_sample, counts, steps_with_samples
+from shoal.data.alike import CommonReader
+from shoal.data.deal import by_sample, counts, steps
 from shoal.data.source.base import Place, Step
 from shoal.data.source.rebuild import like
 from shoal.data.turn import Turn
@@ -50,9 +50,7 @@ class Streamed:
         batch = self._loader.batch_size or 1
         dataset: Any = self._loader.dataset
         drop_last = self._loader.drop_last
-        return steps_with_samples(
-            len(dataset), rank=self._place.rank, size=self._place.size, batch=batch, drop_last=drop_last
-        )
+        return steps(len(dataset), size=self._place.size, batch=batch, drop_last=drop_last)
 
     def _counted(self, shares: Iterator[Share]) -> Iterator[Step]:
         for total, batch in shares:

@@ -5,7 +5,7 @@ import random
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SubsetRandomSampler
 
-from shoal.data.common import CommonReader, read_sampler, seed_generators
+from shoal.data.alike import CommonReader, read_sampler, seed_generators
 
 
 class Dice:

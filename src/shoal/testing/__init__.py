@@ -1,0 +1,14 @@
+"""For authors of plug-ins: conformance cases, and worlds of real worker processes to run them in.
+
+Subclass a case in a test file, say how to make the thing, and pytest collects what it must satisfy:
+
+    class TestMine(ExchangeCase):
+        def make(self, group, directory):
+            return MyExchange(group)
+"""
+
+from shoal.testing.exchange import ExchangeCase
+from shoal.testing.pace import PaceCase
+from shoal.testing.world import World, WorldError, run_world
+
+__all__ = ["ExchangeCase", "PaceCase", "World", "WorldError", "run_world"]

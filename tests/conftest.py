@@ -1,0 +1,9 @@
+"""One thread for torch in the tests themselves: worlds of workers are forked from this process."""
+
+import os
+
+os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+import torch  # noqa: E402
+
+torch.set_num_threads(1)

@@ -74,9 +74,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=default, help="folder of the files; $SHOAL_DATA/mnist")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64, help="samples per worker and step")
-    parser.add_argument(
-        "--lr", type=float, default=2e-3, help="of epoch 0; every later one has a fifth of it"
-    )
+    parser.add_argument("--lr", type=float, default=2e-3, help="of epoch 0; every later one has a fifth of it")
     parser.add_argument("--limit", type=int, help="train on the first LIMIT samples only")
     args = parser.parse_args()
     for name in (name for pair in FILES.values() for name in pair):

@@ -41,9 +41,7 @@ def defines(tree: ast.AST, names: list[str]) -> bool:
     node: ast.AST = tree
     for name in names:
         kinds = (ast.FunctionDef, ast.ClassDef)
-        inner = [
-            child for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and child.name == name
-        ]
+        inner = [child for child in ast.iter_child_nodes(node) if isinstance(child, kinds) and child.name == name]
         if not inner:
             return False
         node = inner[-1]

@@ -38,8 +38,7 @@ class Crew:
     def __init__(self, make: Callable[[], Any], size: int, seed: int = 0) -> None:
         self.watches = [Watch() for _ in range(size)]
         self.loaders = [
-            Loader(make(), rank=rank, size=size, seed=seed, observer=watch)
-            for rank, watch in enumerate(self.watches)
+            Loader(make(), rank=rank, size=size, seed=seed, observer=watch) for rank, watch in enumerate(self.watches)
         ]
 
     def run(self, epoch: int = 0) -> list[list[Any]]:

@@ -43,8 +43,7 @@ def test_deal_gives_consecutive_slices(total, size):
 def test_global_order_does_not_depend_on_the_workers(total, size, batch, drop_last):
     alone = list(groups(reader(total), size * batch, drop_last=drop_last))
     ranks = [
-        list(by_sample(reader(total), rank=rank, size=size, batch=batch, drop_last=drop_last))
-        for rank in range(size)
+        list(by_sample(reader(total), rank=rank, size=size, batch=batch, drop_last=drop_last)) for rank in range(size)
     ]
     steps = [[sample for _, own in step for sample in own] for step in zip(*ranks, strict=True)]
     assert steps == alone

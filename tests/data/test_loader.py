@@ -26,9 +26,7 @@ def loader(watch, size=2, rank=0, **how):
     drop_last=st.booleans(),
     shuffle=st.booleans(),
 )
-def test_exactly_once_in_the_same_order_for_any_number_of_workers(
-    crew, total, size, batch, drop_last, shuffle
-):
+def test_exactly_once_in_the_same_order_for_any_number_of_workers(crew, total, size, batch, drop_last, shuffle):
     def make(batch_size):
         return lambda: DataLoader(range(total), batch_size, shuffle=shuffle, drop_last=drop_last)
 

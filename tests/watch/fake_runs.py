@@ -12,9 +12,7 @@ NO_PID = 2**22 + 1
 """One more than the highest process id Linux gives out."""
 
 
-def make_run(
-    root: Path, *workers: Iterable[Event], run: str = "run-a", began: float = 100.0, size: int = 0
-) -> Record:
+def make_run(root: Path, *workers: Iterable[Event], run: str = "run-a", began: float = 100.0, size: int = 0) -> Record:
     """Write a run with the given events per worker."""
     info = RunInfo(
         run=run,

@@ -61,8 +61,6 @@ def test_bars_are_shares_of_the_step() -> None:
 
 def test_large_figures_fit_the_workers_table() -> None:
     large = {"steps": 999_999, "samples": 10**9, "samples_per_second": 123456.7, "bytes_sent": 10**14}
-    worker = Worker(
-        rank=127, host="a-very-long-host-name", pid=4194304, seconds=1e7, state="running", **large
-    )
+    worker = Worker(rank=127, host="a-very-long-host-name", pid=4194304, seconds=1e7, state="running", **large)
     line = text_of(workers_table([worker])).splitlines()[-1]
     assert " ".join(line.split()) == "127 a-very-l 4194304 999999 1.0G 123457 10000 0.00 100.0 TB running"

@@ -15,9 +15,7 @@ def test_sizes(number: float, text: str) -> None:
     assert figures.size(number) == text
 
 
-@pytest.mark.parametrize(
-    ("number", "text"), [(15360, "15360"), (12_300_000, "12.3M"), (2.5e9, "2.5G"), (inf, "inf")]
-)
+@pytest.mark.parametrize(("number", "text"), [(15360, "15360"), (12_300_000, "12.3M"), (2.5e9, "2.5G"), (inf, "inf")])
 def test_counts(number: float, text: str) -> None:
     assert figures.count(number) == text
 

@@ -8,9 +8,7 @@ from shoal.watch.series import main_scalar, mean_over_workers
 
 
 def test_the_mean_is_over_the_workers_that_logged_the_step(tmp_path: Path) -> None:
-    record = make_run(
-        tmp_path, [logged(2, loss=1.0), logged(1, loss=4.0)], [logged(1, loss=2.0), logged(3, lr=1.0)]
-    )
+    record = make_run(tmp_path, [logged(2, loss=1.0), logged(1, loss=4.0)], [logged(1, loss=2.0), logged(3, lr=1.0)])
     assert mean_over_workers(record, "loss") == [(1, 3.0), (2, 1.0)]
 
 

@@ -1,11 +1,12 @@
 """`shoal`: the commands, gathered."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
 from shoal.cli import compare, plan, run, show, systems
+from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
 app = typer.Typer(
@@ -15,6 +16,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+WRONG_COMMAND: type[Exception] = typer.BadParameter.__mro__[1]
+"""What the parser raises; typer exports only this child of it, and has kept it in more than one package."""
 
 
 def _version(wanted: bool) -> None:
@@ -39,10 +43,23 @@ app.command("compare")(compare.compare)
 app.command("systems")(systems.systems)
 
 
-def main() -> None:
-    """Entry point of the `shoal` script."""
-    app()
-    sys.exit(0)
+def main(arguments: list[str] | None = None) -> NoReturn:
+    """Entry point of the `shoal` script; what is wrong with a command is said on one line."""
+    try:
+        code = app(arguments, prog_name="shoal", standalone_mode=False)
+    except WRONG_COMMAND as error:
+        _refuse(error)
+        code = EXIT_USAGE
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse(error: Exception) -> None:
+    message, context = error.format_message(), error.ctx  # type: ignore[attr-defined]
+    if "\n" in message:  # no command was given, and this is the help
+        typer.echo(message)
+    elif message:  # else the help was shown already
+        command = context.command_path if context else "shoal"
+        typer.echo(f"shoal: {message.rstrip('.')}; see '{command} --help'", err=True)
 
 
 if __name__ == "__main__":

@@ -3,17 +3,19 @@
 Exit codes: 0 done · 1 the script failed · 2 the command was wrong · 130 interrupted.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cluster.launch.local import Failure, Job, Watcher
-    from shoal.watch.live import Display
+    from shoal.cluster.launch.local import Failure, Job
+    from shoal.core.record import Summary
+    from shoal.plan.plan import Plan
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
-DISPLAY_SECONDS = 0.2
 
 
 def run(
@@ -30,49 +32,86 @@ def run(
     """Train SCRIPT on several workers, by a plan."""
     from shoal.cli.errors import usage_errors
 
-    with usage_errors():
+    with usage_errors(), interruptible():
         job = prepare(script, arguments or [], workers, plan, name, runs, seed)
         raise typer.Exit(supervise(job, json=json, quiet=quiet))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """From the first moment to the last: Ctrl-C, SIGTERM and SIGHUP end the command with 130, not in a traceback."""
+    from shoal.cluster.launch.signals import as_interrupts
+
+    try:
+        with as_interrupts():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("shoal: interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def prepare(
     script: str, arguments: list[str], workers: int, plan: str, name: str | None, runs: str | None, seed: int
 ) -> "Job":
     """Check everything that can be wrong before anything starts, then open the run's record."""
+    from shoal.core import record
+    from shoal.core.ids import check_id, new_id
+
+    chosen = check_command(Path(script), workers, plan, seed)
+    run_id = check_id(name, "--name") if name is not None else new_id()
+    directory = record.run_dir(record.runs_root(runs), run_id).absolute()
+
+    import shoal.train.run  # noqa: F401  (slow, so only once the command is right; workers are forked with it)
+    from shoal.cluster.launch.local import Job
+
+    open_record(directory, run_id, chosen, workers, seed, script)
+    threads = threads_per_worker(workers)
+    return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads)
+
+
+def check_command(script: Path, workers: int, plan: str, seed: int) -> "Plan":
+    """The plan, if the command makes sense; UsageError if not."""
+    from shoal.cluster.board import MOST_WORKERS
+    from shoal.core.errors import UsageError
+    from shoal.plan.load import load
+    from shoal.plan.rules import check
+
+    if not script.is_file():
+        raise UsageError(f"no script {str(script)!r} here; give the path of a Python file")
+    if seed < 0:
+        raise UsageError(f"--seed {seed} is not a seed; give a whole number, 0 or more")
+    if workers > MOST_WORKERS:
+        raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
+    chosen = load(plan)
+    check(chosen, workers)
+    return chosen
+
+
+def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int, script: str) -> None:
+    """Make the run's folder with what the run was started with."""
     import sys
     import time
 
     from shoal.core import record
     from shoal.core.errors import UsageError
-    from shoal.core.ids import check_id, new_id
-    from shoal.plan.load import load
-    from shoal.plan.rules import check
-
-    path = Path(script)
-    if not path.is_file():
-        raise UsageError(f"no script {script!r} here; give the path of a Python file")
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is not a seed; give a whole number, 0 or more")
-    chosen = load(plan)
-    check(chosen, workers)
-    run_id = check_id(name, "--name") if name is not None else new_id()
-    directory = record.run_dir(record.runs_root(runs), run_id).absolute()
-
-    from shoal.cluster.launch.local import Job  # imports torch: only once the command is right
 
     info = record.RunInfo(
-        run=run_id,
-        plan=str(chosen),
+        run=run,
+        plan=str(plan),
         workers=workers,
         seed=seed,
-        script=str(path),
+        script=script,
         command=["shoal", *sys.argv[1:]],
         started=time.time(),
         versions=record.versions(),
         machine=record.machine(),
     )
-    record.write_info(directory, info)
-    return Job(path, arguments, workers, run_id, directory, str(chosen), seed, threads_per_worker(workers))
+    try:
+        record.write_info(directory, info)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the record in {str(directory)!r}: {error.strerror}; choose another folder with --runs"
+        ) from None
 
 
 def threads_per_worker(workers: int) -> int | None:
@@ -89,92 +128,54 @@ def supervise(job: "Job", *, json: bool, quiet: bool) -> int:
     """Run the job, show it, write its summary; returns the exit code."""
     import msgspec
 
-    import shoal.train.run  # noqa: F401  (warm: workers are forked with everything imported)
-    from shoal.cluster.launch.local import LocalLauncher
-    from shoal.watch.live import open_display
     from shoal.watch.record import Record
     from shoal.watch.summary import summarise, write_summary
 
-    display = open_display(quiet)
+    failure, code = None, EXIT_INTERRUPTED
     try:
-        failure = LocalLauncher(job, make_watcher(job, display, quiet)).run()
+        failure = launch(job, quiet)
         code = EXIT_FAILED if failure else 0
     except KeyboardInterrupt:
-        failure, code = None, EXIT_INTERRUPTED
-    finally:
-        display.stop()
+        pass  # everything is stopped; what there is of the run is summed up below
     summary = summarise(Record.open(job.dir), code)
     write_summary(job.dir, summary)
     if failure:
         explain(failure, job)
-    elif code == EXIT_INTERRUPTED:
-        typer.echo(f"shoal: interrupted after step {summary.steps}; the record is in {shown(job.dir)}", err=True)
-    elif not quiet:
-        typer.echo(
-            f"shoal: {summary.steps} steps, {summary.samples} samples in {summary.seconds:.2f} s "
-            f"({summary.samples_per_second:.0f} samples/s); shoal show {job.run}",
-            err=True,
-        )
+    elif code or not quiet:
+        typer.echo(last_line(summary, job), err=True)
     if json:
         typer.echo(msgspec.json.encode(summary).decode())
     return code
 
 
-def make_watcher(job: "Job", display: "Display", quiet: bool) -> "Watcher":
-    """Passes workers' output on, and feeds the display and TensorBoard from the board and the record."""
-    import sys
+def launch(job: "Job", quiet: bool) -> "Failure | None":
+    """Run the workers to their end, with everything that is to be seen of them."""
+    from shoal.cli.relay import Relay
+    from shoal.cluster.launch.local import LocalLauncher
+    from shoal.watch.live import open_display
 
-    from shoal.cluster.board import Board, State
-    from shoal.cluster.launch.local import Watcher
-    from shoal.core.clock import now
-    from shoal.watch.live import WorkerRow
-    from shoal.watch.tensorboard import TensorBoardMirror, available
+    relay = Relay(job, open_display(quiet), quiet)
+    try:
+        return LocalLauncher(job, relay).run()
+    finally:
+        relay.close()
 
-    mirror = TensorBoardMirror(job.dir) if available() else None
 
-    class Showing(Watcher):
-        def __init__(self) -> None:
-            self.began = self.drawn = self.mirrored = now()
-
-        def line(self, rank: int, stream: str, text: str) -> None:
-            if stream == "err":
-                display.print(f"[{rank}] {text}")
-            elif not quiet:
-                sys.stdout.write(f"[{rank}] {text}\n")
-                sys.stdout.flush()
-
-        def tick(self, board: Board) -> None:
-            if not quiet and now() - self.drawn >= DISPLAY_SECONDS:
-                self.drawn = now()
-                display.update([row(board, rank) for rank in range(job.workers)], now() - self.began)
-            if mirror is not None and now() - self.mirrored >= 1.0:
-                mirror.update()
-                self.mirrored = now()
-
-    def row(board: Board, rank: int) -> WorkerRow:
-        word = board.read(rank)
-        return WorkerRow(
-            rank=rank,
-            step=int(word["step"]),
-            epoch=int(word["epoch"]),
-            loss=word["loss"],
-            samples=int(word["samples"]),
-            bytes_sent=int(word["sent"]),
-            state=State(int(word["state"])).name,
-            pid=int(word["pid"]),
-        )
-
-    return Showing()
+def last_line(summary: "Summary", job: "Job") -> str:
+    """What a run came to."""
+    if summary.exit == EXIT_INTERRUPTED:
+        return f"shoal: interrupted after {summary.steps} steps; the record is in {shown(job.dir)}"
+    speed = f"({summary.samples_per_second:.0f} samples/s)"
+    done = f"{summary.steps} steps, {summary.samples} samples in {summary.seconds:.2f} s {speed}"
+    return f"shoal: {done}; shoal show {job.run}"
 
 
 def explain(failure: "Failure", job: "Job") -> None:
     """Why the run ended: a traceback once, or one line that names rank and signal."""
-    import signal
-
     who = f"worker {failure.rank}"
     if failure.signal is not None:
-        name = signal.Signals(failure.signal).name
-        typer.echo(f"shoal: {who} died of {name} (signal {failure.signal}); the others were stopped", err=True)
+        others = "; the others were stopped" if job.workers > 1 else ""
+        typer.echo(f"shoal: {who} died of {signal_name(failure.signal)}{others}", err=True)
     elif failure.report is not None:
         for line in failure.report.traceback.rstrip().splitlines():
             typer.echo(f"[{failure.rank}] {line}", err=True)
@@ -183,6 +184,14 @@ def explain(failure: "Failure", job: "Job") -> None:
     else:
         typer.echo(f"shoal: {who} ended without a word (os._exit?)", err=True)
     typer.echo(f"shoal: the record is in {shown(job.dir)}", err=True)
+
+
+def signal_name(number: int) -> str:
+    """A signal as people know it: `SIGKILL (signal 9)`."""
+    import signal
+
+    known = {each.value: each.name for each in signal.Signals}
+    return f"{known[number]} (signal {number})" if number in known else f"signal {number}"
 
 
 def shown(directory: Path) -> str:

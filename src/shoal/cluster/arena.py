@@ -39,7 +39,9 @@ class Arena:
         try:
             os.posix_fallocate(self.descriptor, offset, size)
         except OSError as error:
-            raise ShoalError(f"cannot reserve {size >> 20} MiB of shared memory: {error.strerror}; {_limit()}") from None
+            raise ShoalError(
+                f"cannot reserve {size >> 20} MiB of shared memory: {error.strerror}; {_limit()}"
+            ) from None
         return mmap.mmap(self.descriptor, size, offset=offset)
 
     def close(self) -> None:

@@ -4,51 +4,70 @@ Used where the workers were started by torchrun on more than one machine. The pr
 default one, so the script may still call `init_process_group` itself. It authenticates nobody: for trusted networks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has them, where mypy cannot see it
 
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.core.errors import PeerLost
 
 
 class SpreadGroup(Group):
     """Workers that meet through a store and talk through gloo."""
 
-    def __init__(self, store: dist.Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int) -> None:
         self.rank, self.size, self.seconds = rank, size, deadline_seconds()
         self.store = store
         self.board = Board.private()
         self.board.enter(rank)
-        self.process_group = gloo(dist.PrefixStore("control", store), rank, size, self.seconds)
+        with self._named("meeting the others"):
+            self.process_group = gloo(PrefixStore("control", store), rank, size, self.seconds)
 
     def gather(self, data: bytes) -> list[bytes]:
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(data)
-        self.process_group.allreduce([lengths]).wait()
+        with self._named("a gather"):
+            self.process_group.allreduce([lengths]).wait()
         longest = max(1, int(lengths.max()))
         mine = torch.zeros(longest, dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         theirs = [torch.empty_like(mine) for _ in range(self.size)]
-        self.process_group.allgather([theirs], [mine]).wait()
+        with self._named("a gather"):
+            self.process_group.allgather([theirs], [mine]).wait()
         return [t[:n].numpy().tobytes() for t, n in zip(theirs, lengths.tolist(), strict=True)]
 
     def broadcast(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
             if staged.numel():
-                self.process_group.broadcast([as_bytes(staged)], 0).wait()
+                with self._named("a broadcast"):
+                    self.process_group.broadcast([as_bytes(staged)], 0).wait()
             if self.rank != 0 and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
+
+    @contextmanager
+    def _named(self, what: str) -> Iterator[None]:
+        """gloo says on many lines that a connection is closed or a wait too long; we say who stops, and why."""
+        try:
+            yield
+        except RuntimeError as error:
+            reason = (str(error).splitlines() or ["no reason given"])[0]
+            raise PeerLost(
+                f"worker {self.rank} stops: {what} failed; another worker or the network is gone ({reason})"
+            ) from None
 
     def close(self) -> None:
         pass
 
 
-def gloo(store: dist.Store, rank: int, size: int, seconds: float) -> dist.ProcessGroup:
+def gloo(store: Store, rank: int, size: int, seconds: float) -> dist.ProcessGroup:
     """A gloo process group that is nobody's default."""
-    return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=seconds))
+    return cast(dist.ProcessGroup, dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=seconds)))

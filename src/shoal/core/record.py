@@ -95,7 +95,9 @@ def read_info(directory: Path) -> RunInfo:
     try:
         return msgspec.json.decode((directory / "run.json").read_bytes(), type=RunInfo)
     except FileNotFoundError:
-        raise UsageError(f"no run {directory.name!r} in {directory.parent}; 'shoal show' without a name shows the newest") from None
+        raise UsageError(
+            f"no run {directory.name!r} in {directory.parent}; 'shoal show' without a name shows the newest"
+        ) from None
     except ValueError as error:
         raise UsageError(f"{directory / 'run.json'} is not a run's record: {error}") from None
 

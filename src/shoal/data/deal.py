@@ -48,17 +48,13 @@ def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
             return
 
 
-def by_sample(
-    read: Read[T], *, rank: int, size: int, batch: int, drop_last: bool
-) -> Iterator[tuple[Counts, list[T]]]:
+def by_sample(read: Read[T], *, rank: int, size: int, batch: int, drop_last: bool) -> Iterator[tuple[Counts, list[T]]]:
     """Steps of `size * batch` samples: the counts, and the samples of `rank`."""
     for group in groups(read, size * batch, drop_last=drop_last):
         yield counts(len(group), size), group[part(len(group), size, rank)]
 
 
-def by_batch(
-    read: Read[T], *, rank: int, size: int, weight: Callable[[T], int]
-) -> Iterator[tuple[Counts, T | None]]:
+def by_batch(read: Read[T], *, rank: int, size: int, weight: Callable[[T], int]) -> Iterator[tuple[Counts, T | None]]:
     """Steps of one whole batch per worker; `weight` says how many samples a batch holds."""
     for group in groups(read, size, drop_last=False):
         sizes = (*map(weight, group), *(0,) * (size - len(group)))

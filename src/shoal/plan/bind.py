@@ -16,9 +16,7 @@ def bind(call: Call) -> Term:
     """The term that `call` means; refuses an unknown name and arguments that do not fit."""
     kind = TERMS.get(call.name)
     if kind is None:
-        raise UsageError(
-            f"unknown term {shown(call.name)}; {hint(call.name, [*TERMS, *PRESETS], _vocabulary())}"
-        )
+        raise UsageError(f"unknown term {shown(call.name)}; {hint(call.name, [*TERMS, *PRESETS], _vocabulary())}")
     fields = {field.name: field for field in structs.fields(kind)}
     values = _named(call, kind, list(fields))
     for name, field in fields.items():
@@ -56,9 +54,7 @@ def _convert(kind: type[Term], field: structs.FieldInfo, value: Value) -> object
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError:
         given = f"{kind.name}({field.name}={write_value(value)})"
-        raise UsageError(
-            f"{given}: {field.name} must be {_words(field.type)}; write {kind.usage()}"
-        ) from None
+        raise UsageError(f"{given}: {field.name} must be {_words(field.type)}; write {kind.usage()}") from None
 
 
 def _words(kind: object) -> str:

@@ -53,9 +53,7 @@ def _read(path: Path) -> str:
         if not path.is_file():
             raise UsageError("no such file; write the path of a TOML file, a named plan or terms")
         if path.stat().st_size > MAX_BYTES:
-            raise UsageError(
-                f"holds {path.stat().st_size} bytes; at most {MAX_BYTES} are read, so shorten it"
-            )
+            raise UsageError(f"holds {path.stat().st_size} bytes; at most {MAX_BYTES} are read, so shorten it")
         return path.read_bytes().decode()
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}") from None

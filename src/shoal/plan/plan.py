@@ -71,9 +71,7 @@ def assemble(terms: Iterable[Term]) -> Plan:
         if term.axis == "wire":
             wire.append(term)
         elif term.axis in chosen:
-            raise UsageError(
-                f"'{chosen[term.axis]}' and '{term}' both say {AXES[term.axis]} ({term.axis}); keep one"
-            )
+            raise UsageError(f"'{chosen[term.axis]}' and '{term}' both say {AXES[term.axis]} ({term.axis}); keep one")
         else:
             chosen[term.axis] = term
     return Plan(**{**chosen, "wire": tuple(wire)})  # type: ignore[arg-type]  # checked by Plan itself
@@ -86,9 +84,7 @@ def _unfold(calls: list[Call]) -> list[Call]:
         if preset is None:
             continue
         if len(calls) > 1:
-            raise UsageError(
-                f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}"
-            )
+            raise UsageError(f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}")
         if call.plain or call.named:
             raise UsageError(f"'{call.name}' is a named plan and takes no arguments; write {call.name}")
         return parse(preset.text)

@@ -54,9 +54,7 @@ class _Token(msgspec.Struct, frozen=True):
 def parse(text: str) -> list[Call]:
     """The terms of `text` in the order they are written."""
     if len(text) > MAX_CHARACTERS:
-        raise UsageError(
-            f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it"
-        )
+        raise UsageError(f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it")
     if not text.strip():
         raise UsageError("the plan is empty; write 'allreduce, every(1)' or leave --plan out")
     calls = _Parser(_tokens(text)).plan()
@@ -155,9 +153,7 @@ class _Parser:
     def _expect(self, what: str, words: str) -> _Token:
         token = self._take(what)
         if token is None:
-            raise UsageError(
-                f"expected {words}, found {self._here}; write terms as name or name(value, key=value)"
-            )
+            raise UsageError(f"expected {words}, found {self._here}; write terms as name or name(value, key=value)")
         return token
 
     @property

@@ -1,11 +1,12 @@
 """Listens to autograd: tells a pace when a backward pass begins, which gradients are complete, and when it ends.
 
 A pass begins with its first gradient, so a pass that reaches no parameter is no exchange. `quiet` passes add up in
-`p.grad` and are told to nobody. A `share` other than 1 scales a worker's gradients before they add up: a worker with
-fewer samples counts less.
+`p.grad` and are told to nobody; until the next exchange the worker has `held` gradients back. A `share` other than 1
+scales a worker's gradients before they add up: a worker with fewer samples counts less.
 """
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -21,54 +22,71 @@ class Backward:
     def __init__(self, parameters: Sequence[Tensor], pace: Pace) -> None:
         self.parameters, self.pace = parameters, pace
         self.quiet = False
-        self._running = False
-        self._share = 1.0
+        self.held = False
+        self._pass: weakref.ref[_Pass] | None = None
+        self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
-        self._handles = [self._listen(index, parameter) for index, parameter in enumerate(parameters)]
+        self._handles = self._hook(self._listen)
 
     def _listen(self, index: int, parameter: Tensor) -> RemovableHandle:
+        return parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-any-return, no-untyped-call]
+
+    def _hook(self, register: Callable[[int, Tensor], RemovableHandle]) -> list[RemovableHandle]:
         """Frozen parameters get their hook too, so that they may be thawed at any time."""
-        trained = parameter.requires_grad
-        parameter.requires_grad_(True)
-        handle = parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))
-        parameter.requires_grad_(trained)
-        return handle  # type: ignore[no-any-return]
+        handles = []
+        for index, parameter in enumerate(self.parameters):
+            if parameter.is_floating_point() or parameter.is_complex():
+                trained = parameter.requires_grad
+                parameter.requires_grad_(True)
+                handles.append(register(index, parameter))
+                parameter.requires_grad_(trained)
+        return handles
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
         if self.quiet:
+            self.held = True
             return
-        if not self._running:
-            self._running = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finished)  # type: ignore[attr-defined]
+        if self._pass is None or self._pass() is None:
+            # autograd alone keeps the pass alive: when an exception ends it, this reference dies with it
+            running = _Pass(self._finished)
+            self._pass = weakref.ref(running)
+            torch.autograd.Variable._execution_engine.queue_callback(running.end)
             self.pace.begun()
         self.pace.ready(index)
 
     def _finished(self) -> None:
-        try:
-            self.pace.ended()
-        finally:
-            self._running = False
+        self._pass = None
+        self.pace.ended()
+        self.held = False
 
-    def abandon(self) -> None:
-        """Forget a pass that an exception ended."""
-        self._running = False
+    def weigh(self, share: float, held: float | None = None) -> None:
+        """Scale the gradients of the passes to come, by `held` if they add to some held back; 1 costs nothing."""
+        self._share, self._held_share = share, share if held is None else held
+        wanted = (self._share, self._held_share) != (1.0, 1.0)
+        if wanted and not self._scaling:
+            self._scaling = self._hook(lambda _, p: p.register_hook(self._scale))  # type: ignore[no-untyped-call]
+        elif not wanted:
+            self._remove(self._scaling)
 
-    def weigh(self, share: float) -> None:
-        """Scale the gradients of the passes to come; 1 costs nothing."""
-        if share == self._share:
-            return
-        self._share = share
-        for handle in self._scaling:
-            handle.remove()
-        self._scaling = []
-        if share != 1.0:
-            self._scaling = [p.register_hook(partial(_scale, share)) for p in self.parameters if p.requires_grad]
+    def _scale(self, gradient: Tensor) -> Tensor:
+        return gradient * (self._held_share if self.quiet or self.held else self._share)
 
     def remove(self) -> None:
         """Let go of the parameters."""
-        for handle in (*self._handles, *self._scaling):
+        self._remove(self._handles)
+        self._remove(self._scaling)
+
+    def _remove(self, handles: list[RemovableHandle]) -> None:
+        for handle in handles:
             handle.remove()
+        handles.clear()
 
 
-def _scale(share: float, gradient: Tensor) -> Tensor:
-    return gradient * share
+class _Pass:
+    """One backward pass, as long as autograd remembers it."""
+
+    def __init__(self, end: Callable[[], None]) -> None:
+        self.end_ = end
+
+    def end(self) -> None:
+        self.end_()

@@ -1,6 +1,6 @@
 """Sparse gradients, as nn.Embedding(sparse=True) gives them: rows and their values, gathered instead of summed.
 
-    message = had (1 byte) | number of rows (8 bytes) | rows (int64) | values
+message = had (1 byte) | number of rows (8 bytes) | rows (int64) | values
 """
 
 import struct
@@ -15,23 +15,27 @@ _HEAD = struct.Struct("<?q")
 
 def mean_of_sparse(exchange: Exchange, parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
     """The mean over all workers of a parameter's sparse gradient; None if nobody had one."""
-    message = _pack(gradient, parameter)
-    exchange.raw += 4 * (0 if gradient is None else gradient._values().numel())
+    # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it
+    dense = gradient is not None and not gradient.is_sparse
+    if gradient is not None:
+        gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
+        exchange.raw += 4 * gradient.values().numel()
+    message = _pack(gradient, exchange.weight)
     exchange.sent += len(message)
     parts = [_unpack(data, parameter) for data in exchange.gather(message)]
     present = [part for part in parts if part is not None]
     if not present:
         return parameter.grad
     rows = torch.cat([rows for rows, _ in present])
-    values = torch.cat([values for _, values in present]) * exchange.weight
-    return torch.sparse_coo_tensor(rows[None], values, parameter.shape, device=parameter.device).coalesce()
+    values = torch.cat([values for _, values in present])
+    mean = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False).coalesce()
+    return mean.to_dense() if dense else mean
 
 
-def _pack(gradient: Tensor | None, parameter: Tensor) -> bytes:
+def _pack(gradient: Tensor | None, weight: float) -> bytes:
     if gradient is None:
         return _HEAD.pack(False, 0)
-    gradient = gradient.coalesce()
-    rows, values = gradient.indices()[0].cpu(), gradient.values().cpu().contiguous()
+    rows, values = gradient.indices()[0].cpu(), (gradient.values() * weight).cpu().contiguous()
     return _HEAD.pack(True, len(rows)) + rows.numpy().tobytes() + values.view(torch.uint8).numpy().tobytes()
 
 
@@ -41,7 +45,7 @@ def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
         return None
     shape = (count, *parameter.shape[1:])
     if count == 0:
-        return torch.zeros(0, dtype=torch.int64), parameter.new_zeros(shape)
+        return torch.zeros(0, dtype=torch.int64, device=parameter.device), parameter.new_zeros(shape)
     body = bytearray(data[_HEAD.size :])
     rows = torch.frombuffer(body, dtype=torch.int64, count=count)
     values = torch.frombuffer(body, dtype=parameter.dtype, offset=8 * count).view(shape)

@@ -6,6 +6,7 @@ that changed it. Other buffers (masks, counters) are worker 0's at the start and
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -17,7 +18,8 @@ class Statistics:
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
         self.tensors: list[Tensor] = []
-        self._owners: list[nn.Module] = []
+        """As they were last seen: a layer may put a new tensor in a buffer's place."""
+        self._owners: list[tuple[nn.Module, str]] = []
         self._versions: list[int] = []
         seen: set[int] = set()
         for model in models:
@@ -27,24 +29,31 @@ class Statistics:
                     if kept and buffer.is_floating_point() and id(buffer) not in seen:
                         seen.add(id(buffer))
                         self.tensors.append(buffer)
-                        self._owners.append(module)
+                        self._owners.append((module, name))
                         self._versions.append(buffer._version)
 
     def indices(self, first: int) -> list[int]:
         return list(range(first, first + len(self.tensors)))
 
     def offer(self, number: int, bucket: Bucket, slot: int, weight: float) -> None:
-        """Put buffer `number` into its slot if the last forward pass changed it."""
-        buffer, owner = self.tensors[number], self._owners[number]
+        """Put buffer `number` into its slot if a forward pass since the last exchange changed it."""
+        if self._changed(number):
+            bucket.put(slot, self.tensors[number].detach(), weight)
+
+    def _changed(self, number: int) -> bool:
+        module, name = self._owners[number]
+        buffer, before = getattr(module, name), self.tensors[number]
+        if buffer is not before and isinstance(buffer, Tensor) and buffer.shape == before.shape:
+            self.tensors[number] = buffer
+            return True
         # native batch norm does not count its writes, so its mode decides
-        changed = owner.training if isinstance(owner, _NormBase) else buffer._version != self._versions[number]
-        if changed:
-            bucket.put(slot, buffer, weight)
+        return module.training if isinstance(module, _NormBase) else buffer._version != self._versions[number]
 
     def take(self, bucket: Bucket) -> None:
         """Write the means back into the buffers that anybody changed."""
         for slot, share in enumerate(bucket.marks.tolist()):
             if share > 0:
                 number = bucket.plan.slots[slot].index
-                self.tensors[number].copy_(bucket.views[slot] / share)
+                with torch.no_grad():
+                    self.tensors[number].copy_(bucket.views[slot] / share)
                 self._versions[number] = self.tensors[number]._version

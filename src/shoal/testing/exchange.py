@@ -43,7 +43,9 @@ class ExchangeCase(ABC):
     def make(self, group: Group, directory: Path) -> Exchange:
         """The exchange under test, in one worker."""
 
-    def open(self, world: World, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12) -> tuple[Exchange, list[Bucket]]:
+    def open(
+        self, world: World, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12
+    ) -> tuple[Exchange, list[Bucket]]:
         exchange = self.make(world.group, world.dir)
         return exchange, exchange.open(lay_out(tensors(0, 0, dtype), capacity))
 

@@ -83,7 +83,10 @@ class PaceCase(ABC):
                 used = ["left"] if (world.group.rank + step) % 2 else ["right"]
                 model(torch.ones(2, 4), used).sum().backward()
             idle = model.idle.weight.grad
-            return {"idle": torch.tensor(idle is None), "left": torch.tensor(model.left.weight.grad is not None)}
+            return {
+                "idle": torch.tensor(idle is None),
+                "left": torch.tensor(model.left.weight.grad is not None),
+            }
 
         for result in run_world(self.sizes[0], body):
             assert bool(result["idle"]), "a gradient nobody had must stay None"
@@ -100,7 +103,10 @@ class PaceCase(ABC):
                 backward.pace.stand_in()
                 model(torch.zeros(1, 4))
             gradient = model.trunk.weight.grad
-            return {"had": torch.tensor(gradient is not None), "sum": gradient.sum() if gradient is not None else torch.zeros(())}
+            return {
+                "had": torch.tensor(gradient is not None),
+                "sum": gradient.sum() if gradient is not None else torch.zeros(()),
+            }
 
         results = run_world(self.sizes[-1], body)
         alone = Branches()

@@ -41,9 +41,9 @@ class World:
     dir: Path
     """A folder all workers share, empty in the beginning."""
 
-    def start(self, plan: str = "", seed: int = 0) -> Run:
-        """A run of this world, as `shoal.start()` would give it."""
-        context = Context(self.group, "test", self.dir / "run", plan, seed, begun=False)
+    def start(self, plan: str = "", seed: int = 0, name: str = "run") -> Run:
+        """A run of this world, as `shoal.start()` would give it; several need different names."""
+        context = Context(self.group, name, self.dir / name, plan, seed, begun=False)
         return Run(context, Plan.parse(plan) if plan else Plan())
 
 

@@ -37,7 +37,11 @@ def build_exchange(plan: Plan, group: Group, directory: Path) -> Exchange:
 
 
 def build_pace(
-    exchange: Exchange, names: Sequence[str], parameters: Sequence[Tensor], sparse: Sequence[int], statistics: Statistics
+    exchange: Exchange,
+    names: Sequence[str],
+    parameters: Sequence[Tensor],
+    sparse: Sequence[int],
+    statistics: Statistics,
 ) -> Pace:
     """WHEN."""
     return EveryPace(exchange, names, parameters, sparse, statistics)

@@ -1,43 +1,33 @@
-"""What `join` sets up: one set of models and optimizers that the workers train together.
+"""What one `join` sets up: models and optimizers that the workers train together.
 
-It listens in three places and changes none of them: hooks on the parameters (sync/backward.py), hooks round
-`optimizer.step`, and the loader, which tells it what every worker has in each step.
-
-A step in which some workers have no sample:  the others announce each exchange; the workers without join it
-empty-handed; at the end of the pass everybody takes over worker 0's state, so that clipping, schedulers and whatever
-else the others' scripts did between backward and step is done here too.
+It listens in two places and changes neither: hooks on the parameters (sync/backward.py) and hooks round
+`optimizer.step`. What every worker has in each step it is told by `together.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.group import Group
-from shoal.core.errors import ShoalError
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
 from shoal.train.members import Members
 from shoal.train.progress import Progress
-from shoal.train.state import adopt_state
-
-_EXCHANGE, _DONE, _SHORT = b"exchange", b"done", b"short"
 
 
 class AnnouncingPace(Pace):
-    """Round the plan's pace: in a step where some workers have nothing, says so before each exchange."""
+    """Round the plan's pace: notes on the board what the worker does, and calls `announce` before each exchange."""
 
-    def __init__(self, inner: Pace, group: Group) -> None:
-        self.inner, self.group = inner, group
+    def __init__(self, inner: Pace, group: Group, announce: Callable[[], None]) -> None:
+        self.inner, self.group, self._announce = inner, group, announce
         self.spent = inner.spent
-        self.some_short = False
 
     def begun(self) -> None:
         self.group.board.note(self.group.rank, State.exchanging)
-        if self.some_short:
-            self.group.gather(_EXCHANGE)
+        self._announce()
         self.inner.begun()
 
     def ready(self, index: int) -> None:
@@ -52,82 +42,85 @@ class AnnouncingPace(Pace):
 
 
 class Joined:
-    """Models and optimizers under one plan; the loader's observer."""
+    """Models and optimizers under one plan. `announce` is called when an exchange of theirs begins."""
 
-    def __init__(self, group: Group, members: Members, exchange: Exchange, pace: Pace, progress: Progress) -> None:
+    def __init__(
+        self,
+        group: Group,
+        members: Members,
+        exchange: Exchange,
+        pace: Pace,
+        progress: Progress,
+        announce: Callable[["Joined"], None],
+    ) -> None:
         self.group, self.members, self.exchange, self.progress = group, members, exchange, progress
         self.alone = not exchange.peers
-        self.pace = AnnouncingPace(pace, group)
+        self.exchanged = False
+        """Whether there was an exchange in this step."""
+        self._present = group.size
+        self._announce = announce
+        self.pace = AnnouncingPace(pace, group, self._begun)
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
         progress.watch(pace.spent, exchange)
-        for number, optimizer in enumerate(members.optimizers):
-            self._listen(optimizer, first=number == 0)
 
-    def _listen(self, optimizer: Optimizer, first: bool) -> None:
+    def listen(self, refuse: Callable[[], None], first: bool) -> None:
+        """Time every `optimizer.step`, and ask `refuse` before it. `first`: the first optimizer counts the steps."""
+
         def before(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            if self.backward is not None and self.backward.quiet:
-                raise ShoalError("optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it")
+            refuse()
             self.progress.update_began()
 
-        def after(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            self.progress.update_ended(first)
+        for number, optimizer in enumerate(self.members.optimizers):
 
-        optimizer.register_step_pre_hook(before)
-        optimizer.register_step_post_hook(after)
+            def after(_optimizer: Optimizer, _args: Any, _kwargs: Any, counts: bool = first and number == 0) -> None:
+                self.progress.update_ended(counts)
+
+            optimizer.register_step_pre_hook(before)
+            optimizer.register_step_post_hook(after)
+
+    def _begun(self) -> None:
+        self.exchanged = True
+        self.progress.exchange_began()
+        self._announce(self)
+        self.exchange.weight = self._weight
 
     @property
-    def epoch(self) -> int:
-        return self.progress.epoch
-
-    def load_began(self) -> None:
-        self._settle()
-        self.progress.load_began()
-
-    def load_ended(self, counts: tuple[int, ...]) -> None:
-        self.progress.load_ended(counts[self.group.rank])
-        self.weigh(counts)
+    def _weight(self) -> float:
+        """Whoever has nothing in this step stays out of the mean, unless it has held something back before."""
+        assert self.backward is not None
+        return 1.0 / (self.group.size if self.backward.held else self._present)
 
     def weigh(self, counts: Sequence[int]) -> None:
         """Let every worker count by its samples in the passes to come."""
-        if self.backward is None:
-            return
-        self.backward.abandon()
-        self.backward.weigh(share(counts, self.group.rank))
-        self.pace.some_short = 0 in counts
+        self.exchanged = False
+        if self.backward is not None:
+            self._present = sum(n > 0 for n in counts) or len(counts)
+            rank, everyone = self.group.rank, len(counts)
+            self.backward.weigh(share(counts, rank, self._present), held=share(counts, rank, everyone))
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         """As `weigh`, for a script that calls every pass itself: nobody is ever short of it."""
         if self.backward is not None:
-            self.backward.weigh(share(counts, self.group.rank))
+            self.backward.weigh(share(counts, self.group.rank, len(counts)))
 
-    def short(self, counts: tuple[int, ...]) -> None:
-        if self.alone:
-            return
-        while True:
-            (said, *_) = self.group.gather(_SHORT)
-            if said != _EXCHANGE:
-                break
+    def stand_in(self) -> None:
+        """Take part in one exchange of the others, with nothing but what was held back in earlier steps."""
+        assert self.backward is not None
+        self.exchange.weight = self._weight
+        if not self.backward.held:
             self.pace.stand_in()
-        self._adopt()
+            return
+        self.pace.inner.begun()
+        self.pace.inner.ended()
+        self.backward.held = False
 
-    def exhausted(self) -> None:
-        self._settle()
-        if self.backward is not None:
-            self.backward.weigh(1.0)
-        self.progress.pause()
-
-    def _settle(self) -> None:
-        """After a step in which some had nothing: hand them what it came to."""
-        if self.pace.some_short:
-            self.pace.some_short = False
-            self.group.gather(_DONE)
-            self._adopt()
-
-    def _adopt(self) -> None:
-        adopt_state(self.group, self.members.models, self.members.optimizers, self.members.parameters)
+    @property
+    def agreed(self) -> bool:
+        """Whether the gradients of all workers that were in this step are equal now."""
+        return self.exchanged and self.backward is not None and not self.backward.held
 
 
-def share(counts: Sequence[int], rank: int) -> float:
-    """How much worker `rank` counts: 1 when all have the same, p·n/N in general; the mean over workers is 1."""
+def share(counts: Sequence[int], rank: int, among: int) -> float:
+    """How much worker `rank` counts in a mean over `among` workers: 1 when all have the same."""
     total = sum(counts)
-    return len(counts) * counts[rank] / total if total else 1.0
+    return among * counts[rank] / total if total else 1.0

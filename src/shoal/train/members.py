@@ -1,16 +1,16 @@
 """What a script hands to `join`, sorted: models, optimizers, loaders, and the parameters they hold together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
 from shoal.core.errors import LayoutError, UsageError
-from shoal.wire.bucket import fingerprint, lay_out
 
 
 @dataclass
@@ -25,31 +25,33 @@ class Members:
     """Which parameters have sparse gradients."""
 
 
-def sort_members(things: Sequence[Any]) -> Members:
-    """Find out what is what; loaders are left to the caller."""
+def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Members:
+    """Find out what is what; loaders are left to the caller, and what is `known` is not joined again."""
     members = Members()
+    owners = {id(owner) for other in known for owner in (*other.models, *other.optimizers)}
     for thing in things:
         if isinstance(thing, nn.Module):
-            members.models.append(thing)
+            members.models += [thing] * (id(thing) not in owners)
         elif isinstance(thing, Optimizer):
-            members.optimizers.append(thing)
-        elif not isinstance(thing, Iterable):
+            members.optimizers += [thing] * (id(thing) not in owners)
+        elif not isinstance(thing, Iterable) or isinstance(thing, str | bytes | Tensor | Mapping):
             raise UsageError(
                 f"join() got a {type(thing).__name__}; give it modules, torch optimizers and data loaders, in any order"
             )
-    _collect(members)
+        owners.add(id(thing))
+    _collect(members, {id(parameter): -1 for other in known for parameter in other.parameters})
     return members
 
 
-def _collect(members: Members) -> None:
-    seen: dict[int, int] = {}
+def _collect(members: Members, seen: dict[int, int]) -> None:
     several = len(members.models) > 1
     for number, model in enumerate(members.models):
         for name, parameter in model.named_parameters():
             _add(members, seen, f"{number}.{name}" if several else name, parameter)
         for module in model.modules():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-                members.sparse.append(seen[id(module.weight)])
+                index = seen.get(id(module.weight), -1)
+                members.sparse += [index] * (index >= 0 and index not in members.sparse)
     for number, optimizer in enumerate(members.optimizers):
         for g, group in enumerate(optimizer.param_groups):
             for p, parameter in enumerate(group["params"]):
@@ -57,6 +59,8 @@ def _collect(members: Members) -> None:
 
 
 def _add(members: Members, seen: dict[int, int], name: str, parameter: Tensor) -> None:
+    if is_lazy(parameter):
+        raise UsageError(f"parameter {name!r} has no shape yet (a lazy module); run the model once before join()")
     if id(parameter) not in seen:
         seen[id(parameter)] = len(members.parameters)
         members.names.append(name)
@@ -65,19 +69,27 @@ def _add(members: Members, seen: dict[int, int], name: str, parameter: Tensor) -
 
 def check_alike(group: Group, members: Members) -> None:
     """Refuse to train models that differ between workers; names the first difference."""
-    mine = fingerprint(members.names, lay_out(members.parameters))
-    everyone = group.gather(mine.encode())
-    if len(set(everyone)) == 1:
-        return
-    shapes = [
-        f"{name}: {list(p.shape)} {p.dtype}" for name, p in zip(members.names, members.parameters, strict=True)
-    ]
-    listings = [msgspec.json.decode(data, type=list[str]) for data in group.gather(msgspec.json.encode(shapes))]
+    listings = [msgspec.json.decode(data, type=list[str]) for data in group.gather(msgspec.json.encode(_list(members)))]
     for rank, listing in enumerate(listings):
         if listing != listings[0]:
             other, first = next(
                 ((a, b) for a, b in zip(listing, listings[0], strict=False) if a != b),
-                (f"{len(listing)} parameters", f"{len(listings[0])} parameters"),
+                (f"{len(listing)} parameters and buffers", f"{len(listings[0])}"),
             )
-            raise LayoutError(f"worker {rank} holds {other} where worker 0 holds {first}; all must build the same model")
-    raise LayoutError("workers hold models on different kinds of devices; move all of them to run.device")
+            raise LayoutError(
+                f"worker {rank} holds {other} where worker 0 holds {first}; all must build the same model"
+            )
+
+
+def _list(members: Members) -> list[str]:
+    """One line for everything that must be equal."""
+    lines = [
+        f"{name}: {_describe(p)}{'' if p.requires_grad else ' frozen'}{' sparse' if i in members.sparse else ''}"
+        for i, (name, p) in enumerate(zip(members.names, members.parameters, strict=True))
+    ]
+    lines += [f"buffer {name}: {_describe(b)}" for model in members.models for name, b in model.named_buffers()]
+    return lines + [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device.type}"

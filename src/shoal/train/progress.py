@@ -1,6 +1,6 @@
 """Where the time of a step goes, and telling the record and the board.
 
-    load | forward and backward (with exchange and packing inside) | update | other      -> one Step event
+load | forward and backward (with exchange and packing inside) | update | other      -> one Step event
 """
 
 import time
@@ -27,6 +27,8 @@ class Progress:
         self._spent: list[tuple[Spent, Exchange]] = []
         self._opened: float | None = None
         self._traffic = now()
+        self._stepped_at: float | None = None
+        self._update = 0.0
         self._clear()
 
     def watch(self, spent: Spent, exchange: Exchange) -> None:
@@ -51,19 +53,25 @@ class Progress:
         """The script said how many samples this step has."""
         self._samples += samples
 
+    def exchange_began(self) -> None:
+        """In a step without a loader nothing else tells when it began."""
+        if self._opened is None:
+            self._opened = now()
+
     def update_began(self) -> None:
-        self._update_from = now()
+        self._update_from, self._spent_before = now(), self._exchanging()
         if self._opened is None:
             self._opened = self._update_from
         self.board.note(self.rank, State.updating)
 
     def update_ended(self, first: bool) -> None:
         """`first`: of several optimizers, one counts the steps."""
-        time_ = now()
-        self._update += time_ - self._update_from
-        if first:
-            self._stepped_at = time_
-            if not self.has_loader:
+        time_, spent = now(), self._exchanging()
+        # an optimizer with a closure runs backward passes inside its step
+        self._update += time_ - self._update_from - (spent - self._spent_before)
+        if first or self._stepped_at is not None:
+            self._stepped_at, self._spent_at_step = time_, spent
+            if first and not self.has_loader:
                 self._close(time_)
                 self._opened = time_
         self.board.note(self.rank, State.computing)
@@ -81,7 +89,7 @@ class Progress:
         assert stepped is not None
         encode, wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
         raw, sent, wire = (sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
-        seconds, other = time_ - opened, time_ - stepped
+        seconds, other = time_ - opened, time_ - stepped - (encode + wait - self._spent_at_step)
         rest = max(0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait))
         last = self._spent[-1][0] if self._spent else Spent()
         self.samples += self._samples
@@ -115,12 +123,17 @@ class Progress:
     def _taken(self, what: Callable[[Spent], float]) -> float:
         return sum(what(spent) for spent, _ in self._spent)
 
+    def _exchanging(self) -> float:
+        """Seconds of packing and waiting since the run began."""
+        return self._taken(lambda s: s.encode + s.wait)
+
     def _clear(self) -> None:
         """Begin the next step's account."""
         self._load = self._update = 0.0
+        self._spent_before = self._spent_at_step = 0.0
         self._samples = 0
         self._load_from = self._update_from = 0.0
-        self._stepped_at: float | None = None
+        self._stepped_at = None
         self._encode, self._wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
         self._bytes = tuple(sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
 
@@ -131,6 +144,9 @@ class Progress:
         for _, exchange in self._spent:
             for peer in exchange.peers:
                 sent, wire = peers.get(str(peer), (0, 0))
-                peers[str(peer)] = (sent + exchange.sent // len(exchange.peers), wire + exchange.wire // len(exchange.peers))
+                peers[str(peer)] = (
+                    sent + exchange.sent // len(exchange.peers),
+                    wire + exchange.wire // len(exchange.peers),
+                )
         if peers:
             self.sink.emit(Traffic(at=time.time(), step=self.step, peers=peers))

@@ -30,6 +30,7 @@ from shoal.train.joined import Joined
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
 from shoal.train.state import adopt_state
+from shoal.train.together import Together
 
 _current: "Run | None" = None
 
@@ -51,13 +52,14 @@ class Run:
         self.dir = context.dir
         self._group = group = context.group
         self._seed = context.seed
-        self._joined: list[Joined] = []
         self.device = default_device(group.rank)
         warnings = check(plan, group.size)
         self._begin(context)
         self._journal = Journal(record.worker_file(context.dir, group.rank))
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group.board, group.rank)
+        self._together = Together(group, self._progress)
+        self._closed = False
         seed_all(context.seed)
         self._announce(warnings if group.rank == 0 else [])
         atexit.register(self.close)
@@ -109,31 +111,34 @@ class Run:
         return self._group.rank == 0
 
     def join(self, *things: Any) -> Any:
-        """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in the same order.
+        """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
 
         Modules and optimizers come back as they are, with worker 0's weights and state; a loader comes back dealing
         each worker its part of every batch. Every worker must join the same things in the same order.
         """
         if not things:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
-        members = sort_members(things)
+        joined_before = [joined.members for joined in self._together.joined]
+        members = sort_members(things, joined_before)
         exchange = build_exchange(self.plan, self._group, self.dir)
         check_alike(self._group, members)
         adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
         pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
-        joined = Joined(self._group, members, exchange, pace, self._progress)
-        self._joined.append(joined)
-        if self.rank > 0:  # dropout differs between workers; worker 0 keeps the stream a single process would have
+        self._together.add(
+            Joined(self._group, members, exchange, pace, self._progress, self._together.announce),
+        )
+        if self.rank > 0 and not joined_before:
+            # dropout differs between workers; worker 0 keeps the stream a single process would have
             seed_all(mix("worker", self._seed, self.rank))
-        results = tuple(self._welcome(thing, joined) for thing in things)
+        results = tuple(self._welcome(thing) for thing in things)
         return results if len(results) > 1 else results[0]
 
-    def _welcome(self, thing: Any, joined: Joined) -> Any:
+    def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, nn.Module | Optimizer):
             return thing
         self._progress.has_loader = True
-        return Loader(thing, rank=self.rank, size=self.size, seed=self._seed, observer=joined)
+        return Loader(thing, rank=self.rank, size=self.size, seed=self._seed, observer=self._together)
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs of training: 0, 1, … `number` - 1."""
@@ -151,20 +156,13 @@ class Run:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
         counts = [int(data) for data in self._group.gather(str(samples).encode())]
         self._progress.counted(samples)
-        for joined in self._joined:
-            joined.weigh_openly(counts)
+        self._together.weigh_openly(counts)
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Inside, gradients add up and nothing is exchanged; the first backward pass after it exchanges the sum."""
-        listeners = [joined.backward for joined in self._joined if joined.backward is not None]
-        for backward in listeners:
-            backward.quiet = True
-        try:
+        with self._together.quiet():
             yield
-        finally:
-            for backward in listeners:
-                backward.quiet = False
 
     def log(self, **scalars: float | Tensor) -> None:
         """Record this worker's numbers at this step; `loss` is shown live."""
@@ -185,6 +183,9 @@ class Run:
         global _current
         if _current is self:
             _current = None
+        if self._closed:
+            return
+        self._closed = True
         error: BaseException | None = getattr(sys, "last_value", None)
         self._progress.pause()
         self._progress.tell_traffic()

@@ -4,6 +4,7 @@ Nothing in it can run code: the text is JSON, tensors are raw bytes in an order 
 """
 
 import gc
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,20 +19,38 @@ from shoal.core.errors import LayoutError
 
 _TENSOR = "\x00tensor"
 _PAIRS = "\x00pairs"
+_TUPLE = "\x00tuple"
+_NUMBER = "\x00number"
+_LOST = "\x00lost"
 _DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
                                torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
+_LARGEST = 1 << 63
+
+LOST = object()
+"""Stands where worker 0 has something that does not travel: a function, an object."""
 
 
 def flatten(value: Any, tensors: list[Tensor]) -> Any:
-    """`value` as JSON-able data; tensors go to `tensors` and leave their dtype and shape; the rest becomes None."""
+    """`value` as JSON-able data; tensors go to `tensors` and leave their dtype and shape."""
     if isinstance(value, Tensor):
         tensors.append(value)
         return {_TENSOR: [str(value.dtype), list(value.shape)]}
     if isinstance(value, dict):
-        return {_PAIRS: [[key, flatten(item, tensors)] for key, item in value.items() if isinstance(key, int | str)]}
-    if isinstance(value, list | tuple):
+        pairs = [[key, flatten(item, tensors)] for key, item in value.items() if isinstance(key, int | str)]
+        return {_PAIRS: pairs}
+    if isinstance(value, list):
         return [flatten(item, tensors) for item in value]
-    return value if isinstance(value, bool | int | float | str) or value is None else None
+    if isinstance(value, tuple):
+        return {_TUPLE: [flatten(item, tensors) for item in value]}
+    return _flatten_scalar(value)
+
+
+def _flatten_scalar(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return {_NUMBER: str(float(value))}  # JSON has no infinity, ReduceLROnPlateau starts from one
+    if value is None or isinstance(value, bool | float | str):
+        return value
+    return value if isinstance(value, int) and -_LARGEST <= value < _LARGEST else {_LOST: True}
 
 
 def restore(value: Any, tensors: list[Tensor]) -> Any:
@@ -40,13 +59,34 @@ def restore(value: Any, tensors: list[Tensor]) -> Any:
         return [restore(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
-    if _TENSOR in value:
-        name, shape = value[_TENSOR]
-        if name not in _DTYPES:
-            raise LayoutError(f"worker 0 holds a tensor of {name}, which is not one of {', '.join(_DTYPES)}")
-        tensors.append(torch.empty(shape, dtype=_DTYPES[name]))
-        return tensors[-1]
-    return {key: restore(item, tensors) for key, item in value[_PAIRS]}
+    ((kind, content),) = value.items()
+    if kind == _TENSOR:
+        return _empty(tensors, *content)
+    if kind == _TUPLE:
+        return tuple(restore(item, tensors) for item in content)
+    if kind == _PAIRS:
+        return {key: restore(item, tensors) for key, item in content}
+    return float(content) if kind == _NUMBER else LOST
+
+
+def _empty(tensors: list[Tensor], name: str, shape: list[int]) -> Tensor:
+    if name not in _DTYPES:
+        raise LayoutError(f"worker 0 holds a tensor of {name}, which is not one of {', '.join(_DTYPES)}")
+    tensors.append(torch.empty(shape, dtype=_DTYPES[name]))
+    return tensors[-1]
+
+
+def patch(value: Any, own: Any) -> Any:
+    """`value` with its lost parts replaced by what this worker has in their place."""
+    if value is LOST:
+        return own
+    if isinstance(value, dict):
+        mine = own if isinstance(own, dict) else {}
+        return {key: patch(item, mine.get(key)) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        others = own if isinstance(own, list | tuple) and len(own) == len(value) else [None] * len(value)
+        return type(value)(patch(item, other) for item, other in zip(value, others, strict=True))
+    return value
 
 
 def adopt_state(
@@ -54,23 +94,35 @@ def adopt_state(
 ) -> None:
     """Every worker takes over worker 0's parameters, buffers, optimizer and scheduler states; a collective call."""
     group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())])
-    schedulers = _schedulers(optimizers)
+    owners: list[Any] = [*optimizers, *_schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
     if group.rank == 0:
-        states = [owner.state_dict() for owner in (*optimizers, *schedulers)]
-        text = msgspec.json.encode(flatten(states, tensors))
-    text = group.gather(text)[0]
-    states = msgspec.json.decode(text)
+        text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
+    states = msgspec.json.decode(group.gather(text)[0])
     if group.rank != 0:
-        tensors = []
         states = restore(states, tensors)
     group.broadcast(tensors)
     if group.rank != 0:
-        for optimizer, state in zip(optimizers, states, strict=False):
-            optimizer.load_state_dict(state)
-        for scheduler, state in zip(schedulers, states[len(optimizers) :], strict=False):
-            scheduler.load_state_dict({key: item for key, item in state.items() if item is not None})
+        for owner, state in zip(owners, states, strict=False):
+            owner.load_state_dict(patch(state, owner.state_dict()))
+
+
+def adopt_gradients(group: Group, parameters: Sequence[Tensor]) -> None:
+    """Every worker takes over worker 0's gradients, or their absence; a collective call. Sparse ones stay."""
+    kinds = group.gather(bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters))[0]
+    for parameter, kind in zip(parameters, kinds, strict=True):
+        if kind == 0:
+            parameter.grad = None
+        elif kind == 1 and (parameter.grad is None or parameter.grad.is_sparse):
+            parameter.grad = torch.zeros_like(parameter)
+    dense = [p.grad for p, kind in zip(parameters, kinds, strict=True) if kind == 1]
+    group.broadcast([gradient for gradient in dense if gradient is not None])
+
+
+_MOVING = {"last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "best", "num_bad_epochs",
+           "cooldown_counter", "T_cur", "T_i"}  # fmt: skip
+"""What changes in a scheduler as it steps: two workers may be a step apart when they compare."""
 
 
 def _schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
@@ -82,8 +134,13 @@ def _schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
     for optimizer in optimizers:
         holders = [h if isinstance(h, LRScheduler) else _owner(h) for h in gc.get_referrers(optimizer)]
         mine = {id(h): h for h in holders if isinstance(h, LRScheduler) and h.optimizer is optimizer}
-        found += sorted(mine.values(), key=lambda s: (type(s).__name__, repr(sorted(vars(s))), s.last_epoch))
+        found += sorted(mine.values(), key=_order)
     return found
+
+
+def _order(scheduler: LRScheduler) -> tuple[str, str, int]:
+    fixed = {key: item for key, item in scheduler.state_dict().items() if key not in _MOVING}
+    return type(scheduler).__name__, repr(flatten(fixed, [])), scheduler.last_epoch
 
 
 def _owner(holder: object) -> object:

@@ -82,9 +82,7 @@ class LiveDisplay:
         self.console = console or Console(stderr=True)
         self._overall = _Overall()
         # The script's own output is left alone: replacing sys.stdout here would leak into forked workers.
-        self._live = Live(
-            console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
-        )
+        self._live = Live(console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
 
     def update(self, rows: list[WorkerRow], elapsed: float) -> None:

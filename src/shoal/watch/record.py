@@ -61,9 +61,7 @@ def resolve(root: Path, name: str | None = None) -> Path:
         return run_dir(root, name)
     runs = list_runs(root)
     if not runs:
-        raise UsageError(
-            f"no runs in {str(root)!r}; start one with 'shoal run', or name their folder with --runs"
-        )
+        raise UsageError(f"no runs in {str(root)!r}; start one with 'shoal run', or name their folder with --runs")
     if name is None:
         return runs[0]
     nearest = difflib.get_close_matches(name, [path.name for path in runs], n=1, cutoff=0.0)[0]

@@ -33,9 +33,7 @@ class TensorBoardMirror:
 
     def __init__(self, directory: Path) -> None:
         if not available():
-            raise UsageError(
-                "TensorBoard is not installed; install it with: pip install 'shoal[tensorboard]'"
-            )
+            raise UsageError("TensorBoard is not installed; install it with: pip install 'shoal[tensorboard]'")
         self.directory = directory
         self._began = read_info(directory).started
         self._open: dict[int, tuple[Tail, _EventFile]] = {}

@@ -47,6 +47,6 @@ def find() -> Context:
 
 def _seed() -> int:
     text = os.environ.get("SHOAL_SEED", "0")
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal()):
         raise UsageError(f"SHOAL_SEED={text!r} is not a seed; give a whole number, 0 or more")
     return int(text)

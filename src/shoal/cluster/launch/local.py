@@ -3,7 +3,7 @@
     launcher ── fork ──> worker 0 … worker p-1          (each its own process group)
         │  <── pipes: output, errors, one report ──┘
         │  ──> board: "worker r is lost, stop waiting"
-        └── SIGTERM, then SIGKILL to whoever is left
+        └── SIGINT, SIGTERM, SIGKILL to whoever is left
 
 The launcher starts no thread, so that it may fork at any time.
 """
@@ -12,24 +12,26 @@ import contextlib
 import os
 import selectors
 import signal
-from collections.abc import Callable, Iterator
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board
 from shoal.cluster.launch.context import Context, inherit
+from shoal.cluster.launch.signals import held_back
 from shoal.cluster.launch.worker import Pipes, Report, become_worker
 from shoal.cluster.shared import SharedGroup
 from shoal.core.clock import Deadline
-from shoal.core.errors import ShoalError
 
 TICK = 0.05
-GRACE = 3.0
-"""Seconds between the request to stop and the end of patience."""
+REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
+"""How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
 LARGEST_REPORT = 1 << 20
+LONGEST_LINE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Worker:
     """Exit code, or minus the signal; None while it lives."""
     partial: dict[str, bytes] = field(default_factory=dict)
     blamed: bool = False
-    """Ended before anybody asked it to."""
+    """Failed before anybody asked it to stop."""
 
 
 class Watcher:
@@ -91,41 +93,53 @@ class LocalLauncher:
         self.board = Board(self.arena.map(0, BYTES))
         self.workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
-        self._stopping: Deadline | None = None
+        self._requests: list[tuple[Deadline, signal.Signals]] | None = None
 
     def run(self) -> Failure | None:
         """Start the workers and watch them; KeyboardInterrupt passes through after everything is stopped."""
-        with _signals_interrupt():
-            try:
-                for rank in range(self.job.workers):
-                    self._start(rank)
-                self._watch()
-            except BaseException:
-                self._end_all()
-                raise
-            finally:
-                self._sweep()
+        sys.stdout.flush()  # or every worker would inherit what is still in the buffer
+        sys.stderr.flush()
+        try:
+            for rank in range(self.job.workers):
+                self._start(rank)
+            self._watch()
+        except KeyboardInterrupt:
+            self._end_all()
+            raise
+        except BaseException:
+            self.watcher = Watcher()  # it may be what failed: nobody reads our output any more
+            self._end_all()
+            raise
+        finally:
+            self._sweep()
         return self._failure()
 
     def _start(self, rank: int) -> None:
         ends = [os.pipe() for _ in range(3)]
         parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            self._selector.close()
-            for read, _ in ends:
-                os.close(read)
-            pipes = Pipes(*(write for _, write in ends))
-            job = self.job
-            become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
+        with held_back():  # an interrupt between the fork and the note of it would lose the worker
+            pid = os.fork()
+            if pid == 0:
+                self._become(rank, ends, parent)
+            worker = Worker(rank, pid)
+            self.workers.append(worker)
         with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
             os.setpgid(pid, pid)
-        worker = Worker(rank, pid)
-        self.workers.append(worker)
         for (read, write), stream in zip(ends, ("out", "err", "report"), strict=True):
             os.close(write)
             os.set_blocking(read, False)
             self._selector.register(read, selectors.EVENT_READ, (worker, stream))
+
+    def _become(self, rank: int, ends: list[tuple[int, int]], parent: int) -> NoReturn:
+        """In the worker: keep its own write ends and nothing else of the launcher's."""
+        for key in list(self._selector.get_map().values()):
+            os.close(key.fd)
+        self._selector.close()
+        for read, _ in ends:
+            os.close(read)
+        pipes = Pipes(*(write for _, write in ends))
+        job = self.job
+        become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
 
     def _enter(self, rank: int) -> None:
         """In the worker: take the inherited arena and become a member of the group."""
@@ -137,9 +151,8 @@ class LocalLauncher:
         while any(worker.status is None for worker in self.workers):
             self._read(TICK)
             self._reap()
+            self._press()
             self.watcher.tick(self.board)
-            if self._stopping is not None and self._stopping.expired:
-                self._signal(signal.SIGKILL)
 
     def _read(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
@@ -148,18 +161,21 @@ class LocalLauncher:
             if not data:
                 self._selector.unregister(key.fd)
                 os.close(key.fd)
-            self._take(worker, stream, data)
+            if stream != "report":
+                self._relay(worker, stream, data)
+            elif data:
+                worker.report += data[: LARGEST_REPORT - len(worker.report)]
+                self._failed(worker)  # not only when it ends: a thread of the script may keep it
 
-    def _take(self, worker: Worker, stream: str, data: bytes) -> None:
-        if stream == "report":
-            worker.report += data[: LARGEST_REPORT - len(worker.report)]
-            return
+    def _relay(self, worker: Worker, stream: str, data: bytes) -> None:
         *lines, rest = (worker.partial.get(stream, b"") + data).split(b"\n")
-        if not data and rest:
+        if rest and (not data or len(rest) > LONGEST_LINE):
             lines, rest = [*lines, rest], b""
         worker.partial[stream] = rest
         for line in lines:
-            self.watcher.line(worker.rank, stream, line.decode(errors="replace"))
+            # A progress bar writes over its line: what a terminal would show in the end is the last of it.
+            text = line.rstrip(b"\r").rpartition(b"\r")[2]
+            self.watcher.line(worker.rank, stream, text.decode(errors="replace"))
 
     def _reap(self) -> None:
         for worker in self.workers:
@@ -169,32 +185,35 @@ class LocalLauncher:
             if pid:
                 worker.status = os.waitstatus_to_exitcode(status)
                 if worker.status != 0:
-                    worker.blamed = self._stopping is None
-                    self._stop(worker.rank)
+                    self._failed(worker)
 
-    def _stop(self, lost: int) -> None:
+    def _failed(self, worker: Worker) -> None:
         """A worker is lost: the others cannot go on without it."""
-        if self._stopping is None:
-            self.board.abort(lost)
-            self._stopping = Deadline.after(GRACE)
-            self._signal(signal.SIGTERM)
+        if self._requests is None:
+            worker.blamed = True
+            self.board.abort(worker.rank)
+            self._stop()
 
-    def _signal(self, number: signal.Signals) -> None:
-        for worker in self.workers:
-            if worker.status is None:
-                _signal_group(worker.pid, number)
+    def _stop(self) -> None:
+        if self._requests is None:
+            self._requests = [(Deadline.after(seconds), number) for seconds, number in REQUESTS]
+
+    def _press(self) -> None:
+        """Send whatever request to stop is due."""
+        while self._requests and self._requests[0][0].expired:
+            _, number = self._requests.pop(0)
+            for worker in self.workers:
+                if worker.status is None:
+                    _ask(worker, number)
 
     def _end_all(self) -> None:
         """Whatever happens here, nothing stays behind; a second interrupt ends the courtesy."""
         with contextlib.suppress(KeyboardInterrupt):
-            self._stopping = self._stopping or Deadline.after(GRACE)
-            self._signal(signal.SIGTERM)
-            while any(worker.status is None for worker in self.workers) and not self._stopping.expired:
-                self._read(TICK)
-                self._reap()
-        self._signal(signal.SIGKILL)
+            self._stop()
+            self._watch()
         for worker in self.workers:
             if worker.status is None:
+                _signal_group(worker.pid, signal.SIGKILL)
                 worker.status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
 
     def _sweep(self) -> None:
@@ -205,9 +224,11 @@ class LocalLauncher:
         while self._selector.get_map() and not deadline.expired:
             self._read(TICK)
         for key in list(self._selector.get_map().values()):
-            os.close(key.fd)  # type: ignore[arg-type]
+            os.close(key.fd)
         self._selector.close()
         self.arena.close()
+        for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
+            meeting.unlink(missing_ok=True)
 
     def _failure(self) -> Failure | None:
         failed = [worker for worker in self.workers if worker.status != 0]
@@ -232,22 +253,18 @@ def _parse(data: bytes | bytearray) -> Report | None:
         return None
     try:
         return msgspec.json.decode(bytes(data), type=Report)
-    except msgspec.DecodeError as error:
-        raise ShoalError(f"a worker's last report is unreadable: {error}") from None
+    except msgspec.DecodeError:
+        return None  # it was killed while it wrote
+
+
+def _ask(worker: Worker, number: signal.Signals) -> None:
+    if number != signal.SIGINT:
+        _signal_group(worker.pid, number)
+    elif not worker.report:  # to the script alone: its loader processes would each print a traceback
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker.pid, number)
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-@contextlib.contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a run as tidily as Ctrl-C does."""
-    handler: Callable[..., None] = signal.default_int_handler
-    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)

@@ -8,7 +8,6 @@ import atexit
 import ctypes
 import io
 import os
-import runpy
 import signal
 import sys
 import threading
@@ -22,8 +21,12 @@ from typing import NoReturn
 import msgspec
 import torch
 
-from shoal.core.errors import PeerLost
+from shoal.cluster.launch.script import run_script
+from shoal.cluster.launch.signals import as_python_has_them
+from shoal.core.errors import PeerLost, ShoalError
 
+LONGEST_TEXT = 1 << 16
+"""Letters of a traceback or a message that are passed on."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -47,17 +50,22 @@ class Pipes:
 
 
 def become_worker(
-    pipes: Pipes, parent: int, threads: int | None, enter: Callable[[], object], script: Path, arguments: list[str]
+    pipes: Pipes,
+    parent: int,
+    threads: int | None,
+    enter: Callable[[], object],
+    script: Path,
+    arguments: list[str],
 ) -> NoReturn:
     """Turn this freshly forked process into a worker, run the script, and never return."""
-    code = 1
+    code, path = 1, str(script.absolute())  # now: the script may change its directory
     try:
         _settle(pipes, parent, threads)
         enter()
         code = _run(script, arguments, pipes.report)
     except BaseException as error:  # noqa: BLE001  (nothing may climb into the launcher's frames)
-        sys.last_value = error  # as the interpreter does: the record's last line says how it ended
-        _report(pipes.report, error, script)
+        _last_words(error)
+        _report(pipes.report, error, path)
     finally:
         _leave(code)
 
@@ -65,18 +73,16 @@ def become_worker(
 def _settle(pipes: Pipes, parent: int, threads: int | None) -> None:
     os.setpgid(0, 0)
     _die_with(parent)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
-    atexit._clear()
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(pipes.out, 1)
     os.dup2(pipes.err, 2)
-    sys.stdin = open(0, closefd=False)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  (for the rest of the process)
     sys.stdout = io.TextIOWrapper(os.fdopen(1, "wb", closefd=False), "utf-8", line_buffering=True)
-    sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), "utf-8", line_buffering=True)
+    sys.stderr = io.TextIOWrapper(os.fdopen(2, "wb", closefd=False), "utf-8", "backslashreplace", line_buffering=True)
     if threads is not None:
         torch.set_num_threads(threads)
+    as_python_has_them()
 
 
 def _die_with(parent: int) -> None:
@@ -87,33 +93,47 @@ def _die_with(parent: int) -> None:
 
 
 def _run(script: Path, arguments: list[str], report: int) -> int:
-    sys.argv = [str(script), *arguments]
-    sys.path.insert(0, str(script.absolute().parent))
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        run_script(script, arguments)
     except SystemExit as stop:
         if stop.code in (None, 0):
             return 0
-        text = f"the script called sys.exit({stop.code!r})"
-        _send(report, Report(text, f"{text}\n"))
+        _last_words(stop)
+        if not isinstance(stop.code, int):
+            sys.stderr.write(f"{stop.code}\n")
+        _send(report, Report(f"the script called sys.exit({stop.code!r})", ""))
         return 1
     return 0
 
 
-def _report(report: int, error: BaseException, script: Path) -> None:
-    lines = traceback.format_exception(type(error), error, _from(error.__traceback__, script))
+def _last_words(error: BaseException) -> None:
+    """From here on this worker ends by itself, and the record's last line says how."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.last_value = error  # as the interpreter does
+
+
+def _report(report: int, error: BaseException, path: str) -> None:
+    lines = traceback.format_exception(type(error), error, _from(error, path))
     summary = traceback.format_exception_only(type(error), error)[-1].strip()
-    _send(report, Report(summary, "".join(lines), isinstance(error, PeerLost)))
+    asked = isinstance(error, PeerLost | KeyboardInterrupt)
+    _send(report, Report(_clean(summary), _clean("".join(lines)), asked))
 
 
-def _from(trace: TracebackType | None, script: Path) -> TracebackType | None:
+def _from(error: BaseException, path: str) -> TracebackType | None:
     """The traceback from the script's own first frame on: the reader wants their code, not our launcher."""
-    here = trace
+    here = error.__traceback__
     while here is not None:
-        if here.tb_frame.f_code.co_filename == str(script):
+        if here.tb_frame.f_code.co_filename == path:
             return here
         here = here.tb_next
-    return trace
+    return None if isinstance(error, SyntaxError | ShoalError) else error.__traceback__
+
+
+def _clean(text: str) -> str:
+    """Text that can be sent: of bearable length, and without halves of letters (from undecodable file names)."""
+    if len(text) > LONGEST_TEXT:
+        text = f"{text[: LONGEST_TEXT // 2]} [...] {text[-LONGEST_TEXT // 2 :]}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _send(report: int, what: Report) -> None:
@@ -124,6 +144,7 @@ def _send(report: int, what: Report) -> None:
 
 def _leave(code: int) -> NoReturn:
     try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         threading._shutdown()  # type: ignore[attr-defined]  # non-daemon threads of the script end first
         atexit._run_exitfuncs()
         sys.stdout.flush()

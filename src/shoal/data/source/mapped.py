@@ -30,9 +30,7 @@ class Mapped:
         role = {"batch_size": None, "sampler": self._chosen}
         if loader.batch_sampler is not None:
             role = {"batch_sampler": self._chosen}
-        self._inner = like(
-            loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role
-        )
+        self._inner = like(loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role)
 
     def steps(self, turn: Turn) -> Iterator[Step]:
         # torch derives the seeds of its worker processes from this generator: augmentation differs by rank.

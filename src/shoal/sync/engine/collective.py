@@ -38,7 +38,9 @@ class CollectiveEngine(Engine):
             self._works.pop(index).wait()
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            raise PeerLost(f"the all-reduce of bucket {index} failed: {reason}; a worker or the network is gone") from None
+            raise PeerLost(
+                f"the all-reduce of bucket {index} failed: {reason}; a worker or the network is gone"
+            ) from None
 
     def wire(self, index: int) -> int:
         """By the ring's arithmetic, 2 (p-1)/p of the bucket: the library does not tell what it really sent."""

@@ -34,7 +34,9 @@ class AllReduceExchange(Exchange):
             engine = self._engine_for(kind)
             self._busy.append(engine)
             numbers = [i for i, plan in enumerate(plans) if plan.space.device.type == kind]
-            for place, (number, tensor) in enumerate(zip(numbers, engine.open([plans[i].space for i in numbers]), strict=True)):
+            for place, (number, tensor) in enumerate(
+                zip(numbers, engine.open([plans[i].space for i in numbers]), strict=True)
+            ):
                 self._engines[number] = (engine, place)
                 tensors[number] = tensor
         self._buckets = [Bucket(plan, tensors[i]) for i, plan in enumerate(plans)]

@@ -1,9 +1,9 @@
 """The contract of a pace: what it is told while a worker trains.
 
-    begun()       the first gradient of a backward pass is there
-    ready(i)      parameter i's gradient is complete for this pass
-    ended()       the pass is over; when this returns, `p.grad` is what the plan says it is
-    stand_in()    take part in one exchange with nothing: this worker had no sample in a step of the others
+begun()       the first gradient of a backward pass is there
+ready(i)      parameter i's gradient is complete for this pass
+ended()       the pass is over; when this returns, `p.grad` is what the plan says it is
+stand_in()    take part in one exchange with nothing: this worker had no sample in a step of the others
 """
 
 from abc import ABC, abstractmethod

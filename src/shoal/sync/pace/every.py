@@ -83,7 +83,9 @@ class EveryPace(Pace):
         gradient = parameter.grad
         assert gradient is not None
         if gradient.is_sparse:
-            raise ShoalError(f"parameter {self.names[index]!r} has a sparse gradient; only nn.Embedding(sparse=True) may")
+            raise ShoalError(
+                f"parameter {self.names[index]!r} has a sparse gradient; only nn.Embedding(sparse=True) may"
+            )
         parameter.grad = bucket.put(slot, gradient, self.exchange.weight)
         packed = now()
         self.spent.encode += packed - start

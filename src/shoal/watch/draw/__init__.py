@@ -30,9 +30,7 @@ def draw_run(record: Record) -> Group:
     return Group(*parts)
 
 
-def _sections(
-    record: Record, summary: Summary, workers: list[Worker]
-) -> list[tuple[str, RenderableType | None]]:
+def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[tuple[str, RenderableType | None]]:
     name = main_scalar(record)
     curve = Curve(mean_over_workers(record, name)) if name else None
     return [

@@ -27,9 +27,7 @@ def header(record: Record, summary: Summary) -> Table:
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "machine": ", ".join(f"{name} {fact}" for name, fact in info.machine.items()),
         "came to": came_to(summary),
-        "ended": "not yet, or the launcher was killed"
-        if summary.exit == NOT_ENDED
-        else f"exit {summary.exit}",
+        "ended": "not yet, or the launcher was killed" if summary.exit == NOT_ENDED else f"exit {summary.exit}",
     }.items():
         table.add_row(Text(name, style="bold"), Text(figures.clean(text)))
     return table

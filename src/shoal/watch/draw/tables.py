@@ -36,9 +36,7 @@ def failures(workers: list[Worker]) -> list[Text]:
     why = {"failed": "no reason recorded", "killed": "no end recorded", "silent": "nothing recorded"}
     found = [(worker.rank, worker.state, worker.error or why.get(worker.state, "")) for worker in workers]
     return [
-        Text(figures.clean(f"worker {rank} {state}: {error}"), overflow="fold")
-        for rank, state, error in found
-        if error
+        Text(figures.clean(f"worker {rank} {state}: {error}"), overflow="fold") for rank, state, error in found if error
     ]
 
 

@@ -1,0 +1,112 @@
+"""Draws the pictures of the documentation as SVG, with nothing but the standard library.
+
+    python docs/img/make.py
+
+`house.svg`: the parts and who may import whom. `exchange.svg`: one bucket's way through shared memory.
+`steps.svg`: the newest benchmarks/reports/*-steps.json as bars.
+"""
+
+import json
+from pathlib import Path
+
+HERE = Path(__file__).parent
+INK, PAPER, BLUE, TEAL, SAND, GREY = "#1b2733", "#ffffff", "#2f6f9f", "#3a9188", "#e9d8a6", "#c9d1d9"
+
+
+class Canvas:
+    """A list of SVG elements with a size."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.width, self.height = width, height
+        self.items: list[str] = []
+
+    def box(self, x: float, y: float, w: float, h: float, fill: str, label: str = "", ink: str = INK) -> None:
+        self.items.append(f'<rect x="{x}" y="{y}" width="{w}" height="{h}" rx="4" fill="{fill}"/>')
+        if label:
+            self.text(x + w / 2, y + h / 2 + 4.5, label, anchor="middle", ink=ink)
+
+    def text(self, x: float, y: float, words: str, *, anchor: str = "start", size: int = 13, ink: str = INK) -> None:
+        self.items.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{ink}">{words}</text>')
+
+    def line(self, x1: float, y1: float, x2: float, y2: float, ink: str = INK, arrow: bool = False) -> None:
+        end = ' marker-end="url(#tip)"' if arrow else ""
+        self.items.append(f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{ink}" stroke-width="1.5"{end}/>')
+
+    def save(self, name: str) -> None:
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width} {self.height}" width="{self.width}" '
+            f'height="{self.height}" font-family="system-ui, sans-serif"><defs><marker id="tip" markerWidth="8" '
+            'markerHeight="8" refX="6" refY="3" orient="auto"><path d="M0,0 L6,3 L0,6 z"/></marker></defs>'
+            f'<rect width="100%" height="100%" fill="{PAPER}"/>'
+        )
+        (HERE / name).write_text(head + "".join(self.items) + "</svg>\n")
+
+
+def house() -> None:
+    """The layers, top to bottom."""
+    rows = [
+        (["cli", "testing"], "one file per command · conformance cases"),
+        (["watch"], "reads the record"),
+        (["train"], "what the script touches"),
+        (["plan"], "the choice, as a value"),
+        (["sync", "data"], "how and when · which samples"),
+        (["cluster"], "groups, shared memory, launchers"),
+        (["wire"], "buckets"),
+        (["core"], "errors, ids, events, journal"),
+    ]
+    canvas = Canvas(640, 30 + 46 * len(rows))
+    for number, (names, words) in enumerate(rows):
+        y = 16 + 46 * number
+        width = 280 / len(names)
+        for place, name in enumerate(names):
+            canvas.box(16 + place * width, y, width - 8, 34, BLUE if number % 2 else TEAL, name, PAPER)
+        canvas.text(312, y + 22, words)
+    canvas.line(622, 24, 622, canvas.height - 24, arrow=True)
+    canvas.text(612, canvas.height / 2, "imports", anchor="end", size=12)
+    canvas.save("house.svg")
+
+
+def exchange() -> None:
+    """Two workers, one bucket: fill, sum own slice of all, write it back to all."""
+    canvas = Canvas(800, 250)
+    for worker in range(2):
+        y = 50 + 100 * worker
+        canvas.text(14, y + 22, f"worker {worker}")
+        canvas.box(86, y, 150, 34, SAND, "backward fills")
+        for part in range(2):
+            canvas.box(290 + part * 85, y, 80, 34, GREY if part != worker else (BLUE, TEAL)[part], f"slice {part}")
+            canvas.box(530 + part * 85, y, 80, 34, (BLUE, TEAL)[part], "sum", PAPER)
+        canvas.line(240, y + 17, 284, y + 17, arrow=True)
+        canvas.text(712, y + 22, "= p.grad", size=12)
+    for part in range(2):
+        x = 330 + 85 * part
+        canvas.line(x, 88, x, 146, (BLUE, TEAL)[part])
+    canvas.line(462, 117, 524, 117, arrow=True)
+    canvas.text(290, 30, "bucket in shared memory", size=12)
+    canvas.text(530, 30, "each slice, summed by one worker", size=12)
+    canvas.text(86, 225, "Worker r adds up slice r of every worker's bucket and writes the sum back into all of them.", size=13)
+    canvas.save("exchange.svg")
+
+
+def steps() -> None:
+    """Ratios to the floor, from the newest report."""
+    report = json.loads(sorted((HERE.parents[1] / "benchmarks" / "reports").glob("*-steps.json"))[-1].read_text())
+    rows = report["rows"]
+    canvas = Canvas(720, 60 + 52 * len(rows))
+    canvas.text(16, 24, "Step time as a multiple of the floor (the same step without any communication)", size=14)
+    scale = 300
+    for number, row in enumerate(rows):
+        y = 44 + 52 * number
+        canvas.text(16, y + 22, f"{row['model']}, {row['workers']} workers")
+        for place, (name, key, fill) in enumerate([("DDP", "DDP / floor", GREY), ("Shoal", "Shoal / floor", TEAL)]):
+            value = float(row[key].split()[0])
+            canvas.box(190, y + 19 * place, max(2.0, (value - 0.5) * scale), 16, fill)
+            canvas.text(196 + (value - 0.5) * scale, y + 19 * place + 13, f"{name} {value:.2f}", size=12)
+    canvas.line(190 + 0.5 * scale, 38, 190 + 0.5 * scale, canvas.height - 12, "#a33")
+    canvas.save("steps.svg")
+
+
+if __name__ == "__main__":
+    house()
+    exchange()
+    steps()

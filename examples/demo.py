@@ -1,0 +1,54 @@
+"""The main job in under a minute: train the digits CNN with two workers under every exchange and wire there is.
+
+    make demo
+
+Runs `shoal run --json` once per plan, one after the other, and prints one table.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from shoal.plan.terms import TERMS
+
+SCRIPT = Path(__file__).with_name("digits.py")
+
+
+def plans() -> list[tuple[str, int]]:
+    """(plan, workers): one process, then every exchange, then every codec on the default exchange."""
+    exchanges = [name for name, term in TERMS.items() if term.axis == "exchange"]
+    codecs = [name for name, term in TERMS.items() if term.axis == "wire"]
+    return [("alone", 1), *((name, 2) for name in exchanges), *((f"allreduce, {name}", 2) for name in codecs)]
+
+
+def train(plan: str, workers: int) -> dict[str, object]:
+    """One run as a user would start it; its last line of output says what it came to."""
+    command = [sys.executable, "-m", "shoal", "run", "--workers", str(workers), "--plan", plan, "--json", "--quiet"]
+    done = subprocess.run([*command, str(SCRIPT)], stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"demo: {' '.join(command)} {SCRIPT} ended with {done.returncode}")
+    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def main() -> None:
+    console = Console()
+    table = Table("plan", "workers", "seconds", "samples/s", "bytes sent", "accuracy", box=None)
+    records = []
+    for plan, workers in plans():
+        console.print(f"training the digits with plan '{plan}', {workers} worker{'s' * (workers > 1)} …", style="dim")
+        run = train(plan, workers)
+        accuracy = run["metrics"]["accuracy"]  # type: ignore[index]
+        cells = [f"{run['seconds']:.2f}", f"{run['samples_per_second']:.0f}", f"{run['bytes_sent']:,}", f"{accuracy:.3f}"]
+        table.add_row(str(run["plan"]), str(workers), *cells)
+        records.append(str(run["dir"]))
+    console.print(table)
+    console.print("the records lie in:", *records, "look at one: .venv/bin/shoal show", sep="\n  ", highlight=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What `shoal run` does with a running job's news: pass output on, feed the display and TensorBoard."""
+
+import os
+import sys
+
+import typer
+
+from shoal.cluster.board import Board, State
+from shoal.cluster.launch.local import Job, Watcher
+from shoal.core.clock import now
+from shoal.watch.live import Display, WorkerRow
+from shoal.watch.tensorboard import TensorBoardMirror, available
+
+DISPLAY_SECONDS = 0.2
+MIRROR_SECONDS, MIRROR_SHARE, MIRROR_REST = 1.0, 0.05, 5.0
+"""TensorBoard: seconds between updates, what one may take, and what the last one may take."""
+
+
+class Relay(Watcher):
+    """The launcher's watcher; everything runs in the launcher's one thread."""
+
+    def __init__(self, job: Job, display: Display, quiet: bool) -> None:
+        self.job, self.display, self.quiet = job, display, quiet
+        self.mirror = TensorBoardMirror(job.dir) if available() else None
+        self.one_terminal = _one_terminal()
+        self.began = self.drawn = self.mirrored = now()
+
+    def line(self, rank: int, stream: str, text: str) -> None:
+        if stream == "err" or (self.one_terminal and not self.quiet):
+            self.display.print(f"[{rank}] {text}")
+        elif not self.quiet:
+            sys.stdout.write(f"[{rank}] {text}\n")
+            sys.stdout.flush()
+
+    def tick(self, board: Board) -> None:
+        if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
+            self.drawn = now()
+            self.display.update([_row(board, rank) for rank in range(self.job.workers)], now() - self.began)
+        if now() - self.mirrored >= MIRROR_SECONDS:
+            self._update(MIRROR_SHARE)
+            self.mirrored = now()
+
+    def close(self) -> None:
+        """The last frame has been drawn; TensorBoard gets what is missing."""
+        self.display.stop()
+        self._update(MIRROR_REST)
+        if self.mirror is not None:
+            self.mirror.close()
+
+    def _update(self, seconds: float) -> None:
+        if self.mirror is None:
+            return
+        try:
+            self.mirror.update(seconds)
+        except Exception as error:  # noqa: BLE001  (a viewer's trouble must not end the training)
+            self.mirror = None
+            typer.echo(f"shoal: no more TensorBoard files for this run: {error}; training goes on", err=True)
+
+
+def _row(board: Board, rank: int) -> WorkerRow:
+    word = board.read(rank)
+    return WorkerRow(
+        rank=rank,
+        step=int(word["step"]),
+        epoch=int(word["epoch"]),
+        loss=word["loss"],
+        samples=int(word["samples"]),
+        bytes_sent=int(word["sent"]),
+        state=State(int(word["state"])).name,
+        pid=int(word["pid"]),
+    )
+
+
+def _one_terminal() -> bool:
+    """Whether output and display share a terminal: a line written past the display would tear its table."""
+    try:
+        out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):  # one of them is closed or no file at all
+        return False
+    return sys.stdout.isatty() and sys.stderr.isatty() and out.st_rdev == err.st_rdev

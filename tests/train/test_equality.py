@@ -1,0 +1,104 @@
+"""Synchronous training on p workers equals one process with the whole batch."""
+
+from functools import cache
+
+import pytest
+import torch
+from loops import SAMPLES, adamw, assert_equal, batches, data, loader, parameters, sgd, train
+from models import MODELS, make
+from torch import nn
+
+from shoal.testing.world import Result, World, run_world
+
+OPTIMIZERS = {"sgd": sgd, "adamw": adamw}
+EPOCHS = 4  # of 5 steps
+
+
+@cache
+def expected(kind: str, how: str, dtype: torch.dtype) -> nn.Module:
+    model = make(kind, dtype)
+    train(model, OPTIMIZERS[how](model), [batches(data(dtype=dtype), epoch) for epoch in range(EPOCHS)])
+    return model
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_twenty_steps_equal_one_process(size: int, kind: str, dtype: torch.dtype, bound: float) -> None:
+    def body(world: World) -> Result:
+        result = {}
+        for how, optimizer_of in OPTIMIZERS.items():
+            run = world.start(name=how)
+            model = make(kind, dtype)
+            model, optimizer, steps = run.join(model, optimizer_of(model), loader(size, data(dtype=dtype)))
+            train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
+            result |= parameters(model, how)
+        return result
+
+    for result in run_world(size, body):
+        for how in OPTIMIZERS:
+            assert_equal(result, expected(kind, how, dtype), bound, how)
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.OneCycleLR:
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=steps)
+
+
+def stepwise(optimizer: torch.optim.Optimizer, _steps: int) -> torch.optim.lr_scheduler.StepLR:
+    return torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.7)
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["scheduler-after-join", "scheduler-before-join"])
+@pytest.mark.parametrize("samples", [33, 35, SAMPLES, 3])
+def test_remainders_with_clipping_and_a_scheduler(samples: int, early: bool) -> None:
+    """33: one worker alone has the last sample of an epoch; 3: one worker never has any."""
+    dataset, size = data(samples), 4
+    schedule = stepwise if early else one_cycle
+
+    def script(model: nn.Module, optimizer: torch.optim.Optimizer, scheduler, epochs) -> Result:  # type: ignore[no-untyped-def]
+        for epoch in epochs:
+            for x, y in epoch:
+                (model(x) - y).square().mean().backward()
+                norm = nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+                assert norm > 0.3, "the test is about clipping"
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+        return parameters(model) | {"rate": torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)}
+
+    def body(world: World) -> Result:
+        run, model = world.start(), make()
+        optimizer = sgd(model)
+        before = stepwise(optimizer, 0) if early else None
+        model, optimizer, steps = run.join(model, optimizer, loader(size, dataset))
+        scheduler = before or one_cycle(optimizer, 3 * len(steps))
+        return script(model, optimizer, scheduler, (steps for _ in run.epochs(3)))
+
+    model = make()
+    optimizer = sgd(model)
+    whole = [batches(dataset, epoch) for epoch in range(3)]
+    alone = script(model, optimizer, schedule(optimizer, 3 * len(whole[0])), whole)
+    for result in run_world(size, body):
+        assert_equal(result, model)
+        assert result["rate"] == alone["rate"]
+
+
+def test_adaptive_scheduler_of_an_epoch() -> None:
+    """ReduceLROnPlateau keeps an infinity and is stepped by every worker itself, after the pass."""
+
+    def script(model: nn.Module, epochs, optimizer: torch.optim.Optimizer) -> None:  # type: ignore[no-untyped-def]
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+        for number, epoch in enumerate(epochs):
+            train(model, optimizer, [epoch])
+            scheduler.step(1.0 + number)
+
+    def body(world: World) -> Result:
+        run, model = world.start(), make()
+        model, optimizer, steps = run.join(model, sgd(model), loader(4, data(33)))
+        script(model, (steps for _ in run.epochs(3)), optimizer)
+        return parameters(model)
+
+    model = make()
+    script(model, [batches(data(33), epoch) for epoch in range(3)], sgd(model))
+    for result in run_world(4, body):
+        assert_equal(result, model)

@@ -1,0 +1,155 @@
+"""What `p.grad` holds, and when."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from loops import SAMPLES, assert_equal, batches, data, loader, loss_of, parameters, sgd
+from models import make
+from torch import Tensor, nn
+
+from shoal.core.errors import UsageError
+from shoal.testing.world import Result, World, run_world
+
+
+def gradients(model: nn.Module) -> Result:
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def part(rank: int, number: int = 4) -> tuple[Tensor, Tensor]:
+    """A batch of worker `rank`."""
+    x, y = data(64)[8 * rank : 8 * rank + number]
+    return x, y
+
+
+def mean(shares: list[tuple[float, Tensor, Tensor]]) -> Result:
+    """The weighted mean of gradients, by hand."""
+    model = make()
+    for share, x, y in shares:
+        (share * loss_of(model, x, y)).backward()
+    return gradients(model)
+
+
+def assert_gradients(results: list[Result], expected: Result) -> None:
+    for result in results:
+        assert result.keys() == expected.keys()
+        for name, gradient in expected.items():
+            torch.testing.assert_close(result[name], gradient, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_after_backward_it_is_the_mean(size: int) -> None:
+    def body(world: World) -> Result:
+        run = world.start()
+        model = run.join(make())
+        loss_of(model, *part(run.rank)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        return gradients(model)
+
+    expected = mean([(1 / size, *part(rank)) for rank in range(size)])
+    norm = torch.stack([gradient.norm() for gradient in expected.values()]).norm()
+    assert_gradients(run_world(size, body), {name: 0.1 / (norm + 1e-6) * g for name, g in expected.items()})
+
+
+def test_several_passes_add_up() -> None:
+    def body(world: World) -> Result:
+        run = world.start()
+        model = run.join(make())
+        for number in range(3):
+            loss_of(model, *part(run.rank + 2 * number)).backward()
+        return gradients(model)
+
+    assert_gradients(run_world(2, body), mean([(1 / 2, *part(rank)) for rank in range(6)]))
+
+
+def test_accumulate_exchanges_once() -> None:
+    def body(world: World) -> Result:
+        run = world.start()
+        model, optimizer = run.join(model := make(), sgd(model))
+        with run.accumulate():
+            for number in range(2):
+                loss_of(model, *part(run.rank + 2 * number)).backward()
+            own = gradients(model)
+            with pytest.raises(UsageError, match="inside run.accumulate"):
+                optimizer.step()
+        assert own.keys() == gradients(model).keys()
+        loss_of(model, *part(run.rank + 4)).backward()
+        return gradients(model) | {f"own {name}": gradient for name, gradient in own.items()}
+
+    results = run_world(2, body)
+    for rank, result in enumerate(results):
+        own = {name[4:]: result.pop(name) for name in list(result) if name.startswith("own ")}
+        assert_gradients([own], mean([(1.0, *part(rank)), (1.0, *part(rank + 2))]))
+    assert_gradients(results, mean([(1 / 2, *part(rank)) for rank in range(6)]))
+
+
+def test_step_inside_accumulate_is_refused_in_a_world_of_one_too() -> None:
+    def body(world: World) -> None:
+        run = world.start()
+        model, optimizer = run.join(model := make(), sgd(model))
+        with run.accumulate(), pytest.raises(UsageError, match="step after it"):
+            optimizer.step()
+
+    run_world(1, body)
+
+
+@pytest.mark.parametrize("counts", [(1, 7), (4, 4), (2, 5, 8), (0, 3)])
+def test_weight_counts_samples(counts: tuple[int, ...]) -> None:
+    def body(world: World) -> Result:
+        run = world.start()
+        model = run.join(make())
+        run.weight(counts[run.rank])
+        loss_of(model, *part(run.rank, counts[run.rank] or 1)).backward()
+        return gradients(model)
+
+    shares = [(count / sum(counts), *part(rank, count)) for rank, count in enumerate(counts) if count]
+    assert_gradients(run_world(len(counts), body), mean(shares))
+
+
+def test_weight_refuses_less_than_nothing() -> None:
+    def body(world: World) -> None:
+        with pytest.raises(UsageError, match=r"weight\(-1\)"):
+            world.start().weight(-1)
+
+    run_world(1, body)
+
+
+@pytest.mark.parametrize("samples", [33, SAMPLES])
+@pytest.mark.parametrize("held", [False, True], ids=["exchanged", "held"])
+@pytest.mark.parametrize("every", [2, 5])
+def test_steps_over_several_batches(every: int, held: bool, samples: int) -> None:
+    """Gradients travel into the step in which some have no sample, out of it, and into the next epoch."""
+
+    def script(model: nn.Module, epochs, quiet) -> None:  # type: ignore[no-untyped-def]
+        optimizer, number = sgd(model), 0
+        for epoch in epochs:
+            for x, y in epoch:
+                number += 1
+                with nullcontext() if number % every == 0 else quiet():
+                    loss_of(model, x, y).backward()
+                if number % every == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+
+    def body(world: World) -> Result:
+        run, model = world.start(), make()
+        model, steps = run.join(model, loader(4, data(samples)))
+
+        class Counted:
+            """Numbers the steps alike where a worker has no batch in the last one."""
+
+            def __iter__(self):  # type: ignore[no-untyped-def]
+                yield from steps
+
+        script(model, (Counted() for _ in run.epochs(3)), run.accumulate if held else nullcontext)
+        return parameters(model) | {f"grad {n}": g for n, g in gradients(model).items()}
+
+    if samples == 33 and every == 5:
+        every_ = every  # a worker without the fifth batch sees four: its own count must not matter
+        assert every_ == 5
+    model = make()
+    script(model, [batches(data(samples), epoch) for epoch in range(3)], nullcontext)
+    for result in run_world(4, body)[: 1 if samples == 33 else 4]:
+        assert_equal(result, model)

@@ -37,8 +37,8 @@ def machine_line() -> str:
 
     facts = machine()
     return (
-        f"Measured on {facts['cores']} cores ({facts['processor']}), {facts['system']}, Python {platform.python_version()}, "
-        f"torch {torch.__version__}; load average before {os.getloadavg()[0]:.1f}."
+        f"Measured on {facts['cores']} cores ({facts['processor']}), {facts['system']}, "
+        f"Python {platform.python_version()}, torch {torch.__version__}; load average before {os.getloadavg()[0]:.1f}."
     )
 
 

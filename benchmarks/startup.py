@@ -74,8 +74,8 @@ def main() -> None:
         "",
         f"{statistics.median(ratios):.3f} ({low:.3f}–{high:.3f})",
     )
-    notes = ["Median seconds from the command to the end of the first step; the ratio is the median of pairs.", machine_line()]
-    write_report(args.out, "startup", "From the command to the first step", notes, table)
+    note = "Median seconds from the command to the end of the first step; the ratio is the median of pairs."
+    write_report(args.out, "startup", "From the command to the first step", [note, machine_line()], table)
 
 
 if __name__ == "__main__":

@@ -106,8 +106,8 @@ def main() -> None:
         "steps",
         "Step time against DDP and the floor",
         [
-            "Median step time; ratios are medians over rounds (quartiles in parentheses), contestants interleaved in one run.",
-            "Floor: the same step with no communication at all. DDP: gloo over loopback, its default buckets, same threads.",
+            "Median step time; ratios are medians over rounds (quartiles in parentheses), contestants interleaved.",
+            "Floor: the same step with no communication at all. DDP: gloo on loopback, default buckets, same threads.",
             machine_line(),
         ],
         table,

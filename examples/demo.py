@@ -43,8 +43,8 @@ def main() -> None:
         console.print(f"training the digits with plan '{plan}', {workers} worker{'s' * (workers > 1)} …", style="dim")
         run = train(plan, workers)
         accuracy = run["metrics"]["accuracy"]  # type: ignore[index]
-        cells = [f"{run['seconds']:.2f}", f"{run['samples_per_second']:.0f}", f"{run['bytes_sent']:,}", f"{accuracy:.3f}"]
-        table.add_row(str(run["plan"]), str(workers), *cells)
+        speed = [f"{run['seconds']:.2f}", f"{run['samples_per_second']:.0f}"]
+        table.add_row(str(run["plan"]), str(workers), *speed, f"{run['bytes_sent']:,}", f"{accuracy:.3f}")
         records.append(str(run["dir"]))
     console.print(table)
     console.print("the records lie in:", *records, "look at one: .venv/bin/shoal show", sep="\n  ", highlight=False)

@@ -26,7 +26,8 @@ class Canvas:
             self.text(x + w / 2, y + h / 2 + 4.5, label, anchor="middle", ink=ink)
 
     def text(self, x: float, y: float, words: str, *, anchor: str = "start", size: int = 13, ink: str = INK) -> None:
-        self.items.append(f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="{size}" fill="{ink}">{words}</text>')
+        style = f'text-anchor="{anchor}" font-size="{size}" fill="{ink}"'
+        self.items.append(f'<text x="{x}" y="{y}" {style}>{words}</text>')
 
     def line(self, x1: float, y1: float, x2: float, y2: float, ink: str = INK, arrow: bool = False) -> None:
         end = ' marker-end="url(#tip)"' if arrow else ""
@@ -84,7 +85,7 @@ def exchange() -> None:
     canvas.line(462, 117, 524, 117, arrow=True)
     canvas.text(290, 30, "bucket in shared memory", size=12)
     canvas.text(530, 30, "each slice, summed by one worker", size=12)
-    canvas.text(86, 225, "Worker r adds up slice r of every worker's bucket and writes the sum back into all of them.", size=13)
+    canvas.text(86, 225, "Worker r adds up slice r of every worker's bucket and writes the sum back into all of them.")
     canvas.save("exchange.svg")
 
 

@@ -21,7 +21,9 @@ def expected(kind: str, how: str, dtype: torch.dtype) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["float32", "float64"])
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-12)], ids=["float32", "float64"]
+)
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_twenty_steps_equal_one_process(size: int, kind: str, dtype: torch.dtype, bound: float) -> None:

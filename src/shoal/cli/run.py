@@ -61,12 +61,21 @@ def prepare(
     run_id = check_id(name, "--name") if name is not None else new_id()
     directory = record.run_dir(record.runs_root(runs), run_id).absolute()
 
-    import shoal.train.run  # noqa: F401  (slow, so only once the command is right; workers are forked with it)
+    warm()  # slow, so only once the command is right
     from shoal.cluster.launch.local import Job
 
     open_record(directory, run_id, chosen, workers, seed, script)
     threads = threads_per_worker(workers)
     return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads)
+
+
+def warm() -> None:
+    """Import what every worker needs: they are forked with it, and share its memory."""
+    import torch
+
+    import shoal.train.run  # noqa: F401
+
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 
 def check_command(script: Path, workers: int, plan: str, seed: int) -> "Plan":

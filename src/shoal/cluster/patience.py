@@ -6,6 +6,7 @@ peer's process is gone although nobody said so (another launcher than ours).
 
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -39,10 +40,11 @@ class Patience:
         """Return when every worker's flag in `row` has reached `number`."""
         for look in range(SPINS + YIELDS):
             if row.min() >= number:
-                return fence()
+                break
             if look >= SPINS:
                 os.sched_yield()
-        self._long(row, number)
+        else:
+            self._long(row, number)
         fence()
 
     def reached(self, row: Flags, number: int) -> bool:
@@ -89,10 +91,11 @@ class Patience:
 
 
 def _alive(pid: int) -> bool:
+    """Whether a process still runs; one that is dead and waits for its parent to ask does not."""
     try:
         os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except OSError:  # another user's, or a system without /proc: it is there, and that is all we can know
         return True
-    return True

@@ -25,6 +25,9 @@ _LENGTH = struct.Struct("<q")
 class SharedGroup(Group):
     """Workers of one host that hold the same arena."""
 
+    store: object = None
+    """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+
     def __init__(self, arena: Arena, rank: int, size: int) -> None:
         if size > board.MOST_WORKERS:
             raise UsageError(f"{size} workers on one host; at most {board.MOST_WORKERS} are possible")

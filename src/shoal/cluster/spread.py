@@ -49,7 +49,7 @@ class SpreadGroup(Group):
             staged = tensor.detach().cpu().contiguous()
             if staged.numel():
                 with self._named("a broadcast"):
-                    self.process_group.broadcast([as_bytes(staged)], 0).wait()
+                    self.process_group.broadcast(as_bytes(staged), 0).wait()
             if self.rank != 0 and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
 

@@ -3,10 +3,12 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
 
 from shoal.cluster.group import Group
 from shoal.cluster.shared import SharedGroup
@@ -66,12 +68,13 @@ class Engines:
     def _process_group(self, device: str) -> dist.ProcessGroup:
         group = self.group
         if isinstance(group, SpreadGroup):
-            store: dist.Store = dist.PrefixStore(f"engine/{device}", group.store)
+            store: Store = PrefixStore(f"engine/{device}", group.store)
         else:  # one host: a file in the run's own folder, on the loopback interface only
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            store = dist.FileStore(str(self.directory / f"rendezvous-{device}"), group.size)
+            store = FileStore(str(self.directory / f"rendezvous-{device}"), group.size)
         if device == "cuda":
-            return dist.ProcessGroupNCCL(store, group.rank, group.size)
+            options = dist.ProcessGroupNCCL.Options()
+            return cast(dist.ProcessGroup, dist.ProcessGroupNCCL(store, group.rank, group.size, options))
         return gloo(store, group.rank, group.size, group.seconds)
 
 

@@ -19,21 +19,22 @@ from shoal.train.progress import Progress
 
 
 class AnnouncingPace(Pace):
-    """Round the plan's pace: notes on the board what the worker does, and calls `announce` before each exchange."""
+    """Round the plan's pace: notes on the board what the worker does, and tells when an exchange begins and ends."""
 
-    def __init__(self, inner: Pace, group: Group, announce: Callable[[], None]) -> None:
-        self.inner, self.group, self._announce = inner, group, announce
+    def __init__(self, inner: Pace, group: Group, begins: Callable[[], None], ends: Callable[[], None]) -> None:
+        self.inner, self.group, self._begins, self._ends = inner, group, begins, ends
         self.spent = inner.spent
 
     def begun(self) -> None:
         self.group.board.note(self.group.rank, State.exchanging)
-        self._announce()
+        self._begins()
         self.inner.begun()
 
     def ready(self, index: int) -> None:
         self.inner.ready(index)
 
     def ended(self) -> None:
+        self._ends()
         self.inner.ended()
         self.group.board.note(self.group.rank, State.computing)
 
@@ -42,7 +43,7 @@ class AnnouncingPace(Pace):
 
 
 class Joined:
-    """Models and optimizers under one plan. `announce` is called when an exchange of theirs begins."""
+    """Models and optimizers under one plan. `announce` is called before the wait for an exchange of theirs."""
 
     def __init__(
         self,
@@ -58,8 +59,7 @@ class Joined:
         self.exchanged = False
         """Whether there was an exchange in this step."""
         self._present = group.size
-        self._announce = announce
-        self.pace = AnnouncingPace(pace, group, self._begun)
+        self.pace = AnnouncingPace(pace, group, self._begun, lambda: announce(self))
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
         progress.watch(pace.spent, exchange)
 
@@ -81,7 +81,6 @@ class Joined:
     def _begun(self) -> None:
         self.exchanged = True
         self.progress.exchange_began()
-        self._announce(self)
         self.exchange.weight = self._weight
 
     @property

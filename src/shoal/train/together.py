@@ -41,7 +41,10 @@ class Together:
             )
 
     def announce(self, joined: Joined) -> None:
-        """An exchange begins; workers that are short of samples learn which."""
+        """Workers that are short of samples learn which exchange they are waited for in.
+
+        Not before the backward pass has ended: it may begin exchanges of several joined models.
+        """
         if self._some_short:
             self.group.gather(str(self.joined.index(joined)).encode())
 

@@ -239,9 +239,10 @@ class LocalLauncher:
         first = next((w for w in failed if w.blamed and not _secondary(reports[w.rank])), None)
         if first is None or (first.status is not None and first.status > 0 and first.rank not in own and own):
             first = self.workers[own[0]] if own else failed[0]
-        code = first.status or 1
+        report = reports[first.rank]
+        died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
         also = tuple(rank for rank in own if rank != first.rank)
-        return Failure(first.rank, reports[first.rank], -code if code < 0 else None, also)
+        return Failure(first.rank, report, -first.status if died and first.status else None, also)
 
 
 def _secondary(report: Report | None) -> bool:

@@ -48,7 +48,8 @@ def _number(name: str) -> int:
 
 def _store(rank: int, size: int) -> Store:
     if dist.is_initialized():  # the script was first: the port may be taken, so use the store it made
-        return dist.distributed_c10d._get_default_store()
+        store: Store = dist.distributed_c10d._get_default_store()
+        return store
     try:
         store, _, _ = next(rendezvous("env://", rank, size, timeout=timedelta(seconds=deadline_seconds())))
     except RuntimeError as error:
@@ -70,6 +71,10 @@ def _shared(store: Store, rank: int, size: int) -> Group | None:
             arena = Arena.of_process(int(pid), int(descriptor))
         except OSError:
             arena = None
-    store.set(f"arena/{rank}", b"1" if arena else b"0")
+    store.set(f"arena/{rank}", "1" if arena else "0")
     everyone = all(store.get(f"arena/{peer}") == b"1" for peer in range(size))
-    return SharedGroup(arena, rank, size) if arena and everyone else None
+    if not (arena and everyone):
+        return None
+    group = SharedGroup(arena, rank, size)
+    group.store = store
+    return group

@@ -34,9 +34,9 @@ class EveryPace(Pace):
         self.statistics = statistics or Statistics([])
         self.spent = Spent()
         self._open()
-        self._had_sparse: set[int] = set()
         self._began = 0.0
         self._empty_handed = False
+        self._midway = False
 
     def _open(self) -> None:
         """Trainable parameters first, frozen ones in buckets of their own: those travel only once they are trained."""
@@ -57,10 +57,20 @@ class EveryPace(Pace):
         self._next = 0
 
     def begun(self) -> None:
+        if self._midway:
+            self._forget()
+        self._midway = True
         self._began = now()
         self._order = [b for b, group in enumerate(self._members) if self._active(group[0], group)]
         self._next = 0
         self.spent.ready.clear()
+
+    def _forget(self) -> None:
+        """An exception ended the last pass halfway, on all workers alike: what had started comes to nothing."""
+        for number in self._order[: self._next]:
+            self.exchange.finish(number)
+        for bucket in self.buckets:
+            bucket.reset()
 
     def _active(self, first: int, group: Sequence[int]) -> bool:
         if first >= len(self.parameters):  # statistics follow every exchange
@@ -68,8 +78,7 @@ class EveryPace(Pace):
         return any(self.parameters[i].requires_grad for i in group)
 
     def ready(self, index: int) -> None:
-        if index in self.sparse:
-            self._had_sparse.add(index)
+        if index in self.sparse:  # gathered whole when the pass has ended
             return
         start = now()
         number, slot = self._place[index]
@@ -120,7 +129,7 @@ class EveryPace(Pace):
             self.spent.done.append(now() - self._began)
         for index in sorted(self.sparse):
             self._deliver_sparse(index)
-        self._had_sparse.clear()
+        self._midway = False
         self.spent.wait += now() - packed
 
     def stand_in(self) -> None:
@@ -157,5 +166,5 @@ class EveryPace(Pace):
 
     def _deliver_sparse(self, index: int) -> None:
         parameter = self.parameters[index]
-        mine = parameter.grad if index in self._had_sparse else None
+        mine = None if self._empty_handed else parameter.grad
         parameter.grad = mean_of_sparse(self.exchange, parameter, mine)

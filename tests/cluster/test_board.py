@@ -1,0 +1,45 @@
+"""The board: rows do not touch each other, and a worker can be described."""
+
+import math
+import os
+
+from shoal.cluster.board import MOST_WORKERS, Board, State
+
+
+def test_rows_are_apart() -> None:
+    board = Board.private()
+    ranks = (0, 1, MOST_WORKERS - 1)
+    for rank in ranks:
+        board.enter(rank)
+        board.progress(rank, epoch=rank + 1, step=rank + 2, samples=rank + 3, sent=rank + 4)
+        board.loss(rank, rank / 2)
+    for rank in ranks:
+        row = board.read(rank)
+        assert [row[name] for name in ("epoch", "step", "samples", "sent")] == [rank + n for n in (1, 2, 3, 4)]
+        assert (row["pid"], row["loss"], row["state"]) == (os.getpid(), rank / 2, State.starting)
+    assert board.read(2) == dict.fromkeys(row, 0)
+
+
+def test_a_loss_is_unknown_in_the_beginning() -> None:
+    board = Board.private()
+    board.enter(0)
+    assert math.isnan(board.read(0)["loss"])
+
+
+def test_a_worker_in_words() -> None:
+    board = Board.private()
+    assert board.describe(3) == "worker 3, which never started"
+    board.enter(3)
+    board.progress(3, 0, 418, 0, 0)
+    board.note(3, State.computing)
+    said = board.describe(3)
+    assert said == f"worker 3 (pid {os.getpid()}), last seen computing in step 418, 0.0 s ago"
+
+
+def test_the_word_to_stop() -> None:
+    board = Board.private()
+    assert board.aborted is None
+    board.abort(0)
+    assert board.aborted == 0
+    board.abort(5)
+    assert board.aborted == 5

@@ -1,0 +1,87 @@
+"""Rules that a reader would have to take on trust otherwise, checked on the syntax tree of every module."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "shoal"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+DECODERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "marshal", "shelve", "joblib", "jsonpickle"}
+"""Each of them runs code that stands in its input."""
+CALLS = {"eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
+WAITS = {
+    "recv",
+    "recv_into",
+    "recvfrom",
+    "accept",
+    "join",
+    "get",
+    "wait",
+    "acquire",
+    "communicate",
+    "result",
+    "sem_wait",
+}
+"""Without an argument, each of them may wait for ever."""
+
+REVIEWED = {
+    ("cluster/spread.py", "wait"): "work of a gloo group, which has a timeout since it was made",
+    ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
+}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def nodes(path: Path, *kinds: type) -> Iterator[ast.AST]:
+    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds))
+
+
+def bare_waits(path: Path) -> set[tuple[str, str]]:
+    """Calls `something.wait()` and the like with no argument; `", ".join(words)` has one, and is no wait."""
+    calls = (node for node in nodes(path, ast.Call) if isinstance(node.func, ast.Attribute))
+    return {(relative(path), c.func.attr) for c in calls if c.func.attr in WAITS and not c.args and not c.keywords}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_no_decoder_that_runs_code_is_imported(path: Path) -> None:
+    for node in nodes(path, ast.Import, ast.ImportFrom):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        assert not {name.partition(".")[0] for name in names} & DECODERS, f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
+def test_nothing_that_runs_text_is_called(path: Path) -> None:
+    for node in nodes(path, ast.Call):
+        assert ast.unparse(node.func) not in CALLS, f"line {node.lineno}"
+        told = {word.arg: ast.unparse(word.value) for word in node.keywords}
+        assert told.get("allow_pickle", "False") == "False", f"line {node.lineno}"
+        assert told.get("shell", "False") == "False", f"line {node.lineno}"
+        assert told.get("weights_only", "True") == "True", f"line {node.lineno}"
+
+
+def test_every_wait_has_an_end() -> None:
+    found = set().union(*(bare_waits(path) for path in FILES))
+    assert found == set(REVIEWED), "a wait without a deadline: give it one, or give the reason why it ends"
+
+
+def test_sockets_are_bound_to_this_host_only() -> None:
+    for path in FILES:
+        for node in nodes(path, ast.Constant):
+            assert node.value not in ("0.0.0.0", "::", "tcp://*"), f"{relative(path)}:{node.lineno}"
+        for node in nodes(path, ast.Call):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("bind", "create_server"):
+                assert any(host in ast.unparse(node) for host in ("127.0.0.1", "localhost", "::1")), relative(path)
+
+
+def test_the_rules_see_what_they_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("test_safety.SOURCE", tmp_path)
+    (tmp_path / "bad.py").write_text("queue.get()\nthread.join()\n', '.join(x)\nqueue.get(timeout=1)\nd.get('a')\n")
+    assert bare_waits(tmp_path / "bad.py") == {("bad.py", "get"), ("bad.py", "join")}
+    (tmp_path / "bad.py").write_text("from pickle import loads\n")
+    with pytest.raises(AssertionError):
+        test_no_decoder_that_runs_code_is_imported(tmp_path / "bad.py")

@@ -5,12 +5,12 @@ import pytest
 from shoal.plan.plan import Plan
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.testing import ExchangeCase
-from shoal.train.build import build_exchange
+from shoal.train.build import Engines, build_exchange
 
 
 class TestAllReduceInMemory(ExchangeCase):
     def make(self, group, directory):
-        exchange = build_exchange(Plan(), group, directory)
+        exchange = build_exchange(Plan(), group, Engines(group, directory))
         assert isinstance(exchange, AllReduceExchange)
         return exchange
 
@@ -23,4 +23,4 @@ class TestAllReduceByGloo(ExchangeCase):
         monkeypatch.setenv("SHOAL_ENGINE", "collective")
 
     def make(self, group, directory):
-        return build_exchange(Plan(), group, directory)
+        return build_exchange(Plan(), group, Engines(group, directory))

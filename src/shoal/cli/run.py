@@ -92,7 +92,8 @@ def check_command(script: Path, workers: int, plan: str, seed: int) -> "Plan":
     if workers > MOST_WORKERS:
         raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
     chosen = load(plan)
-    check(chosen, workers)
+    for warning in check(chosen, workers):
+        typer.echo(f"shoal: note: {warning}", err=True)
     return chosen
 
 

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.di
 
 from shoal.cluster.group import Group
 from shoal.cluster.shared import SharedGroup
-from shoal.cluster.spread import SpreadGroup, gloo
+from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
@@ -30,11 +30,10 @@ ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
 
 
-def build_exchange(plan: Plan, group: Group, directory: Path) -> Exchange:
+def build_exchange(plan: Plan, group: Group, engines: "Engines") -> Exchange:
     """HOW: nothing at all for a world of one, whatever the plan says."""
     if group.size == 1 or isinstance(plan.exchange, Alone):
         return AloneExchange()
-    engines = Engines(group, directory)
     return AllReduceExchange(group, engines.of)
 
 
@@ -50,10 +49,14 @@ def build_pace(
 
 
 class Engines:
-    """Chooses an engine by where a bucket lies: memory inside one host, gloo between hosts, NCCL for CUDA."""
+    """Chooses an engine by where a bucket lies: memory inside one host, gloo between hosts, NCCL for CUDA.
+
+    One per run: what is joined later shares its process groups.
+    """
 
     def __init__(self, group: Group, directory: Path) -> None:
         self.group, self.directory = group, directory
+        self._process_groups: dict[str, dist.ProcessGroup] = {}
         self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
         if self.wanted not in ENGINES:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
@@ -63,14 +66,19 @@ class Engines:
             return MemoryEngine(self.group)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
-        return CollectiveEngine(self._process_group(device))
+        if device not in self._process_groups:
+            self._process_groups[device] = self._meet(device)
+        return CollectiveEngine(self._process_groups[device])
 
-    def _process_group(self, device: str) -> dist.ProcessGroup:
+    def _meet(self, device: str) -> dist.ProcessGroup:
         group = self.group
-        if isinstance(group, SpreadGroup):
-            store: Store = PrefixStore(f"engine/{device}", group.store)
-        else:  # one host: a file in the run's own folder, on the loopback interface only
+        met = getattr(group, "store", None)
+        if isinstance(group, SharedGroup):  # one host: nothing needs to be heard outside
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        store: Store
+        if met is not None:
+            store = PrefixStore(f"engine/{device}", met)
+        else:  # forked by `shoal run`: a file in the run's own folder, which the launcher removes
             store = FileStore(str(self.directory / f"rendezvous-{device}"), group.size)
         if device == "cuda":
             options = dist.ProcessGroupNCCL.Options()

@@ -25,7 +25,7 @@ from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.sync.statistics import Statistics
-from shoal.train.build import build_exchange, build_pace, default_device
+from shoal.train.build import Engines, build_exchange, build_pace, default_device
 from shoal.train.joined import Joined
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
@@ -53,6 +53,7 @@ class Run:
         self._group = group = context.group
         self._seed = context.seed
         self.device = default_device(group.rank)
+        self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
         self._begin(context)
         self._journal = Journal(record.worker_file(context.dir, group.rank))
@@ -120,7 +121,7 @@ class Run:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
-        exchange = build_exchange(self.plan, self._group, self.dir)
+        exchange = build_exchange(self.plan, self._group, self._engines)
         check_alike(self._group, members)
         adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)

@@ -45,9 +45,7 @@ def shell(
     from shoal.cluster.lab.lab import Lab
     from shoal.cluster.lab.load import load
 
-    # The terminal's Ctrl-C is for the command. A handler and not SIG_IGN, which the command would inherit.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    with _failures(), Lab(load(spec)) as lab:
+    with _failures(), _deaf(), Lab(load(spec)) as lab:
         if not command:
             others = ", ".join(each.address for each in lab.hosts if each.rank != host) or "none"
             typer.echo(f"shoal: host {host}, other hosts: {others}; leave with 'exit'", err=True)
@@ -76,6 +74,16 @@ def check(spec: Spec = CHECKED, json: Json = False) -> None:
     else:
         _table(results)
     raise typer.Exit(0 if all(each.ok for each in results) else EXIT_OUTSIDE)
+
+
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """The terminal's Ctrl-C is for the command alone. A handler, since the command would inherit SIG_IGN."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

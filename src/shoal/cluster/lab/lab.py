@@ -126,7 +126,10 @@ class Lab:
     # Processes
 
     def enter(self, host: int) -> None:
-        """Move the calling process, a forked child, into a host, for good; there, the lab is closed for it."""
+        """Move the calling process, a forked child, into a host, for good, and set `environment(host)`.
+
+        Call it before the child starts a thread. The lab is closed for it; the parent's lab stays open.
+        """
         target, quota = self.hosts[self._rank(host)], self.quota(host)
         if os.getpid() == self._owner:
             raise ShoalError("the lab's own process cannot enter a host; fork first")
@@ -134,6 +137,7 @@ class Lab:
         target.enter()
         if quota:
             quota.take(os.getpid())
+        os.environ.update(self.environment(host))
 
     def popen(
         self, host: int, argv: Sequence[str], env: Mapping[str, str] | None = None, **options: Any
@@ -186,10 +190,10 @@ class Lab:
             return
         reaper, self._reaper = self._reaper, None
         switch, self._switch = self._switch, None
+        if switch:
+            switch.close()  # first, so that nothing waits for an answer any more
         if reaper:
             reaper.close()
-        if switch:
-            switch.close()
         for process in self._processes:
             process.wait()
         self._processes.clear()

@@ -4,6 +4,7 @@ round trip   UDP echo              rate   TCP in bulk, after its start          
 """
 
 import itertools
+import mmap
 import os
 import select
 import socket
@@ -81,11 +82,12 @@ def fate(
     lab: "Lab", source: int, target: int, count: int = 5000, per_second: float = 10_000, checked: bool = True
 ) -> Fate:
     """Send numbered datagrams and count; `checked=False` sends them without a checksum, so that damage arrives."""
-    patience = 0.3 + 2 * (_longest(lab, source) + _longest(lab, target))
-    with inside(lab, target, _count, count, patience) as server:
+    patience = 0.2 + 2 * (_longest(lab, source) + _longest(lab, target))
+    with mmap.mmap(-1, 1) as all_sent, inside(lab, target, _count, count, patience, all_sent) as server:
         where = (lab.hosts[target].address, int(server.hear()))
         with inside(lab, source, _shower, where, count, per_second, checked) as client:
             client.hear(30 + count / per_second)
+            all_sent[0] = 1
             return msgspec.convert(server.hear(30 + patience), Fate)
 
 
@@ -160,17 +162,17 @@ def _shower(say: Say, where: tuple[str, int], count: int, per_second: float, che
     say(count)
 
 
-def _count(say: Say, count: int, patience: float) -> None:
-    """Ends when nothing has come for `patience` seconds after the first datagram."""
+def _count(say: Say, count: int, patience: float, all_sent: mmap.mmap) -> None:
+    """Ends when all is sent and nothing has come for `patience` seconds."""
     arrived: list[bytes] = []
     with _bound(socket.SOCK_DGRAM, say) as s:
-        s.settimeout(5 + patience)
-        try:
-            while len(arrived) < 10 * count:
+        silence = Deadline.after(patience)
+        while not silence.expired:
+            heard = bool(select.select([s], [], [], 0.01)[0])
+            if heard:
                 arrived.append(s.recv(2048))
-                s.settimeout(patience)
-        except TimeoutError:
-            pass
+            if heard or not all_sent[0]:
+                silence = Deadline.after(patience)
     say(_sum_up(arrived, count))
 
 

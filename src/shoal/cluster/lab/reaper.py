@@ -9,6 +9,8 @@ what still runs in the namespaces and removes them, and removes the (control gro
 import subprocess
 from pathlib import Path
 
+from shoal.core.errors import ShoalError
+
 # Without an empty line the lab's process died, perhaps while `ip netns add` was at work: so it looks a second time.
 SCRIPT = """
 "$1" guard "$2" | {
@@ -63,20 +65,24 @@ class Reaper:
 
     def close(self) -> None:
         """Everything goes now; returns when it is gone."""
-        self._tell("\n")
-        self.forget()
-        self._process.wait()
+        try:
+            self._tell("\n")
+        finally:
+            self._hang_up()
+            self._process.wait()
 
-    def forget(self) -> None:
-        """Let go of the pipe: in a child that the lab's process forked."""
+    def abandon(self) -> None:
+        """In a forked child: close the pipe; the process is the parent's to wait for."""
+        self._hang_up()
+        self._process.returncode = 0
+
+    def _hang_up(self) -> None:
         if self._process.stdin:
             self._process.stdin.close()
 
-    def abandon(self) -> None:
-        """In a forked child: the process is the parent's to wait for."""
-        self.forget()
-        self._process.returncode = 0
-
     def _tell(self, line: str) -> None:
-        if self._process.stdin:
-            self._process.stdin.write(line.encode())
+        try:
+            if self._process.stdin:
+                self._process.stdin.write(line.encode())
+        except BrokenPipeError:
+            raise ShoalError("the lab's reaper was killed; 'ip netns list' shows what is left of the lab") from None

@@ -19,14 +19,14 @@ MOST_CHARACTERS = 500
 EXAMPLE = "'4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%'"
 
 _NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
-_FIGURE = r"\d{1,20}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?"
+_FIGURE = r"\d{1,20}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?"
 _PARTS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
     ("hosts", r"(\d{1,9})\s*hosts?", int),
     ("rate", rf"({_NUMBER}\s*[kmg]?bit)(?:/s)?", Rate.parse),
     ("rate", r"(unlimited)", Rate.parse),
     ("jitter", rf"({_NUMBER}\s*[num]?s)\s*jitter", Delay.parse),
     ("delay", rf"({_NUMBER}\s*[num]?s)(?:\s*delay)?", Delay.parse),
-    ("loss", r"([\d.]{1,40}\s*%)(?:\s*loss)?", parse_share),
+    ("loss", rf"({_FIGURE}\s*%)(?:\s*loss)?", parse_share),
     ("burst", rf"burst\s+({_FIGURE})", float),
     ("speed", rf"speed\s+({_FIGURE})", float),
     ("seed", r"seed\s+(\d{1,20})", int),

@@ -105,7 +105,8 @@ def parse_share(value: object) -> float:
 
 def write_share(share: float) -> str:
     """As a percentage that reads back as the same number."""
-    return f"{(Decimal(repr(share)) * 100).normalize():f}%"
+    percent = (Decimal(repr(share)) * 100).normalize()
+    return f"{percent:f}%" if share > 1e-9 else f"{percent:g}%".lower()
 
 
 def write_number(number: float) -> str:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from shoal.cluster.lab.host import address_of
 from shoal.cluster.lab.units import write_share
 from shoal.watch.table import add_figures, plain_table
 
@@ -55,7 +56,7 @@ def _hosts(spec: "Spec") -> Table:
     table.add_column("address", no_wrap=True)
     add_figures(table, "rate", "delay", "jitter", "loss", "burst", "speed")
     for rank, host in enumerate(spec.hosts):
-        table.add_row(str(rank), f"10.77.0.{rank + 1}", *_figures(host))
+        table.add_row(str(rank), address_of(rank), *_figures(host))
     return table
 
 

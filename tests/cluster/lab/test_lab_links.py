@@ -9,7 +9,8 @@ import pytest
 from shoal.cluster.lab.inside import Say, inside
 from shoal.cluster.lab.lab import Lab
 from shoal.cluster.lab.link import Link
-from shoal.cluster.lab.measure import Fate, fate, rate, round_trips
+from shoal.cluster.lab.measure import fate, rate, round_trips
+from shoal.cluster.lab.probes import Fate
 from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.units import Delay, Rate
 

@@ -12,7 +12,8 @@ import msgspec
 
 from shoal.cluster.lab.lab import Lab
 from shoal.cluster.lab.link import Link
-from shoal.cluster.lab.measure import DATAGRAM, HEADERS, fate, rate, round_trips
+from shoal.cluster.lab.measure import HEADERS, fate, rate, round_trips
+from shoal.cluster.lab.probes import DATAGRAM
 from shoal.cluster.lab.spec import Spec
 from shoal.core.errors import UsageError
 

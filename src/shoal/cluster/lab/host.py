@@ -53,6 +53,10 @@ class Host:
                 yield int(entry)
 
 
+def address_of(rank: int) -> str:
+    return f"10.77.0.{rank + 1}"
+
+
 def _inode(path: str) -> int:
     try:
         return os.stat(path).st_ino

@@ -21,14 +21,15 @@ from typing import Any, Self
 
 from shoal.cluster.lab.actions import AnyAction
 from shoal.cluster.lab.apply import apply
-from shoal.cluster.lab.host import FRAME, INTERFACE, MTU, NAMESPACES, Host
+from shoal.cluster.lab.host import INTERFACE, Host, address_of
 from shoal.cluster.lab.link import Link
+from shoal.cluster.lab.namespace import add, configure, hold_back
 from shoal.cluster.lab.needs import require
 from shoal.cluster.lab.program import program
 from shoal.cluster.lab.reaper import Reaper
 from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.speed import Quota, limit, place, usual_cores
-from shoal.cluster.lab.switch import QUEUE, Stat, Switch
+from shoal.cluster.lab.switch import Stat, Switch
 from shoal.cluster.lab.units import Delay
 from shoal.core.errors import ShoalError, UsageError
 
@@ -71,7 +72,7 @@ class Lab:
         """Give a host's link new values, in both directions, from now on."""
         self._ready.set_link(self._rank(host), link)
         self._links[host] = link
-        self._hold_back(self.hosts[host], link)
+        hold_back(self.hosts[host], link)
 
     def link(self, host: int) -> Link:
         """What a host's link is now."""
@@ -205,41 +206,16 @@ class Lab:
         self._reaper = Reaper(path, self._owner)
         name = f"shoal-{self._owner}-{next(_serial)}"
         for rank in range(self.spec.size):
-            self._add(self._reaper, Host(rank, f"{name}-{rank}", f"10.77.0.{rank + 1}"))
+            host = Host(rank, f"{name}-{rank}", address_of(rank))
+            self._reaper.namespace(host.name)
+            add(host)
+            self.hosts.append(host)
         self._switch = Switch(path, self._owner, self.spec.seed, [host.name for host in self.hosts])
         self._links = [Link()] * self.spec.size
         for host, wanted in zip(self.hosts, self.spec.hosts, strict=True):
-            self._configure(host)
+            configure(host, self.hosts)
             self.set_link(host.rank, wanted.link)
             self._slow_down(self._reaper, host, wanted.speed)
-
-    def _add(self, reaper: Reaper, host: Host) -> None:
-        if (NAMESPACES / host.name).exists():
-            raise ShoalError(f"a namespace {host.name} exists already; remove it with 'ip netns delete {host.name}'")
-        reaper.namespace(host.name)
-        _call("ip", "netns", "add", host.name)
-        self.hosts.append(host)
-
-    def _configure(self, host: Host) -> None:
-        """Addresses; and everyone's hardware address beforehand, so that a cut is pure silence and not, after a
-        while, a failure to resolve. There is no default route: nothing leaves the lab."""
-        lines = [
-            "link set lo up",
-            f"link set {INTERFACE} address {host.mac} mtu {MTU} txqueuelen 10000 addrgenmode none",
-            f"link set {INTERFACE} up",
-            f"addr add {host.address}/16 dev {INTERFACE}",
-        ]
-        others = (other for other in self.hosts if other.rank != host.rank)
-        lines += [f"neigh replace {o.address} lladdr {o.mac} dev {INTERFACE} nud permanent" for o in others]
-        _call("ip", "-n", host.name, "-batch", "-", stdin="\n".join(lines))
-
-    def _hold_back(self, host: Host, link: Link) -> None:
-        """The switch keeps the rate exactly. This only makes senders wait for their link, as TCP does for a real
-        device, instead of overrunning it; its bursts, 4 ms long, are spread out by the switch."""
-        burst = max(2 * FRAME, link.rate.bits // 8 // 250)
-        tbf = f"tbf rate {link.rate.bits}bit burst {burst} limit {max(QUEUE, burst)}"
-        qdisc = (tbf if link.rate.bits else "pfifo limit 10000").split()
-        _call("tc", "-n", host.name, "qdisc", "replace", "dev", INTERFACE, "root", *qdisc)
 
     def _slow_down(self, reaper: Reaper, host: Host, speed: float) -> None:
         found = place(host.name) if speed < 1 else None
@@ -261,10 +237,3 @@ class Lab:
 
 def _everyone(size: int) -> list[list[bool]]:
     return [[True] * size for _ in range(size)]
-
-
-def _call(*argv: str, stdin: str | None = None) -> None:
-    done = subprocess.run(argv, input=stdin, text=True, capture_output=True, check=False)
-    if done.returncode:
-        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise ShoalError(f"the lab could not run '{' '.join(argv)}': {reason}; see 'shoal lab check'")

@@ -12,6 +12,7 @@ from shoal.cluster.lab.link import Link
 from shoal.cluster.lab.measure import fate, rate, round_trips
 from shoal.cluster.lab.probes import Fate
 from shoal.cluster.lab.spec import Spec
+from shoal.cluster.lab.timeline import Timeline
 from shoal.cluster.lab.units import Delay, Rate
 
 
@@ -141,6 +142,20 @@ def test_a_stall_holds_frames_and_then_delivers_all(lab: Lab) -> None:
     assert len(times) == 30
     assert max(times) > 0.15
     assert max(round_trips(lab, 0, 1, 20)) < 0.1
+
+
+def test_the_events_of_a_spec_happen(lab: Lab) -> None:
+    ways = "at = '1s'\nfor = '1s'\ncut_from = 0\ncut_to = 1\n[[event]]\nat = '1s'\nfor = '1s'\ncut = 3"
+    change = "at = '1s'\nfor = '1s'\nhost = 2\ndelay = '3ms'\n[[event]]\nat = '1s'\nhost = 2\nstall = true\nfor = '1ms'"
+    timeline = Timeline(Spec.parse(f"hosts = 4\n[[event]]\n{ways}\n[[event]]\n{change}"))
+    for due in timeline.due(1.0, 0):
+        lab.apply(due.action)
+    assert [heard(lab, *way) for way in [(0, 1), (1, 0), (3, 2)]] == [False, True, False]
+    assert lab.link(2).delay == Delay.of(0.003)
+    for due in timeline.due(2.0, 0):
+        lab.apply(due.action)
+    assert [heard(lab, *way) for way in [(0, 1), (3, 2)]] == [True, True]
+    assert lab.link(2) == Link()
 
 
 def test_the_seed_decides_which_frames_are_lost(possible: None) -> None:

@@ -34,7 +34,8 @@ def parse_table(text: str) -> Spec:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
-        raise UsageError(f"not valid TOML: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        raise UsageError(f"not valid TOML: {reason}; write lines such as hosts = 4, or '4 hosts, 100mbit'") from None
     reader = Reader(table, "the lab", KEYS)
     size = reader.integer("hosts")
     if size is None:

@@ -31,7 +31,8 @@ def test_round_trips_take_twice_both_delays(lab: Lab, milliseconds: int) -> None
     times = round_trips(lab, 0, 1, 40)
     assert len(times) == 40
     assert min(times) >= 4 * milliseconds / 1e3
-    assert statistics.median(times) - 4 * milliseconds / 1e3 < 1e-3
+    # The lower quartile: other jobs on this machine may make half of the echoes late, but not early.
+    assert statistics.quantiles(times, n=4)[0] - 4 * milliseconds / 1e3 < 1e-3
 
 
 @pytest.mark.parametrize("mbit", [10, 100, 500])
@@ -44,7 +45,7 @@ def test_the_slower_link_counts(lab: Lab) -> None:
     lab.set_link(0, Link(rate=Rate(200 * 10**6), delay=Delay.of(0.002)))
     lab.set_link(1, Link(rate=Rate(50 * 10**6), delay=Delay.of(0.003)))
     assert rate(lab, 0, 1, seconds=0.8) == pytest.approx(50e6, rel=0.05)
-    assert statistics.median(round_trips(lab, 0, 1, 20)) == pytest.approx(0.01, abs=1e-3)
+    assert statistics.quantiles(round_trips(lab, 0, 1, 30), n=4)[0] == pytest.approx(0.01, abs=1e-3)
 
 
 def test_loss_is_that_of_both_links(lab: Lab) -> None:

@@ -20,7 +20,7 @@ from shoal.core.errors import UsageError
 ROUND_TRIP = 1e-3
 RATE = 0.05
 ERRORS = 3
-_ECHOES = 41
+_ECHOES = 101
 _DATAGRAMS = 8000
 
 

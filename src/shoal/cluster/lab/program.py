@@ -1,0 +1,44 @@
+"""The switch's program: compiled from link.c on first use, kept in the user's cache under the hash of its source."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from shoal.core.errors import ShoalError, UsageError
+
+SOURCE = Path(__file__).with_name("link.c")
+COMPILERS = ("cc", "gcc", "clang")
+
+
+def compiled() -> Path:
+    """Where the program of this version of link.c is, or would be."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "shoal"
+    return cache / f"link-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
+
+
+def compiler() -> str | None:
+    """A C compiler of this machine: $CC, or the first that is there."""
+    return next(filter(None, (shutil.which(name) for name in (os.environ.get("CC", ""), *COMPILERS) if name)), None)
+
+
+def program() -> Path:
+    """The switch's program, compiled now unless it was before."""
+    path = compiled()
+    if not path.exists():
+        _compile(path)
+    return path
+
+
+def _compile(path: Path) -> None:
+    command = compiler()
+    if command is None:
+        raise UsageError("no C compiler; the lab compiles its switch once (apt-get install gcc)")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")  # renamed when whole: another lab may start at this moment
+    done = subprocess.run([command, "-O2", "-o", str(fresh), str(SOURCE)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = next((line for line in done.stderr.splitlines() if "error" in line), "no reason given")
+        raise ShoalError(f"{command} cannot compile the lab's switch: {reason}; install libc6-dev and linux-libc-dev")
+    fresh.replace(path)

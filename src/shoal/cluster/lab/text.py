@@ -1,0 +1,79 @@
+"""The short text of a lab whose hosts are all alike.
+
+"4 hosts, 100mbit, 20ms"
+"8 hosts, 10mbit, 80ms, 5ms jitter, 0.5%, burst 8, speed 0.25, seed 7, replay"
+
+Parts stand in any order, each at most once; only the number of hosts must be there.
+"""
+
+import re
+from collections.abc import Callable
+
+from shoal.cluster.lab.link import Link
+from shoal.cluster.lab.spec import HostSpec, Spec, alike
+from shoal.cluster.lab.suggest import shown
+from shoal.cluster.lab.units import Delay, Rate, parse_share, write_number, write_share
+from shoal.core.errors import UsageError
+
+MOST_CHARACTERS = 500
+EXAMPLE = "'4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%'"
+
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+_FIGURE = r"\d{1,20}(?:\.\d{1,30})?(?:e[+-]?\d{1,3})?"
+_PARTS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
+    ("hosts", r"(\d{1,9})\s*hosts?", int),
+    ("rate", rf"({_NUMBER}\s*[kmg]?bit)(?:/s)?", Rate.parse),
+    ("rate", r"(unlimited)", Rate.parse),
+    ("jitter", rf"({_NUMBER}\s*[num]?s)\s*jitter", Delay.parse),
+    ("delay", rf"({_NUMBER}\s*[num]?s)(?:\s*delay)?", Delay.parse),
+    ("loss", rf"({_FIGURE}\s*%)(?:\s*loss)?", parse_share),
+    ("burst", rf"burst\s+({_FIGURE})", float),
+    ("speed", rf"speed\s+({_FIGURE})", float),
+    ("seed", r"seed\s+(\d{1,20})", int),
+    ("compute", r"(real|replay)", str),
+)
+
+
+def parse_text(text: str) -> Spec:
+    """The lab that `text` describes."""
+    if len(text) > MOST_CHARACTERS:
+        raise UsageError(f"the lab has {len(text)} characters; at most {MOST_CHARACTERS} are read, so use a TOML file")
+    values: dict[str, object] = {}
+    for part in text.split(","):
+        name, value = _part(part.strip())
+        if name in values:
+            raise UsageError(f"{shown(part.strip())} gives {name} a second time; write it once")
+        values[name] = value
+    if "hosts" not in values:
+        raise UsageError(f"{shown(text)} does not say how many hosts; write {EXAMPLE}, or the path of a .toml file")
+    return _spec(values)
+
+
+def write_text(spec: Spec) -> str:
+    """The shortest text of a lab whose hosts are all alike."""
+    host, link = spec.hosts[0], spec.hosts[0].link
+    parts = [f"{spec.size} host{'s' if spec.size > 1 else ''}"]
+    parts += [str(link.rate)] if link.rate.bits else []
+    parts += [str(link.delay)] if link.delay.nanoseconds else []
+    parts += [f"{link.jitter} jitter"] if link.jitter.nanoseconds else []
+    parts += [write_share(link.loss)] if link.loss else []
+    parts += [f"burst {write_number(link.burst)}"] if link.burst != 1 else []
+    parts += [f"speed {write_number(host.speed)}"] if host.speed != 1 else []
+    parts += [f"seed {spec.seed}"] if spec.seed else []
+    parts += [spec.compute] if spec.compute != "real" else []
+    return ", ".join(parts)
+
+
+def _part(part: str) -> tuple[str, object]:
+    for name, pattern, read in _PARTS:
+        found = re.fullmatch(pattern, part.lower(), re.ASCII)
+        if found:
+            return name, read(found[1])
+    raise UsageError(f"{shown(part)} is not a part of a lab; write {EXAMPLE}, or the path of a .toml file")
+
+
+def _spec(values: dict[str, object]) -> Spec:
+    links = {name: values[name] for name in Link.__struct_fields__ if name in values}
+    host = HostSpec(Link(**links), *([values["speed"]] if "speed" in values else []))  # type: ignore[arg-type]
+    rest = {name: values[name] for name in ("seed", "compute") if name in values}
+    return Spec(tuple(alike(int(str(values["hosts"])), host)), **rest)  # type: ignore[arg-type]

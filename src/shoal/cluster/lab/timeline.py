@@ -1,0 +1,125 @@
+"""When things happen: which events of a lab are due, given how long it has run and how far it has come.
+
+Nothing here touches a network or a clock. The same spec and the same moments asked for give the same answers:
+
+    timeline = Timeline(spec)
+    for due in timeline.due(second=31.2, step=140):
+        lab.apply(due.action)
+        keep(due.applied(31.2, 140))
+"""
+
+import random
+
+import msgspec
+
+from shoal.cluster.lab.actions import (
+    AnyAction,
+    Change,
+    Cut,
+    Duplicate,
+    Flip,
+    Freeze,
+    Heal,
+    Partition,
+    Reopen,
+    Restore,
+    Silence,
+    Thaw,
+)
+from shoal.cluster.lab.link import Link
+from shoal.cluster.lab.spec import Event, Spec
+from shoal.cluster.lab.units import MOST_NANOSECONDS, Delay, Moment
+
+
+class Applied(msgspec.Struct, frozen=True):
+    """What a run's record keeps of an event."""
+
+    event: str
+    """What was done, in words."""
+    planned: str
+    """When it was to be done: `30s` or `step 200`."""
+    second: float
+    """When it was done: seconds since the start."""
+    step: int
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Something to do now."""
+
+    action: AnyAction
+    planned: Moment
+
+    def applied(self, second: float, step: int) -> Applied:
+        """The record of having done it."""
+        return Applied(str(self.action), str(self.planned), round(second, 6), step)
+
+
+class Timeline:
+    """The events that are still to come. `seed` decides those that are left to chance; the spec's unless given."""
+
+    def __init__(self, spec: Spec, seed: int | None = None) -> None:
+        self._spec = spec
+        seed = spec.seed if seed is None else seed
+        happening = [event for number, event in enumerate(spec.events) if _happens(event, seed, number)]
+        self._waiting = [(Due(event.action, event.at), event.lasts) for event in happening]
+
+    @property
+    def done(self) -> bool:
+        return not self._waiting
+
+    @property
+    def next_second(self) -> float | None:
+        """When, at the latest, to ask again; None if only steps are waited for."""
+        return min((due.planned.after.seconds for due, _ in self._waiting if due.planned.after), default=None)
+
+    def due(self, second: float, step: int) -> list[Due]:
+        """Everything planned up to now and not yet given out, in the order of time, then as written."""
+        found: list[Due] = []
+        while ready := [pair for pair in self._waiting if _reached(pair[0].planned, second, step)]:
+            ready.sort(key=lambda pair: _order(pair[0].planned))
+            self._waiting.remove(ready[0])
+            due, lasts = ready[0]
+            found.append(due)
+            if lasts is not None:
+                self._plan_end(due, lasts, second)
+        return found
+
+    def _plan_end(self, due: Due, lasts: Delay, second: float) -> None:
+        begun = Delay.of(second) if due.planned.after is None else due.planned.after
+        end = Moment(Delay(min(begun.nanoseconds + lasts.nanoseconds, MOST_NANOSECONDS)))
+        self._waiting += [(Due(action, end), None) for action in undo(due.action, self._spec)]
+
+
+def undo(action: AnyAction, spec: Spec) -> list[AnyAction]:
+    """What ends `action`; links go back to what the spec says of them."""
+    match action:
+        case Cut(hosts):
+            return [Restore(hosts)]
+        case Freeze(hosts):
+            return [Thaw(hosts)]
+        case Silence(sources, targets) if action.lasting:
+            return [Reopen(sources, targets)]
+        case Partition():
+            return [Heal()]
+        case Duplicate(hosts) | Flip(hosts):
+            return [type(action)(hosts, 0.0)]
+        case Change(hosts):
+            return [_back(action, host, spec.hosts[host].link) for host in hosts]
+    return []
+
+
+def _back(change: Change, host: int, link: Link) -> Change:
+    return Change((host,), **{name: getattr(link, name) for name in change.values()})
+
+
+def _happens(event: Event, seed: int, number: int) -> bool:
+    return event.chance == 1 or random.Random(f"{seed} event {number}").random() < event.chance
+
+
+def _reached(moment: Moment, second: float, step: int) -> bool:
+    return moment.after.seconds <= second if moment.after is not None else (moment.step or 0) <= step
+
+
+def _order(moment: Moment) -> tuple[bool, int]:
+    """Times before steps: which came first cannot be known when both are past."""
+    return moment.after is None, moment.after.nanoseconds if moment.after is not None else moment.step or 0

@@ -1,0 +1,168 @@
+"""The links keep their word: delay, jitter, rate, loss, bursts, cuts, partitions, noise and stalls, measured inside."""
+
+import math
+import socket
+import statistics
+
+import pytest
+
+from shoal.cluster.lab.inside import Say, inside
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.link import Link
+from shoal.cluster.lab.measure import fate, rate, round_trips
+from shoal.cluster.lab.probes import Fate
+from shoal.cluster.lab.spec import Spec
+from shoal.cluster.lab.timeline import Timeline
+from shoal.cluster.lab.units import Delay, Rate
+
+
+def set_both(lab: Lab, link: Link) -> None:
+    lab.set_link(0, link)
+    lab.set_link(1, link)
+
+
+def heard(lab: Lab, source: int, target: int) -> bool:
+    return fate(lab, source, target, 20, 2000).received > 0
+
+
+@pytest.mark.parametrize("milliseconds", [0, 5, 20])
+def test_round_trips_take_twice_both_delays(lab: Lab, milliseconds: int) -> None:
+    set_both(lab, Link(delay=Delay.of(milliseconds / 1e3)))
+    times = round_trips(lab, 0, 1, 40)
+    assert len(times) == 40
+    assert min(times) >= 4 * milliseconds / 1e3
+    # The lower quartile: other jobs on this machine may make half of the echoes late, but not early.
+    assert statistics.quantiles(times, n=4)[0] - 4 * milliseconds / 1e3 < 1e-3
+
+
+@pytest.mark.parametrize("mbit", [10, 100, 500])
+def test_a_flow_gets_the_rate_of_the_link(lab: Lab, mbit: int) -> None:
+    set_both(lab, Link(rate=Rate(mbit * 10**6)))
+    assert rate(lab, 0, 1, seconds=1.0, start=0.4) == pytest.approx(mbit * 1e6, rel=0.05)
+
+
+def test_the_slower_link_counts(lab: Lab) -> None:
+    lab.set_link(0, Link(rate=Rate(200 * 10**6), delay=Delay.of(0.002)))
+    lab.set_link(1, Link(rate=Rate(50 * 10**6), delay=Delay.of(0.003)))
+    assert rate(lab, 0, 1, seconds=0.8) == pytest.approx(50e6, rel=0.05)
+    assert statistics.quantiles(round_trips(lab, 0, 1, 30), n=4)[0] == pytest.approx(0.01, abs=1e-3)
+
+
+def test_loss_is_that_of_both_links(lab: Lab) -> None:
+    set_both(lab, Link(loss=0.05))
+    asked = 1 - 0.95**2
+    counted = fate(lab, 0, 1, 8000)
+    assert abs(counted.loss - asked) <= 3 * math.sqrt(asked * (1 - asked) / counted.sent)
+    assert counted.mean_burst < 1.5
+    assert counted.reordered == counted.duplicates == counted.damaged == 0
+
+
+def test_losses_come_in_bursts(lab: Lab) -> None:
+    lab.set_link(0, Link(loss=0.1, burst=10))
+    counted = fate(lab, 0, 1, 12_000)
+    assert 6 < counted.mean_burst < 15
+    assert 0.05 < counted.loss < 0.15
+
+
+def test_jitter_stays_within_its_bounds_and_in_order(lab: Lab) -> None:
+    lab.set_link(0, Link(delay=Delay.of(0.01), jitter=Delay.of(0.004)))
+    times = round_trips(lab, 0, 1, 40, interval=0.02)
+    assert min(times) >= 0.012
+    assert statistics.quantiles(times, n=10)[-1] < 0.029
+    assert statistics.stdev(times) > 0.001
+    assert fate(lab, 0, 1, 2000).reordered == 0
+
+
+def test_a_cut_is_silence_both_ways_until_it_is_restored(lab: Lab) -> None:
+    lab.cut(1)
+    assert not heard(lab, 0, 1)
+    assert not heard(lab, 1, 0)
+    assert heard(lab, 0, 2)
+    lab.restore(1)
+    assert heard(lab, 0, 1)
+    assert heard(lab, 1, 0)
+
+
+def send_twenty(say: Say, address: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _ in range(20):
+            s.sendto(b"under way", (address, 9))
+    say("sent")
+
+
+def test_a_cut_loses_what_is_under_way(lab: Lab) -> None:
+    lab.set_link(0, Link(delay=Delay.of(0.3)))
+    before = lab.stat(0), lab.stat(1)
+    with inside(lab, 0, send_twenty, lab.hosts[1].address) as child:
+        child.hear()
+        lab.cut(0)
+        lab.restore(0)
+    assert fate(lab, 0, 1, 10).received == 10
+    assert lab.stat(0).up_frames - before[0].up_frames == 30
+    assert lab.stat(1).down_frames - before[1].down_frames == 10
+
+
+def test_one_way(lab: Lab) -> None:
+    lab.silence([0], [1])
+    assert not heard(lab, 0, 1)
+    assert heard(lab, 1, 0)
+    assert heard(lab, 0, 2)
+    assert lab.stat(0).refused >= 20
+    lab.silence([0], [1], heard=True)
+    assert heard(lab, 0, 1)
+
+
+def test_a_partition_parts_groups_and_nothing_else(lab: Lab) -> None:
+    lab.partition([0, 1])
+    ways = [(0, 1), (2, 3), (3, 1)]
+    assert [heard(lab, *way) for way in ways] == [True, True, False]
+    lab.heal()
+    assert all(heard(lab, *way) for way in ways)
+
+
+def test_duplicates(lab: Lab) -> None:
+    lab.noise(0, duplicate=0.2)
+    counted = fate(lab, 0, 1, 4000)
+    assert counted.received == 4000
+    assert abs(counted.duplicates / 4000 - 0.2) <= 3 * math.sqrt(0.2 * 0.8 / 4000)
+
+
+def test_flipped_bits_arrive_only_where_nobody_checks(lab: Lab) -> None:
+    lab.noise(0, flip=0.2)
+    bare, checked = fate(lab, 0, 1, 4000, checked=False), fate(lab, 0, 1, 4000)
+    assert abs(bare.damaged / 4000 - 0.2) <= 3 * math.sqrt(0.2 * 0.8 / 4000)
+    assert bare.damaged + bare.received == 4000
+    assert checked.damaged == 0
+    assert checked.loss > 0.15
+    assert lab.stat(0).flipped >= bare.damaged
+
+
+def test_a_stall_holds_frames_and_then_delivers_all(lab: Lab) -> None:
+    lab.stall(1, Delay.of(0.4))
+    times = round_trips(lab, 0, 1, 30, interval=0.01)
+    assert len(times) == 30
+    assert max(times) > 0.15
+    assert max(round_trips(lab, 0, 1, 20)) < 0.1
+
+
+def test_the_events_of_a_spec_happen(lab: Lab) -> None:
+    ways = "at = '1s'\nfor = '1s'\ncut_from = 0\ncut_to = 1\n[[event]]\nat = '1s'\nfor = '1s'\ncut = 3"
+    change = "at = '1s'\nfor = '1s'\nhost = 2\ndelay = '3ms'\n[[event]]\nat = '1s'\nhost = 2\nstall = true\nfor = '1ms'"
+    timeline = Timeline(Spec.parse(f"hosts = 4\n[[event]]\n{ways}\n[[event]]\n{change}"))
+    for due in timeline.due(1.0, 0):
+        lab.apply(due.action)
+    assert [heard(lab, *way) for way in [(0, 1), (1, 0), (3, 2)]] == [False, True, False]
+    assert lab.link(2).delay == Delay.of(0.003)
+    for due in timeline.due(2.0, 0):
+        lab.apply(due.action)
+    assert [heard(lab, *way) for way in [(0, 1), (3, 2)]] == [True, True]
+    assert lab.link(2) == Link()
+
+
+def test_the_seed_decides_which_frames_are_lost(possible: None) -> None:
+    def course(seed: int) -> Fate:
+        with Lab(Spec.parse(f"2 hosts, 5%, burst 3, seed {seed}")) as lab:
+            return fate(lab, 0, 1, 3000)
+
+    assert course(1) == course(1)
+    assert course(1) != course(2)

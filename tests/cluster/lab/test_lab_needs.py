@@ -1,0 +1,39 @@
+"""What a lab needs, and how it says what is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from shoal.cluster.lab import needs, program
+from shoal.core.errors import ShoalError, UsageError
+
+
+def test_everything_that_is_missing_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(needs, "TUN", str(tmp_path / "tun"))
+    monkeypatch.setattr(needs, "_may", lambda *_: False)
+    found = " | ".join(needs.missing())
+    for word in ("sudo", "apt-get install iproute2", "apt-get install gcc", "modprobe tun"):
+        assert word in found
+    with pytest.raises(UsageError, match="a lab cannot run here: it needs root"):
+        needs.require()
+
+
+@pytest.mark.skipif(program.compiler() is None, reason="no C compiler: apt-get install gcc")
+def test_the_switch_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = program.program()
+    assert path.parent == tmp_path / "shoal"
+    monkeypatch.setenv("PATH", "")
+    assert program.program() == path
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_compiler_that_fails_is_told_on_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(program, "compiler", lambda: "/bin/false")
+    with pytest.raises(ShoalError, match=r"cannot compile the lab's switch.*install libc6-dev"):
+        program.program()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from shoal.cluster.lab.spec import Spec
     from shoal.cluster.launch.local import Failure, Job
     from shoal.core.record import Summary
     from shoal.plan.plan import Plan
@@ -21,11 +22,16 @@ EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 def run(
     script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script.")] = None,
-    workers: Annotated[int, typer.Option("--workers", "-w", help="Worker processes.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option("--workers", "-w", help="Worker processes; else 1, or one for each host of the lab.")
+    ] = None,
     plan: Annotated[str, typer.Option(help="A plan, a named plan, or a TOML file.")] = "allreduce, every(1)",
     name: Annotated[str | None, typer.Option(help="The run's id; made up if left out.")] = None,
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
     seed: Annotated[int, typer.Option(help="Of the sample order and all random numbers.")] = 0,
+    lab: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -33,7 +39,7 @@ def run(
     from shoal.cli.errors import usage_errors
 
     with usage_errors(), interruptible():
-        job = prepare(script, arguments or [], workers, plan, name, runs, seed)
+        job = prepare(script, arguments or [], workers, plan, name, runs, seed, lab)
         raise typer.Exit(supervise(job, json=json, quiet=quiet))
 
 
@@ -51,12 +57,22 @@ def interruptible() -> Iterator[None]:
 
 
 def prepare(
-    script: str, arguments: list[str], workers: int, plan: str, name: str | None, runs: str | None, seed: int
+    script: str,
+    arguments: list[str],
+    workers: int | None,
+    plan: str,
+    name: str | None,
+    runs: str | None,
+    seed: int,
+    lab: str | None = None,
 ) -> "Job":
     """Check everything that can be wrong before anything starts, then open the run's record."""
     from shoal.core import record
     from shoal.core.ids import check_id, new_id
 
+    spec = check_lab(lab, workers) if lab is not None else None
+    if workers is None:
+        workers = spec.size if spec else 1
     chosen = check_command(Path(script), workers, plan, seed)
     run_id = check_id(name, "--name") if name is not None else new_id()
     directory = record.run_dir(record.runs_root(runs), run_id).absolute()
@@ -64,9 +80,9 @@ def prepare(
     warm()  # slow, so only once the command is right
     from shoal.cluster.launch.local import Job
 
-    open_record(directory, run_id, chosen, workers, seed, script)
+    open_record(directory, run_id, chosen, workers, seed, script, str(spec or ""))
     threads = threads_per_worker(workers)
-    return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads)
+    return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads, spec)
 
 
 def warm() -> None:
@@ -97,7 +113,22 @@ def check_command(script: Path, workers: int, plan: str, seed: int) -> "Plan":
     return chosen
 
 
-def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int, script: str) -> None:
+def check_lab(lab: str, workers: int | None) -> "Spec":
+    """The lab, if it can be had here and has a host for every worker."""
+    from shoal.cluster.lab.load import load
+    from shoal.cluster.lab.needs import require
+    from shoal.core.errors import UsageError
+
+    spec = load(lab)
+    require()
+    if spec.compute != "real":
+        raise UsageError(f"compute={spec.compute!r} is not possible in a run yet; write compute='real'")
+    if workers is not None and workers > spec.size:
+        raise UsageError(f"--workers {workers} is more than the lab's {spec.size} hosts; every worker has its own")
+    return spec
+
+
+def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int, script: str, lab: str = "") -> None:
     """Make the run's folder with what the run was started with."""
     import sys
     import time
@@ -115,6 +146,7 @@ def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int
         started=time.time(),
         versions=record.versions(),
         machine=record.machine(),
+        lab=lab,
     )
     try:
         record.write_info(directory, info)

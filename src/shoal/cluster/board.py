@@ -16,7 +16,7 @@ _HEAD = 512  # words of the header, one page
 _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cache line
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
-_ABORT = 0
+_ABORT, _GATE = 0, 1
 _PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN = range(8)
 
 
@@ -95,6 +95,20 @@ class Board:
     def abort(self, rank: int) -> None:
         """Tell every worker that `rank` is lost, so that waits end at once."""
         self._words[_ABORT] = rank + 1
+
+    def gate(self, step: int | None) -> None:
+        """Let no worker begin `step` or a later one; None opens it."""
+        self._words[_GATE] = 0 if step is None else step + 1
+
+    def closed(self, step: int) -> bool:
+        """Whether `step` must not begin yet."""
+        gate = self._words[_GATE]
+        return bool(gate) and step >= gate - 1
+
+    def front(self, workers: int) -> int | None:
+        """The step of the front-most of the first `workers` workers; None while none has begun to train."""
+        rows = [self.read(rank) for rank in range(workers)]
+        return max((int(row["step"]) for row in rows if row["state"] >= State.loading), default=None)
 
     @property
     def aborted(self) -> int | None:

@@ -22,10 +22,10 @@ from shoal.core.errors import PeerLost
 class SpreadGroup(Group):
     """Workers that meet through a store and talk through gloo."""
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, board: Board | None = None) -> None:
         self.rank, self.size, self.seconds = rank, size, deadline_seconds()
         self.store = store
-        self.board = Board.private()
+        self.board = board or Board.private()
         self.board.enter(rank)
         with self._named("meeting the others"):
             self.process_group = gloo(PrefixStore("control", store), rank, size, self.seconds)

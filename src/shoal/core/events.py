@@ -90,6 +90,18 @@ class Warned(Event, tag="warned", frozen=True, kw_only=True):
     text: str
 
 
+class Happened(Event, tag="happened", frozen=True, kw_only=True):
+    """Something the launcher did to the run: an event of a lab."""
+
+    text: str
+    planned: str
+    """When it was to be done: `30s`, `step 200`, or `start`."""
+    second: float
+    """When it was done: seconds since the first step began."""
+    step: int
+    """Of the front-most worker at that moment."""
+
+
 class Ended(Event, tag="ended", frozen=True, kw_only=True):
     """The script finished (`done`) or raised (`failed`)."""
 
@@ -97,7 +109,7 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
     error: str = ""
 
 
-AnyEvent = Started | Step | Logged | Reported | Traffic | Warned | Ended
+AnyEvent = Started | Step | Logged | Reported | Traffic | Warned | Happened | Ended
 
 
 class Sink(Protocol):

@@ -2,6 +2,7 @@
 
 runs/<id>/run.json          RunInfo: written before the first step
 runs/<id>/worker-<r>.jsonl  events of worker r (journal.py)
+runs/<id>/launcher.jsonl    what the launcher did to them, if they were in a lab
 runs/<id>/summary.json      Summary: written at the end
 """
 
@@ -32,6 +33,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     versions: dict[str, str]
     machine: dict[str, str | int]
+    lab: str = ""
+    """The lab the workers were in, as text; empty: none."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +83,10 @@ def run_dir(root: Path, run: str) -> Path:
 
 def worker_file(directory: Path, rank: int) -> Path:
     return directory / f"worker-{rank}.jsonl"
+
+
+def launcher_file(directory: Path) -> Path:
+    return directory / "launcher.jsonl"
 
 
 def write_info(directory: Path, info: RunInfo) -> None:

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import structs
 
 from shoal.core.errors import UsageError
+from shoal.core.suggest import hint, shown
 from shoal.plan.presets import PRESETS
-from shoal.plan.suggest import hint, shown
 from shoal.plan.terms import TERMS, Term
 from shoal.plan.text import Call, Value, write_value
 

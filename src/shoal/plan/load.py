@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.errors import UsageError
+from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
 from shoal.plan.plan import Plan, assemble
-from shoal.plan.suggest import hint, shown
 from shoal.plan.terms import AXES, Axis, Term
 from shoal.plan.text import parse
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import msgspec
 
 from shoal.core.errors import UsageError
-from shoal.plan.suggest import shown
+from shoal.core.suggest import shown
 
 MAX_CHARACTERS = 1000
 MAX_TERMS = 32

@@ -6,7 +6,10 @@ load | forward and backward (with exchange and packing inside) | update | other 
 import time
 from collections.abc import Callable
 
-from shoal.cluster.board import Board, State
+from shoal.cluster.board import State
+from shoal.cluster.gate import pass_gate
+from shoal.cluster.group import Group
+from shoal.cluster.lab.speed import rest
 from shoal.core.clock import now
 from shoal.core.events import SECONDS, Sink, Step, Traffic
 from shoal.sync.exchange.base import Exchange
@@ -18,8 +21,8 @@ TRAFFIC_SECONDS = 2.0
 class Progress:
     """Counts steps and samples of one worker, and times their phases."""
 
-    def __init__(self, sink: Sink, board: Board, rank: int) -> None:
-        self.sink, self.board, self.rank = sink, board, rank
+    def __init__(self, sink: Sink, group: Group, speed: float = 1.0) -> None:
+        self.sink, self.board, self.rank, self.seconds, self.speed = sink, group.board, group.rank, group.seconds, speed
         self.step = 0
         self.epoch = 0
         self.samples = 0
@@ -59,6 +62,8 @@ class Progress:
             self._opened = now()
 
     def update_began(self) -> None:
+        if self.speed < 1:
+            self._slow_down()
         self._update_from, self._spent_before = now(), self._exchanging()
         if self._opened is None:
             self._opened = self._update_from
@@ -90,7 +95,9 @@ class Progress:
         encode, wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
         raw, sent, wire = (sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
         seconds, other = time_ - opened, time_ - stepped - (encode + wait - self._spent_at_step)
-        rest = max(0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait))
+        computing = max(
+            0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait)
+        )
         last = self._spent[-1][0] if self._spent else Spent()
         self.samples += self._samples
         self.sink.emit(
@@ -101,7 +108,7 @@ class Progress:
                 samples=self._samples,
                 seconds=round(seconds, SECONDS),
                 load=round(self._load, SECONDS),
-                forward_backward=round(rest, SECONDS),
+                forward_backward=round(computing, SECONDS),
                 exchange_wait=round(wait - self._wait, SECONDS),
                 encode=round(encode - self._encode, SECONDS),
                 update=round(self._update, SECONDS),
@@ -119,6 +126,13 @@ class Progress:
         self._clear()
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
+        pass_gate(self.board, self.rank, self.step, self.seconds)
+
+    def _slow_down(self) -> None:
+        """Sleep as long as a slower processor would have computed on."""
+        if self._opened is not None:
+            spent = self._exchanging() - self._encode - self._wait
+            time.sleep(rest(max(0.0, now() - self._opened - self._load - spent), self.speed))
 
     def _taken(self, what: Callable[[Spent], float]) -> float:
         return sum(what(spent) for spent, _ in self._spent)

@@ -58,7 +58,7 @@ class Run:
         self._begin(context)
         self._journal = Journal(record.worker_file(context.dir, group.rank))
         self._sink: Sink = self._journal
-        self._progress = Progress(self._sink, group.board, group.rank)
+        self._progress = Progress(self._sink, group, context.speed)
         self._together = Together(group, self._progress)
         self._closed = False
         seed_all(context.seed)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import AnyEvent
-from shoal.core.record import RunInfo, read_info, run_dir, worker_file
+from shoal.core.events import AnyEvent, Happened
+from shoal.core.record import RunInfo, launcher_file, read_info, run_dir, worker_file
 from shoal.watch.tail import Tail
 
 SUMMARY = "summary.json"
@@ -36,6 +36,10 @@ class Record:
     def finished(self) -> bool:
         """Whether the launcher saw the end: the summary is the last thing it writes."""
         return (self.dir / SUMMARY).exists()
+
+    def happenings(self) -> list[Happened]:
+        """What the launcher did to the run."""
+        return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, Happened)]
 
     def events(self, rank: int) -> Iterator[AnyEvent]:
         """What worker `rank` recorded, in order; nothing if it left no file."""

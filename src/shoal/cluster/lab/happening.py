@@ -20,9 +20,9 @@ from shoal.cluster.lab.actions import (
 )
 from shoal.cluster.lab.reader import Reader, parse_link_values
 from shoal.cluster.lab.spec import Event
-from shoal.cluster.lab.suggest import shown
 from shoal.cluster.lab.units import Delay, Moment, parse_share
 from shoal.core.errors import UsageError
+from shoal.core.suggest import shown
 
 _ON_HOSTS: dict[str, Callable[[tuple[int, ...]], AnyAction]] = {
     "cut": Cut,

@@ -4,9 +4,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from shoal.cluster.lab.suggest import hint, shown
 from shoal.cluster.lab.units import Delay, Rate, parse_share, write_number
 from shoal.core.errors import UsageError
+from shoal.core.suggest import hint, shown
 
 T = TypeVar("T")
 
@@ -19,7 +19,8 @@ class Reader:
             raise UsageError(f"{where} must be a table, not {shown(table)}")
         for key in table:
             if key not in known:
-                raise UsageError(f"{where}: unknown key {shown(key)}; {hint(key, known)}")
+                way_out = hint(key, known, f"keys are {', '.join(known)}")
+                raise UsageError(f"{where}: unknown key {shown(key)}; {way_out}")
         self._table, self._where = table, where
 
     def __contains__(self, key: str) -> bool:

@@ -21,8 +21,8 @@ from shoal.cluster.lab.happening import parse_event, write_event
 from shoal.cluster.lab.link import Link, check_link
 from shoal.cluster.lab.reader import Reader, parse_link_values, write_value
 from shoal.cluster.lab.spec import Compute, HostSpec, Spec, alike
-from shoal.cluster.lab.suggest import shown
 from shoal.core.errors import UsageError
+from shoal.core.suggest import shown
 
 LINK_KEYS = Link.__struct_fields__
 HOST_KEYS = (*LINK_KEYS, "speed")

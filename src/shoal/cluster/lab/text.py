@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from shoal.cluster.lab.link import Link
 from shoal.cluster.lab.spec import HostSpec, Spec, alike
-from shoal.cluster.lab.suggest import shown
 from shoal.cluster.lab.units import Delay, Rate, parse_share, write_number, write_share
 from shoal.core.errors import UsageError
+from shoal.core.suggest import shown
 
 MOST_CHARACTERS = 500
 EXAMPLE = "'4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%'"

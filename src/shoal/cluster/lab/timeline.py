@@ -72,6 +72,11 @@ class Timeline:
         """When, at the latest, to ask again; None if only steps are waited for."""
         return min((due.planned.after.seconds for due, _ in self._waiting if due.planned.after), default=None)
 
+    @property
+    def next_step(self) -> int | None:
+        """The first step that must not begin before its event has happened; None if there is none."""
+        return min((due.planned.step for due, _ in self._waiting if due.planned.step is not None), default=None)
+
     def due(self, second: float, step: int) -> list[Due]:
         """Everything planned up to now and not yet given out, in the order of time, then as written."""
         found: list[Due] = []

@@ -8,8 +8,8 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 
-from shoal.cluster.lab.suggest import shown
 from shoal.core.errors import UsageError
+from shoal.core.suggest import shown
 
 MOST_BITS = 100 * 10**9
 MOST_NANOSECONDS = 7 * 24 * 3600 * 10**9

@@ -23,6 +23,8 @@ class Context:
     seed: int
     begun: bool
     """Whether a launcher has written the run's first file already."""
+    speed: float = 1.0
+    """Below 1: this worker sleeps after computing, so that it is as slow as a host of that speed."""
 
 
 _inherited: Context | None = None

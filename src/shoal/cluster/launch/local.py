@@ -21,10 +21,12 @@ import msgspec
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board
+from shoal.cluster.lab.spec import Spec
 from shoal.cluster.launch.context import Context, inherit
+from shoal.cluster.launch.inlab import InLab
+from shoal.cluster.launch.place import OneHost, Place
 from shoal.cluster.launch.signals import held_back
 from shoal.cluster.launch.worker import Pipes, Report, become_worker
-from shoal.cluster.shared import SharedGroup
 from shoal.core.clock import Deadline
 
 TICK = 0.05
@@ -47,6 +49,8 @@ class Job:
     seed: int
     threads: int | None
     """Threads per worker; None leaves what the user's environment says."""
+    lab: Spec | None = None
+    """Where the workers are, if not on this host."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ class LocalLauncher:
         self.job, self.watcher = job, watcher
         self.arena = Arena.create()
         self.board = Board(self.arena.map(0, BYTES))
+        self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir)
         self.workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
@@ -100,6 +105,7 @@ class LocalLauncher:
         sys.stdout.flush()  # or every worker would inherit what is still in the buffer
         sys.stderr.flush()
         try:
+            self.place.open()
             for rank in range(self.job.workers):
                 self._start(rank)
             self._watch()
@@ -142,16 +148,17 @@ class LocalLauncher:
         become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
 
     def _enter(self, rank: int) -> None:
-        """In the worker: take the inherited arena and become a member of the group."""
+        """In the worker: go to its place and become a member of the group."""
         job = self.job
-        group = SharedGroup(self.arena, rank, job.workers)
-        inherit(Context(group, job.run, job.dir, job.plan, job.seed, begun=True))
+        group = self.place.enter(rank, job.workers)
+        inherit(Context(group, job.run, job.dir, job.plan, job.seed, begun=True, speed=self.place.speed))
 
     def _watch(self) -> None:
         while any(worker.status is None for worker in self.workers):
             self._read(TICK)
             self._reap()
             self._press()
+            self.place.tick(self.board)
             self.watcher.tick(self.board)
 
     def _read(self, timeout: float) -> None:
@@ -226,6 +233,7 @@ class LocalLauncher:
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
+        self.place.close()
         self.arena.close()
         for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)

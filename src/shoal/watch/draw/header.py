@@ -23,6 +23,7 @@ def header(record: Record, summary: Summary) -> Table:
         "workers": str(info.workers),
         "seed": str(info.seed),
         "script": info.script,
+        **({"lab": info.lab} if info.lab else {}),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started)),
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "machine": ", ".join(f"{name} {fact}" for name, fact in info.machine.items()),

@@ -5,6 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.watch import figures
+from shoal.watch.record import Record
 from shoal.watch.table import add_figures, plain_table
 from shoal.watch.worker import Worker
 
@@ -56,6 +57,15 @@ def peers_table(workers: list[Worker]) -> Table | None:
         parts = [f"to {peer}: {_traffic(*counted)}" for peer, counted in worker.peers.items()]
         table.add_row(f"from {worker.rank}", Text(figures.clean(", ".join(parts)), overflow="fold"))
     return table if senders else None
+
+
+def happenings(record: Record) -> Group | None:
+    """Events of the lab, in order: when they were planned, when they came."""
+    lines = [
+        Text(f"{event.planned}: {figures.clean(event.text)} (second {event.second:.2f}, step {event.step})")
+        for event in record.happenings()
+    ]
+    return Group(*lines) if lines else None
 
 
 def warnings_list(workers: list[Worker]) -> Group | None:

@@ -7,9 +7,11 @@ SHOWN = 40
 """Characters of a user's word that a message repeats."""
 
 
-def shown(word: str) -> str:
-    """`word` quoted on one line, whatever it holds."""
-    return repr(word if len(word) <= SHOWN else word[: SHOWN - 3] + "...")
+def shown(word: object) -> str:
+    """What the user wrote, quoted, on one line, never long."""
+    text = word if isinstance(word, str) else repr(word)
+    short = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return repr(short) if isinstance(word, str) else short
 
 
 def hint(word: str, known: Iterable[str], otherwise: str) -> str:

@@ -1,0 +1,78 @@
+"""Workers on the emulated hosts of a lab: one each, so that they meet over its network and nowhere else.
+
+The launcher plays the lab's timeline. Events planned by step are exact: the board holds a gate that no worker passes
+before the event of that step has happened.
+"""
+
+import time
+from pathlib import Path
+
+from torch._C._distributed_c10d import FileStore
+
+from shoal.cluster.arena import Arena
+from shoal.cluster.board import BYTES, Board
+from shoal.cluster.group import Group
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.spec import Spec
+from shoal.cluster.lab.speed import how
+from shoal.cluster.lab.timeline import Timeline
+from shoal.cluster.launch.place import Place
+from shoal.cluster.spread import SpreadGroup
+from shoal.core.clock import now
+from shoal.core.events import Happened
+from shoal.core.journal import Journal
+from shoal.core.record import launcher_file
+
+
+class InLab(Place):
+    """The hosts of `spec`; worker r is on host r."""
+
+    def __init__(self, spec: Spec, arena: Arena, directory: Path) -> None:
+        self.spec, self.arena, self.directory = spec, arena, directory
+        self.lab = Lab(spec)
+        self.timeline = Timeline(spec)
+        self._began: float | None = None
+        self._journal: Journal | None = None
+
+    def open(self) -> None:
+        self.lab.__enter__()
+        self._journal = Journal(launcher_file(self.directory))
+        for rank, host in enumerate(self.spec.hosts):
+            if host.speed < 1:
+                self._note(f"host {rank} computes at speed {host.speed:g} by {how(self.lab.quota(rank), host.speed)}")
+
+    def enter(self, rank: int, size: int) -> Group:
+        self.speed = self.spec.hosts[rank].speed if self.lab.quota(rank) is None else 1.0
+        self.lab.enter(rank)
+        # The board is the launcher's eye and goes through memory; everything workers say to each other does not.
+        board = Board(self.arena.map(0, BYTES))
+        store = FileStore(str(self.directory / "rendezvous-lab"), size)
+        return SpreadGroup(store, rank, size, board)
+
+    def tick(self, board: Board) -> None:
+        """The clock starts with the first step, so that imports do not count."""
+        step = board.front(self.spec.size)
+        if self._began is None and step is not None:
+            self._began = now()
+        second = now() - self._began if self._began is not None else 0.0
+        if self._began is None and not self._due_at_start():
+            board.gate(self.timeline.next_step)
+            return
+        for due in self.timeline.due(second, step or 0):
+            self.lab.apply(due.action)
+            applied = due.applied(second, step or 0)
+            self._note(applied.event, applied.planned, applied.second, applied.step)
+        board.gate(self.timeline.next_step)
+
+    def _due_at_start(self) -> bool:
+        return self.timeline.next_step == 0 or self.timeline.next_second == 0.0
+
+    def _note(self, text: str, planned: str = "start", second: float = 0.0, step: int = 0) -> None:
+        if self._journal is not None:
+            self._journal.emit(Happened(at=time.time(), text=text, planned=planned, second=second, step=step))
+            self._journal.flush()
+
+    def close(self) -> None:
+        self.lab.close()
+        if self._journal is not None:
+            self._journal.close()

@@ -121,8 +121,6 @@ def check_lab(lab: str, workers: int | None) -> "Spec":
 
     spec = load(lab)
     require()
-    if spec.compute != "real":
-        raise UsageError(f"compute={spec.compute!r} is not possible in a run yet; write compute='real'")
     if workers is not None and workers > spec.size:
         raise UsageError(f"--workers {workers} is more than the lab's {spec.size} hosts; every worker has its own")
     return spec

@@ -59,7 +59,7 @@ class SpreadGroup(Group):
         try:
             yield
         except RuntimeError as error:
-            reason = (str(error).splitlines() or ["no reason given"])[0]
+            reason = (str(error).splitlines() or ["no reason given"])[0][:120]
             raise PeerLost(
                 f"worker {self.rank} stops: {what} failed; another worker or the network is gone ({reason})"
             ) from None

@@ -64,14 +64,14 @@ class Progress:
     def update_began(self) -> None:
         if self.speed < 1:
             self._slow_down()
-        self._update_from, self._spent_before = now(), self._exchanging()
+        self._update_from, self._spent_before = now(), self.exchanging()
         if self._opened is None:
             self._opened = self._update_from
         self.board.note(self.rank, State.updating)
 
     def update_ended(self, first: bool) -> None:
         """`first`: of several optimizers, one counts the steps."""
-        time_, spent = now(), self._exchanging()
+        time_, spent = now(), self.exchanging()
         # an optimizer with a closure runs backward passes inside its step
         self._update += time_ - self._update_from - (spent - self._spent_before)
         if first or self._stepped_at is not None:
@@ -131,13 +131,13 @@ class Progress:
     def _slow_down(self) -> None:
         """Sleep as long as a slower processor would have computed on."""
         if self._opened is not None:
-            spent = self._exchanging() - self._encode - self._wait
+            spent = self.exchanging() - self._encode - self._wait
             time.sleep(rest(max(0.0, now() - self._opened - self._load - spent), self.speed))
 
     def _taken(self, what: Callable[[Spent], float]) -> float:
         return sum(what(spent) for spent, _ in self._spent)
 
-    def _exchanging(self) -> float:
+    def exchanging(self) -> float:
         """Seconds of packing and waiting since the run began."""
         return self._taken(lambda s: s.encode + s.wait)
 

@@ -29,6 +29,7 @@ from shoal.train.build import Engines, build_exchange, build_pace, default_devic
 from shoal.train.joined import Joined
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
+from shoal.train.replay import replay
 from shoal.train.state import adopt_state
 from shoal.train.together import Together
 
@@ -59,6 +60,7 @@ class Run:
         self._journal = Journal(record.worker_file(context.dir, group.rank))
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group, context.speed)
+        self._replay = context.replay
         self._together = Together(group, self._progress)
         self._closed = False
         seed_all(context.seed)
@@ -129,6 +131,8 @@ class Run:
         self._together.add(
             Joined(self._group, members, exchange, pace, self._progress, self._together.announce),
         )
+        if self._replay:
+            replay(members, self._progress.exchanging)
         if self.rank > 0 and not joined_before:
             # dropout differs between workers; worker 0 keeps the stream a single process would have
             seed_all(mix("worker", self._seed, self.rank))

@@ -90,8 +90,8 @@ class Timeline:
         return found
 
     def _plan_end(self, due: Due, lasts: Delay, second: float) -> None:
-        begun = Delay.of(second) if due.planned.after is None else due.planned.after
-        end = Moment(Delay(min(begun.nanoseconds + lasts.nanoseconds, MOST_NANOSECONDS)))
+        begun = round(second * 1e9) if due.planned.after is None else due.planned.after.nanoseconds
+        end = Moment(Delay(min(begun + lasts.nanoseconds, MOST_NANOSECONDS)))
         self._waiting += [(Due(action, end), None) for action in undo(due.action, self._spec)]
 
 

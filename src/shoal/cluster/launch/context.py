@@ -25,6 +25,8 @@ class Context:
     """Whether a launcher has written the run's first file already."""
     speed: float = 1.0
     """Below 1: this worker sleeps after computing, so that it is as slow as a host of that speed."""
+    replay: bool = False
+    """Computing is measured in the first steps and slept through afterwards."""
 
 
 _inherited: Context | None = None

@@ -29,6 +29,7 @@ class InLab(Place):
 
     def __init__(self, spec: Spec, arena: Arena, directory: Path) -> None:
         self.spec, self.arena, self.directory = spec, arena, directory
+        self.replay = spec.compute == "replay"
         self.lab = Lab(spec)
         self.timeline = Timeline(spec)
         self._began: float | None = None

@@ -151,7 +151,18 @@ class LocalLauncher:
         """In the worker: go to its place and become a member of the group."""
         job = self.job
         group = self.place.enter(rank, job.workers)
-        inherit(Context(group, job.run, job.dir, job.plan, job.seed, begun=True, speed=self.place.speed))
+        inherit(
+            Context(
+                group,
+                job.run,
+                job.dir,
+                job.plan,
+                job.seed,
+                begun=True,
+                speed=self.place.speed,
+                replay=self.place.replay,
+            )
+        )
 
     def _watch(self) -> None:
         while any(worker.status is None for worker in self.workers):
@@ -172,6 +183,7 @@ class LocalLauncher:
                 self._relay(worker, stream, data)
             elif data:
                 worker.report += data[: LARGEST_REPORT - len(worker.report)]
+                self._reap()  # whoever died first has the blame, not who noticed it first
                 self._failed(worker)  # not only when it ends: a thread of the script may keep it
 
     def _relay(self, worker: Worker, stream: str, data: bytes) -> None:

@@ -13,6 +13,8 @@ class Place(ABC):
 
     speed: float = 1.0
     """In a worker that has entered: below 1, it has to slow itself down by sleeping."""
+    replay: bool = False
+    """Whether workers sleep instead of computing, once it is known how long it takes."""
 
     @abstractmethod
     def open(self) -> None: ...

@@ -37,7 +37,7 @@ class CollectiveEngine(Engine):
         try:
             self._works.pop(index).wait()
         except RuntimeError as error:
-            reason = str(error).splitlines()[0]
+            reason = (str(error).splitlines() or ["no reason given"])[0][:120]
             raise PeerLost(
                 f"the all-reduce of bucket {index} failed: {reason}; a worker or the network is gone"
             ) from None

@@ -1,0 +1,100 @@
+"""`shoal run --lab`: workers on emulated hosts."""
+
+import os
+
+import forked
+import pytest
+
+from shoal.cluster.lab.needs import missing
+from shoal.watch.record import Record, resolve
+
+pytestmark = [
+    pytest.mark.skipif(bool(missing()), reason="; ".join(missing())),
+    pytest.mark.usefixtures("tidy"),
+]
+
+EVENTS = """
+hosts = 2
+rate = "200mbit"
+delay = "1ms"
+[[event]]
+at = "step 2"
+host = 1
+rate = "50mbit"
+[[event]]
+at = "step 5"
+host = 0
+duplicate = 0.05
+"""
+
+
+def orphans() -> list[str]:
+    """Namespaces whose lab's process is gone; others may be making labs at the same time."""
+    names = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
+    return [name for name in names if name.startswith("shoal-") and not os.path.exists(f"/proc/{name.split('-')[1]}")]
+
+
+def happened(tmp_path, name):
+    record = Record.open(resolve(tmp_path / "runs", name))
+    return [(event.text, event.planned, event.step) for event in record.happenings()]
+
+
+def test_the_network_is_used_and_the_result_is_the_same(tmp_path):
+    here = forked.train(tmp_path, forked.TRAIN, "--workers", "2", "--json")
+    there = forked.train(tmp_path, forked.TRAIN, "--lab", "2 hosts, 100mbit, 1ms", "--json")
+    assert (here.code, there.code) == (0, 0), there.err
+    assert there.json["workers"] == 2
+    assert there.json["bytes_wire"] > here.json["bytes_wire"] == 0
+    assert there.checksum == here.checksum
+    assert forked.soon(3.0, lambda: not orphans())
+
+
+def test_events_of_steps_come_at_their_steps_every_time(tmp_path):
+    (tmp_path / "lab.toml").write_text(EVENTS)
+    for name in ("first", "second"):
+        done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--name", name)
+        assert done.code == 0, done.err
+    assert happened(tmp_path, "first") == happened(tmp_path, "second")
+    assert [step for _, _, step in happened(tmp_path, "first")] == [2, 5]
+    assert "50mbit" in forked.shoal(tmp_path, "show", "first").out
+
+
+def test_a_host_that_is_killed_ends_the_run_by_name(tmp_path):
+    (tmp_path / "lab.toml").write_text('hosts = 2\n[[event]]\nat = "step 2"\nkill = 1\n')
+    done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml")
+    assert done.code == 1
+    assert "worker 1 died of SIGKILL" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lab", "2 hosts, 10mbit", "--workers", "3"], "more than the lab's 2 hosts"),
+        (["--lab", "2 hosts, 10mbti"], "10mbti"),
+        (["--lab", "nowhere.toml"], "nowhere.toml"),
+    ],
+)
+def test_a_lab_that_cannot_be_is_refused(tmp_path, words, said):
+    done = forked.train(tmp_path, forked.TRAIN, *words)
+    assert done.code == 2
+    assert said in done.err
+    assert len(done.err.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_slow_host_is_noted_in_the_record(tmp_path):
+    (tmp_path / "lab.toml").write_text("hosts = 2\n[host.1]\nspeed = 0.5\n")
+    assert forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--name", "slow").code == 0
+    assert any("host 1 computes at speed 0.5 by" in text for text, _, _ in happened(tmp_path, "slow"))
+
+
+def test_replayed_hosts_send_as_much_as_computing_ones(tmp_path):
+    def train(compute):
+        (tmp_path / "lab.toml").write_text(f'hosts = 2\ncompute = "{compute}"\n')
+        done = forked.train(tmp_path, forked.TRAIN.replace("range(2)", "range(4)"), "--lab", "lab.toml", "--json")
+        assert done.code == 0, done.err
+        return done.json
+
+    real, replayed = train("real"), train("replay")
+    for key in ("steps", "samples", "bytes_raw", "bytes_sent", "bytes_wire"):
+        assert replayed[key] == real[key]

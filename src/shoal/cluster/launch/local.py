@@ -32,6 +32,8 @@ from shoal.core.clock import Deadline
 TICK = 0.05
 REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
 """How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
+NOTICE = 0.5
+"""Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 LARGEST_REPORT = 1 << 20
 LONGEST_LINE = 1 << 20
 
@@ -98,6 +100,7 @@ class LocalLauncher:
         self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir)
         self.workers: list[Worker] = []
         self._selector = selectors.DefaultSelector()
+        self._noticed: tuple[Deadline, Worker] | None = None
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
 
     def run(self) -> Failure | None:
@@ -168,6 +171,8 @@ class LocalLauncher:
         while any(worker.status is None for worker in self.workers):
             self._read(TICK)
             self._reap()
+            if self._noticed and self._noticed[0].expired:
+                self._failed(self._noticed[1])
             self._press()
             self.place.tick(self.board)
             self.watcher.tick(self.board)
@@ -183,8 +188,7 @@ class LocalLauncher:
                 self._relay(worker, stream, data)
             elif data:
                 worker.report += data[: LARGEST_REPORT - len(worker.report)]
-                self._reap()  # whoever died first has the blame, not who noticed it first
-                self._failed(worker)  # not only when it ends: a thread of the script may keep it
+                self._reported(worker)
 
     def _relay(self, worker: Worker, stream: str, data: bytes) -> None:
         *lines, rest = (worker.partial.get(stream, b"") + data).split(b"\n")
@@ -203,8 +207,21 @@ class LocalLauncher:
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 worker.status = os.waitstatus_to_exitcode(status)
-                if worker.status != 0:
+                if worker.status < 0:
                     self._failed(worker)
+                elif worker.status > 0:
+                    self._read(0.0)  # its last words may still be in the pipe
+                    self._reported(worker)
+
+    def _reported(self, worker: Worker) -> None:
+        """A worker told why it ends, which is soon enough: a thread of the script may keep it alive.
+
+        Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
+        """
+        if not _secondary(_parse(worker.report)):
+            self._failed(worker)
+        elif self._noticed is None:
+            self._noticed = (Deadline.after(NOTICE), worker)
 
     def _failed(self, worker: Worker) -> None:
         """A worker is lost: the others cannot go on without it."""

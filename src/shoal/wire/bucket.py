@@ -7,7 +7,6 @@ exchange everybody knows which gradients nobody had, without another message: th
 one process.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -69,12 +68,6 @@ def _plan(tensors: Sequence[Tensor], group: list[int]) -> BucketPlan:
         offset += tensors[index].numel()
     first = tensors[group[0]]
     return BucketPlan(tuple(slots), offset, Space(offset + len(slots), first.dtype, first.device))
-
-
-def fingerprint(names: Sequence[str], plans: Sequence[BucketPlan]) -> str:
-    """A digest that is equal on two workers exactly if their buckets match."""
-    text = repr([(p.slots, p.payload, p.space.dtype, p.space.device.type) for p in plans]) + "\x1f".join(names)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class Bucket:

@@ -47,6 +47,7 @@ def test_every_model_is_measured(name: str) -> None:
     entry = load_table(MODELS)[name]
     row = measure(name, entry, epochs=0, limit=16, repeats=1)
     assert (row.accuracy is None) == (entry.kind != "classifier") == (row.density is None)
+    assert row.data == ("none" if row.accuracy is None else "synthetic")
     assert row.flops > 0
     assert 4 * row.parameters < row.memory_1 < row.memory_64
     assert row.seconds_1 > 0 < row.seconds_64

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader
 
 from shoal.bench.flops import forward_flops
@@ -58,6 +59,19 @@ def test_within_one_percent_of_the_reference(name: str, times: int) -> None:
     width = times * max(8, entry.narrow)
     *inputs, _ = next(iter(DataLoader(entry.data("test", 1, None))))
     assert forward_flops(entry.make(width=width), inputs) == pytest.approx(2 * REFERENCES[name](width), rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["googlenet", "resnet50", "densenet", "autoencoder", "gan"])
+def test_equals_the_sum_over_layers(name: str) -> None:
+    """Where all is convolutions and linear layers: every value of an answer took one column of the weights."""
+    entry = TABLE[name]
+    model = entry.make(width=8)
+    found = []
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(lambda self, _, answer: found.append(answer.numel() * self.weight[0].numel()))
+    *inputs, _ = next(iter(DataLoader(entry.data("test", 1, None))))
+    assert forward_flops(model, inputs) == 2 * sum(found) > 0
 
 
 def test_scales_with_the_batch_and_leaves_onednn_as_it_was() -> None:

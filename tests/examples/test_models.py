@@ -5,6 +5,7 @@ narrow ResNet-50, with or without Shoal, and a bound that lets them pass would l
 """
 
 import shutil
+import sys
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -126,6 +127,15 @@ def test_learns_at_its_default_width(name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.parametrize("depth", [18, 34, 50, 101, 152])
+def test_resnet_has_as_many_layers_as_its_name_says(depth: int) -> None:
+    resnet = sys.modules[TABLE["resnet18"].make.__module__].resnet
+    model = resnet(depth, width=2)
+    on_the_way = [m for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and "skip" not in n]
+    assert len(on_the_way) == depth
+    assert model(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
+
+
 def test_the_two_parts_of_a_gan_learn_by_their_own_loss() -> None:
     entry, model = TABLE["gan"], make("gan")
     noise, real = (tensor.double() for tensor in entry.data("train", 8, None)[:8])
@@ -140,7 +150,7 @@ def test_the_two_parts_of_a_gan_learn_by_their_own_loss() -> None:
 def zoo(folder: Path, *words: str) -> forked.Outcome:
     def body() -> None:
         for name in ("models", "mnist", "shakespeare"):  # a test may have imported another `models`
-            forked.sys.modules.pop(name, None)
+            sys.modules.pop(name, None)
         forked._command(["run", "--workers", "2", "--json", str(EXAMPLES / "zoo.py"), *words])
 
     done = forked.Forked(folder, body).wait()

@@ -23,7 +23,7 @@ class ModelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     data: str
-    """"real" or "synthetic": what it was trained and tested on."""
+    """What it was trained and tested on: "real", "synthetic", or "none" for what has no accuracy."""
     accuracy: float | None
     """Top-1 on the test set, 0 to 1; None for what has no classes."""
     parameters: int
@@ -56,7 +56,7 @@ def measure(
     single = [tensor[:1].clone() for tensor in inputs]
     return ModelFigures(
         model=name,
-        data="real" if real else "synthetic",
+        data="none" if accuracy is None else "real" if real else "synthetic",
         accuracy=accuracy,
         parameters=sum(p.numel() for p in model.parameters()),
         flops=forward_flops(model, single),

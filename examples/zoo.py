@@ -40,7 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the MNIST files, or of the text; else data are made up")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32, help="samples per worker and step")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, help="of AdamW; what suits the model if left out")
     parser.add_argument("--width", type=int, help="of the model; its own default if left out")
     parser.add_argument("--limit", type=int, help="train on LIMIT samples at most")
     args = parser.parse_args()
@@ -62,7 +62,7 @@ def main() -> None:
     train = entry.data("train", args.limit, args.data)
     test = entry.data("test", None if args.data else 500, args.data)
     model = (entry.make(width=args.width) if args.width else entry.make()).to(run.device)
-    optimizers = entry.optimizers(model, lr=args.lr)
+    optimizers = entry.optimizers(model, lr=args.lr or entry.rate)
     loader = DataLoader(train, batch_size=args.batch, shuffle=True)
     model, *optimizers, loader = run.join(model, *optimizers, loader)
 

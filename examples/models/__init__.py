@@ -29,11 +29,11 @@ TABLE: dict[str, Entry] = {
     "resnet18": Entry(make=resnet18, data=images, losses=NAMES_CLASS, kind="classifier", files=MNIST_FILES),
     "resnet50": Entry(make=resnet50, data=images, losses=NAMES_CLASS, kind="classifier", files=MNIST_FILES),
     "densenet": Entry(make=densenet, data=images, losses=NAMES_CLASS, kind="classifier", files=MNIST_FILES),
-    "lstm": Entry(make=LSTM, data=images, losses=NAMES_CLASS, kind="classifier", files=MNIST_FILES),
+    "lstm": Entry(make=LSTM, data=images, losses=NAMES_CLASS, kind="classifier", files=MNIST_FILES, rate=1e-2),
     "transformer": Entry(make=writer, data=texts, losses=NAMES_CLASS, kind="classifier", files=(TEXT_FILE,), narrow=32),
     "autoencoder": Entry(
         make=autoencoder, data=images, losses={"": reconstruct}, kind="autoencoder", files=MNIST_FILES
     ),
     "gan": Entry(make=GAN, data=noise_and_images, losses=ADVERSARIES, kind="gan", files=MNIST_FILES),
-    "gcn": Entry(make=GCN, data=graphs, losses=NAMES_CLASS, kind="classifier"),
+    "gcn": Entry(make=GCN, data=graphs, losses=NAMES_CLASS, kind="classifier", rate=1e-2),
 }

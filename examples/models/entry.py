@@ -32,11 +32,14 @@ class Entry:
     """Only a classifier has an accuracy."""
     files: tuple[str, ...] = ()
     """What a folder of real data must hold; empty where there is only synthetic data."""
+    rate: float = 1e-3
+    """Learning rate of AdamW that suits a short training."""
     narrow: int = 4
     """The smallest width that makes sense."""
 
     def optimizers(self, model: nn.Module, make: Callable[..., Optimizer] = torch.optim.AdamW, **options: Any) -> list:
         """One optimizer for each part that learns."""
+        options = {"lr": self.rate} | options
         return [make(model.get_submodule(part).parameters(), **options) for part in self.losses]
 
     def step(self, model: nn.Module, optimizers: list[Optimizer], batch: list[Tensor]) -> Tensor:

@@ -1,0 +1,1 @@
+"""Measuring: what plans and models cost, and what they give for it."""

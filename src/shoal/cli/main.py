@@ -5,7 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import compare, plan, run, show, systems
+from shoal.cli import bench, compare, plan, run, show, systems
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -41,6 +41,7 @@ app.add_typer(plan.app, name="plan", help="The plan language: its terms and name
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("systems")(systems.systems)
+app.command("bench")(bench.bench)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

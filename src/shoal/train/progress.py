@@ -1,6 +1,6 @@
 """Where the time of a step goes, and telling the record and the board.
 
-load | forward and backward (with exchange and packing inside) | update | other      -> one Step event
+load | forward | backward (with exchange and packing inside) | update | other      -> one Step event
 """
 
 import time
@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from shoal.cluster.board import Board, State
 from shoal.core.clock import now
-from shoal.core.events import SECONDS, Sink, Step, Traffic
+from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
+from shoal.train.layers import LayerTimer
 
 TRAFFIC_SECONDS = 2.0
 
@@ -25,15 +26,18 @@ class Progress:
         self.samples = 0
         self.has_loader = False
         self._spent: list[tuple[Spent, Exchange]] = []
+        self._layers: list[LayerTimer] = []
+        self._caller: object = None
         self._opened: float | None = None
         self._traffic = now()
         self._stepped_at: float | None = None
         self._update = 0.0
         self._clear()
 
-    def watch(self, spent: Spent, exchange: Exchange) -> None:
-        """Include what one exchange spends."""
+    def watch(self, spent: Spent, exchange: Exchange, layers: LayerTimer | None = None) -> None:
+        """Include what one exchange spends, and what its layers take."""
         self._spent.append((spent, exchange))
+        self._layers += [layers] if layers is not None else []
 
     def load_began(self) -> None:
         time_ = now()
@@ -45,9 +49,26 @@ class Progress:
         self.board.note(self.rank, State.loading)
 
     def load_ended(self, samples: int) -> None:
-        self._load += now() - self._load_from
+        self._batch_at = now()
+        self._load += self._batch_at - self._load_from
         self._samples += samples
         self.board.note(self.rank, State.computing)
+
+    def forward_began(self, model: object) -> None:
+        """What the script did since it had the batch is its forward pass too; a model inside a model is not."""
+        if self._opened is not None and self._stepped_at is None and (self._caller is None or self._caller is model):
+            self._caller = model
+            self._forward_from = self._batch_at or now()
+            self._batch_at = 0.0
+
+    def forward_ended(self, model: object) -> None:
+        if self._caller is not model:
+            return
+        time_ = now()
+        self._caller = None
+        self._forward += time_ - self._forward_from
+        for layers in self._layers:
+            layers.forward_ended(time_)
 
     def counted(self, samples: int) -> None:
         """The script said how many samples this step has."""
@@ -73,7 +94,7 @@ class Progress:
             self._stepped_at, self._spent_at_step = time_, spent
             if first and not self.has_loader:
                 self._close(time_)
-                self._opened = time_
+                self._opened = self._batch_at = time_
         self.board.note(self.rank, State.computing)
 
     def pause(self) -> None:
@@ -91,6 +112,7 @@ class Progress:
         raw, sent, wire = (sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
         seconds, other = time_ - opened, time_ - stepped - (encode + wait - self._spent_at_step)
         rest = max(0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait))
+        forward = min(self._forward, rest)
         last = self._spent[-1][0] if self._spent else Spent()
         self.samples += self._samples
         self.sink.emit(
@@ -106,6 +128,8 @@ class Progress:
                 encode=round(encode - self._encode, SECONDS),
                 update=round(self._update, SECONDS),
                 other=round(other, SECONDS),
+                forward=round(forward, SECONDS),
+                backward=round(rest - forward, SECONDS),
                 raw=raw - self._bytes[0],
                 sent=sent - self._bytes[1],
                 wire=wire - self._bytes[2],
@@ -117,8 +141,11 @@ class Progress:
         self.board.progress(self.rank, self.epoch, self.step, self.samples, sent)
         self._opened = None
         self._clear()
+        for layers in self._layers:
+            layers.step_ended(time_)
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
+            self.tell_layers()
 
     def _taken(self, what: Callable[[Spent], float]) -> float:
         return sum(what(spent) for spent, _ in self._spent)
@@ -129,7 +156,9 @@ class Progress:
 
     def _clear(self) -> None:
         """Begin the next step's account."""
-        self._load = self._update = 0.0
+        self._load = self._update = self._forward = 0.0
+        self._caller = None
+        self._batch_at = self._forward_from = 0.0
         self._spent_before = self._spent_at_step = 0.0
         self._samples = 0
         self._load_from = self._update_from = 0.0
@@ -150,3 +179,17 @@ class Progress:
                 )
         if peers:
             self.sink.emit(Traffic(at=time.time(), step=self.step, peers=peers))
+
+    def tell_layers(self) -> None:
+        """Means by layer so far; several joins are told apart by their number."""
+        backward: dict[str, float] = {}
+        aggregation: dict[str, float] = {}
+        for number, layers in enumerate(self._layers):
+            before = f"{number}." if len(self._layers) > 1 else ""
+            for sums, means in zip((backward, aggregation), layers.means(), strict=True):
+                sums.update({before + layer: value for layer, value in means.items()})
+        samples = max((layers.samples for layers in self._layers), default=0)
+        if samples:
+            self.sink.emit(
+                Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
+            )

@@ -1,8 +1,10 @@
 """What a worker is told by whoever started it."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.cluster.group import Group, Solo
 from shoal.cluster.launch import torchrun
@@ -23,6 +25,8 @@ class Context:
     seed: int
     begun: bool
     """Whether a launcher has written the run's first file already."""
+    make: Callable[..., Any] | None = None
+    """Makes the run from this context and the plan, where it is not to be Shoal's own."""
 
 
 _inherited: Context | None = None

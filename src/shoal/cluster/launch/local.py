@@ -13,9 +13,10 @@ import os
 import selectors
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -47,6 +48,8 @@ class Job:
     seed: int
     threads: int | None
     """Threads per worker; None leaves what the user's environment says."""
+    make: Callable[..., Any] | None = None
+    """What makes a worker's run, if not Shoal itself."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +148,7 @@ class LocalLauncher:
         """In the worker: take the inherited arena and become a member of the group."""
         job = self.job
         group = SharedGroup(self.arena, rank, job.workers)
-        inherit(Context(group, job.run, job.dir, job.plan, job.seed, begun=True))
+        inherit(Context(group, job.run, job.dir, job.plan, job.seed, begun=True, make=job.make))
 
     def _watch(self) -> None:
         while any(worker.status is None for worker in self.workers):

@@ -102,4 +102,4 @@ def _scaling(report: Report) -> "Figure":
 
 
 def label(row: Row) -> str:
-    return f"{row.contestant} ({row.workers})"
+    return f"{row.contestant} × {row.workers}"

@@ -23,8 +23,8 @@ def _conditions(report: Report) -> str:
     )
     lines = [
         f"`{' '.join([report.script, *report.arguments])}`; {report.repeats} repeats, {seeds}, contestants in turns.",
-        "Figures are medians with quartiles. Ratios are to the first contestant with as many workers, repeat by repeat; "
-        "below 1 is faster. The first epoch (of a single one, 10 steps) is warm-up and left out of speed.",
+        "Medians with quartiles. Ratios are to the first contestant with as many workers, repeat by repeat; below 1 "
+        "is faster. The first epoch (of a single one, 10 steps) is warm-up and left out of speed.",
         "DDP's exchange happens inside its backward pass and is counted there. Processor time includes start-up.",
         ", ".join(f"{name} {value}" for name, value in (report.versions | report.machine).items()) + ".",
     ]

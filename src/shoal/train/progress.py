@@ -4,7 +4,6 @@ load | forward | backward (with exchange and packing inside) | update | other   
 """
 
 import time
-from collections.abc import Callable
 
 from shoal.cluster.board import Board, State
 from shoal.core.clock import now
@@ -14,6 +13,9 @@ from shoal.sync.pace.base import Spent
 from shoal.train.layers import LayerTimer
 
 TRAFFIC_SECONDS = 2.0
+
+Totals = tuple[float, float, int, int, int]
+"""Since the run began: seconds of packing and of waiting; bytes raw, sent, and on sockets."""
 
 
 class Progress:
@@ -108,10 +110,10 @@ class Progress:
         opened, stepped = self._opened, self._stepped_at
         assert opened is not None
         assert stepped is not None
-        encode, wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
-        raw, sent, wire = (sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
-        seconds, other = time_ - opened, time_ - stepped - (encode + wait - self._spent_at_step)
-        rest = max(0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait))
+        totals, before = self._totals(), self._before
+        seconds, other = time_ - opened, time_ - stepped - (totals[0] + totals[1] - self._spent_at_step)
+        encode, wait = totals[0] - before[0], totals[1] - before[1]
+        rest = max(0.0, seconds - self._load - self._update - other - encode - wait)
         forward = min(self._forward, rest)
         last = self._spent[-1][0] if self._spent else Spent()
         self.samples += self._samples
@@ -124,37 +126,44 @@ class Progress:
                 seconds=round(seconds, SECONDS),
                 load=round(self._load, SECONDS),
                 forward_backward=round(rest, SECONDS),
-                exchange_wait=round(wait - self._wait, SECONDS),
-                encode=round(encode - self._encode, SECONDS),
+                exchange_wait=round(wait, SECONDS),
+                encode=round(encode, SECONDS),
                 update=round(self._update, SECONDS),
                 other=round(other, SECONDS),
                 forward=round(forward, SECONDS),
                 backward=round(rest - forward, SECONDS),
-                raw=raw - self._bytes[0],
-                sent=sent - self._bytes[1],
-                wire=wire - self._bytes[2],
+                raw=totals[2] - before[2],
+                sent=totals[3] - before[3],
+                wire=totals[4] - before[4],
                 ready=tuple(round(t, SECONDS) for t in last.ready),
                 done=tuple(round(t, SECONDS) for t in last.done),
             )
         )
         self.step += 1
-        self.board.progress(self.rank, self.epoch, self.step, self.samples, sent)
+        self.board.progress(self.rank, self.epoch, self.step, self.samples, totals[3])
         self._opened = None
-        self._clear()
+        self._clear(totals)
         for layers in self._layers:
             layers.step_ended(time_)
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
             self.tell_layers()
 
-    def _taken(self, what: Callable[[Spent], float]) -> float:
-        return sum(what(spent) for spent, _ in self._spent)
+    def _totals(self) -> Totals:
+        encode, wait, raw, sent, wire = 0.0, 0.0, 0, 0, 0
+        for spent, exchange in self._spent:
+            encode, wait = encode + spent.encode, wait + spent.wait
+            raw, sent, wire = raw + exchange.raw, sent + exchange.sent, wire + exchange.wire
+        return encode, wait, raw, sent, wire
 
     def _exchanging(self) -> float:
         """Seconds of packing and waiting since the run began."""
-        return self._taken(lambda s: s.encode + s.wait)
+        seconds = 0.0
+        for spent, _ in self._spent:
+            seconds += spent.encode + spent.wait
+        return seconds
 
-    def _clear(self) -> None:
+    def _clear(self, totals: Totals | None = None) -> None:
         """Begin the next step's account."""
         self._load = self._update = self._forward = 0.0
         self._caller = None
@@ -163,8 +172,7 @@ class Progress:
         self._samples = 0
         self._load_from = self._update_from = 0.0
         self._stepped_at = None
-        self._encode, self._wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
-        self._bytes = tuple(sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
+        self._before = totals or self._totals()
 
     def tell_traffic(self) -> None:
         """Bytes per peer so far."""

@@ -1,1 +1,1 @@
-"""Measuring: what plans and models cost, and what they give for it."""
+"""Measuring: plans against each other and against PyTorch's own tools, and what models cost and give."""

@@ -5,7 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import compare, lab, plan, run, show, systems
+from shoal.cli import bench, bench_models, compare, lab, plan, run, show, systems
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -42,12 +42,17 @@ app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, 
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("systems")(systems.systems)
+app.command("bench")(bench.bench)
+app.command("bench-models", hidden=True)(bench_models.models)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Entry point of the `shoal` script; what is wrong with a command is said on one line."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
+        words = ["bench-models", *words[2:]]
     try:
-        code = app(arguments, prog_name="shoal", standalone_mode=False)
+        code = app(words, prog_name="shoal", standalone_mode=False)
     except WRONG_COMMAND as error:
         _refuse(error)
         code = EXIT_USAGE

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cluster.launch.threads import threads_per_worker
+
 if TYPE_CHECKING:
     from shoal.cluster.lab.spec import Spec
     from shoal.cluster.launch.local import Failure, Job
@@ -152,16 +154,6 @@ def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int
         raise UsageError(
             f"cannot write the record in {str(directory)!r}: {error.strerror}; choose another folder with --runs"
         ) from None
-
-
-def threads_per_worker(workers: int) -> int | None:
-    """Cores shared out evenly, unless the user has set threads."""
-    import os
-
-    if "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ:
-        return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // workers)
 
 
 def supervise(job: "Job", *, json: bool, quiet: bool) -> int:

@@ -29,12 +29,18 @@ def show(
 
 
 def as_json(record: "Record") -> str:
-    """`{"info": …, "summary": …, "workers": […]}`; the summary's exit is -1 while the run has not ended."""
+    """`{"info": …, "summary": …, "quantities": …, "workers": […]}`; `exit` is -1 while the run has not ended."""
     import msgspec
 
+    from shoal.watch.quantities import quantities
     from shoal.watch.summary import known_summary
     from shoal.watch.worker import read_workers
 
     workers = read_workers(record)
-    page = {"info": record.info, "summary": known_summary(record, workers), "workers": workers}
+    page = {
+        "info": record.info,
+        "summary": known_summary(record, workers),
+        "quantities": quantities(workers),
+        "workers": workers,
+    }
     return msgspec.json.encode(page).decode()

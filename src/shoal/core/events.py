@@ -1,6 +1,6 @@
 """What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
 
-One worker's file of events, in order:  Started (Step | Logged | Reported | Traffic | Warned)* Ended?
+One worker's file of events, in order:  Started (Step | Layers | Logged | Reported | Traffic | Warned)* Ended?
 A file without `Ended` belongs to a worker that is still running or was killed.
 """
 
@@ -41,7 +41,7 @@ class Step(Event, tag="step", frozen=True, kw_only=True):
     load: float
     """Waiting for the loader's next batch."""
     forward_backward: float
-    """The script's own computing."""
+    """The script's own computing: `forward` and `backward`."""
     exchange_wait: float
     """Waiting for the other workers, and summing."""
     encode: float
@@ -50,6 +50,10 @@ class Step(Event, tag="step", frozen=True, kw_only=True):
     """Inside `optimizer.step()`."""
     other: float = 0.0
     """After `optimizer.step()`: logging, schedulers."""
+    forward: float = 0.0
+    """Of `forward_backward`: until the joined model returned."""
+    backward: float = 0.0
+    """Of `forward_backward`: the rest."""
     raw: int = 0
     """float32 bytes of what this worker offered for exchange."""
     sent: int = 0
@@ -60,6 +64,18 @@ class Step(Event, tag="step", frozen=True, kw_only=True):
     """Per bucket: seconds from the start of the exchange until it was full here."""
     done: tuple[float, ...] = ()
     """Per bucket: seconds from the start of the exchange until the mean was back."""
+
+
+class Layers(Event, tag="layers", frozen=True, kw_only=True):
+    """Mean seconds per step by layer (a module that owns parameters), over the steps measured so far."""
+
+    step: int
+    samples: int
+    """Steps that were measured; means of 0 are of nothing."""
+    backward: dict[str, float]
+    """From the gradient before to this layer's own, without exchange and packing."""
+    aggregation: dict[str, float]
+    """From its bucket being full to the mean being back; a bucket's time is shared out by bytes."""
 
 
 class Logged(Event, tag="logged", frozen=True, kw_only=True):
@@ -109,7 +125,7 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
     error: str = ""
 
 
-AnyEvent = Started | Step | Logged | Reported | Traffic | Warned | Happened | Ended
+AnyEvent = Started | Step | Layers | Logged | Reported | Traffic | Warned | Happened | Ended
 
 
 class Sink(Protocol):

@@ -1,7 +1,7 @@
 """What one `join` sets up: models and optimizers that the workers train together.
 
-It listens in two places and changes neither: hooks on the parameters (sync/backward.py) and hooks round
-`optimizer.step`. What every worker has in each step it is told by `together.py`.
+It listens in three places and changes none: hooks on the parameters (sync/backward.py), round a model's call and
+round `optimizer.step`. What every worker has in each step it is told by `together.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +14,8 @@ from shoal.cluster.group import Group
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
+from shoal.train.forward import listen
+from shoal.train.layers import LayerTimer
 from shoal.train.members import Members
 from shoal.train.progress import Progress
 
@@ -61,7 +63,9 @@ class Joined:
         self._present = group.size
         self.pace = AnnouncingPace(pace, group, self._begun, lambda: announce(self))
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
-        progress.watch(pace.spent, exchange)
+        progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
+        for model in members.models:
+            listen(model, progress.forward_began, progress.forward_ended)
 
     def listen(self, refuse: Callable[[], None], first: bool) -> None:
         """Time every `optimizer.step`, and ask `refuse` before it. `first`: the first optimizer counts the steps."""

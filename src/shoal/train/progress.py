@@ -1,21 +1,24 @@
 """Where the time of a step goes, and telling the record and the board.
 
-load | forward and backward (with exchange and packing inside) | update | other      -> one Step event
+load | forward | backward (with exchange and packing inside) | update | other      -> one Step event
 """
 
 import time
-from collections.abc import Callable
 
 from shoal.cluster.board import State
 from shoal.cluster.gate import pass_gate
 from shoal.cluster.group import Group
 from shoal.cluster.lab.speed import rest
 from shoal.core.clock import now
-from shoal.core.events import SECONDS, Sink, Step, Traffic
+from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
+from shoal.train.layers import LayerTimer
 
 TRAFFIC_SECONDS = 2.0
+
+Totals = tuple[float, float, int, int, int]
+"""Since the run began: seconds of packing and of waiting; bytes raw, sent, and on sockets."""
 
 
 class Progress:
@@ -28,15 +31,18 @@ class Progress:
         self.samples = 0
         self.has_loader = False
         self._spent: list[tuple[Spent, Exchange]] = []
+        self._layers: list[LayerTimer] = []
+        self._caller: object = None
         self._opened: float | None = None
         self._traffic = now()
         self._stepped_at: float | None = None
         self._update = 0.0
         self._clear()
 
-    def watch(self, spent: Spent, exchange: Exchange) -> None:
-        """Include what one exchange spends."""
+    def watch(self, spent: Spent, exchange: Exchange, layers: LayerTimer | None = None) -> None:
+        """Include what one exchange spends, and what its layers take."""
         self._spent.append((spent, exchange))
+        self._layers += [layers] if layers is not None else []
 
     def load_began(self) -> None:
         time_ = now()
@@ -48,9 +54,26 @@ class Progress:
         self.board.note(self.rank, State.loading)
 
     def load_ended(self, samples: int) -> None:
-        self._load += now() - self._load_from
+        self._batch_at = now()
+        self._load += self._batch_at - self._load_from
         self._samples += samples
         self.board.note(self.rank, State.computing)
+
+    def forward_began(self, model: object) -> None:
+        """What the script did since it had the batch is its forward pass too; a model inside a model is not."""
+        if self._opened is not None and self._stepped_at is None and (self._caller is None or self._caller is model):
+            self._caller = model
+            self._forward_from = self._batch_at or now()
+            self._batch_at = 0.0
+
+    def forward_ended(self, model: object) -> None:
+        if self._caller is not model:
+            return
+        time_ = now()
+        self._caller = None
+        self._forward += time_ - self._forward_from
+        for layers in self._layers:
+            layers.forward_ended(time_)
 
     def counted(self, samples: int) -> None:
         """The script said how many samples this step has."""
@@ -78,7 +101,7 @@ class Progress:
             self._stepped_at, self._spent_at_step = time_, spent
             if first and not self.has_loader:
                 self._close(time_)
-                self._opened = time_
+                self._opened = self._batch_at = time_
         self.board.note(self.rank, State.computing)
 
     def pause(self) -> None:
@@ -92,12 +115,11 @@ class Progress:
         opened, stepped = self._opened, self._stepped_at
         assert opened is not None
         assert stepped is not None
-        encode, wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
-        raw, sent, wire = (sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
-        seconds, other = time_ - opened, time_ - stepped - (encode + wait - self._spent_at_step)
-        computing = max(
-            0.0, seconds - self._load - self._update - other - (encode - self._encode) - (wait - self._wait)
-        )
+        totals, before = self._totals(), self._before
+        seconds, other = time_ - opened, time_ - stepped - (totals[0] + totals[1] - self._spent_at_step)
+        encode, wait = totals[0] - before[0], totals[1] - before[1]
+        computing = max(0.0, seconds - self._load - self._update - other - encode - wait)
+        forward = min(self._forward, computing)
         last = self._spent[-1][0] if self._spent else Spent()
         self.samples += self._samples
         self.sink.emit(
@@ -109,47 +131,60 @@ class Progress:
                 seconds=round(seconds, SECONDS),
                 load=round(self._load, SECONDS),
                 forward_backward=round(computing, SECONDS),
-                exchange_wait=round(wait - self._wait, SECONDS),
-                encode=round(encode - self._encode, SECONDS),
+                exchange_wait=round(wait, SECONDS),
+                encode=round(encode, SECONDS),
                 update=round(self._update, SECONDS),
                 other=round(other, SECONDS),
-                raw=raw - self._bytes[0],
-                sent=sent - self._bytes[1],
-                wire=wire - self._bytes[2],
+                forward=round(forward, SECONDS),
+                backward=round(computing - forward, SECONDS),
+                raw=totals[2] - before[2],
+                sent=totals[3] - before[3],
+                wire=totals[4] - before[4],
                 ready=tuple(round(t, SECONDS) for t in last.ready),
                 done=tuple(round(t, SECONDS) for t in last.done),
             )
         )
         self.step += 1
-        self.board.progress(self.rank, self.epoch, self.step, self.samples, sent)
+        self.board.progress(self.rank, self.epoch, self.step, self.samples, totals[3])
         self._opened = None
-        self._clear()
+        self._clear(totals)
+        for layers in self._layers:
+            layers.step_ended(time_)
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
+            self.tell_layers()
         pass_gate(self.board, self.rank, self.step, self.seconds)
 
     def _slow_down(self) -> None:
         """Sleep as long as a slower processor would have computed on."""
         if self._opened is not None:
-            spent = self.exchanging() - self._encode - self._wait
+            spent = self.exchanging() - self._before[0] - self._before[1]
             time.sleep(rest(max(0.0, now() - self._opened - self._load - spent), self.speed))
 
-    def _taken(self, what: Callable[[Spent], float]) -> float:
-        return sum(what(spent) for spent, _ in self._spent)
+    def _totals(self) -> Totals:
+        encode, wait, raw, sent, wire = 0.0, 0.0, 0, 0, 0
+        for spent, exchange in self._spent:
+            encode, wait = encode + spent.encode, wait + spent.wait
+            raw, sent, wire = raw + exchange.raw, sent + exchange.sent, wire + exchange.wire
+        return encode, wait, raw, sent, wire
 
     def exchanging(self) -> float:
         """Seconds of packing and waiting since the run began."""
-        return self._taken(lambda s: s.encode + s.wait)
+        seconds = 0.0
+        for spent, _ in self._spent:
+            seconds += spent.encode + spent.wait
+        return seconds
 
-    def _clear(self) -> None:
+    def _clear(self, totals: Totals | None = None) -> None:
         """Begin the next step's account."""
-        self._load = self._update = 0.0
+        self._load = self._update = self._forward = 0.0
+        self._caller = None
+        self._batch_at = self._forward_from = 0.0
         self._spent_before = self._spent_at_step = 0.0
         self._samples = 0
         self._load_from = self._update_from = 0.0
         self._stepped_at = None
-        self._encode, self._wait = self._taken(lambda s: s.encode), self._taken(lambda s: s.wait)
-        self._bytes = tuple(sum(getattr(e, name) for _, e in self._spent) for name in ("raw", "sent", "wire"))
+        self._before = totals or self._totals()
 
     def tell_traffic(self) -> None:
         """Bytes per peer so far."""
@@ -164,3 +199,17 @@ class Progress:
                 )
         if peers:
             self.sink.emit(Traffic(at=time.time(), step=self.step, peers=peers))
+
+    def tell_layers(self) -> None:
+        """Means by layer so far; several joins are told apart by their number."""
+        backward: dict[str, float] = {}
+        aggregation: dict[str, float] = {}
+        for number, layers in enumerate(self._layers):
+            before = f"{number}." if len(self._layers) > 1 else ""
+            for sums, means in zip((backward, aggregation), layers.means(), strict=True):
+                sums.update({before + layer: value for layer, value in means.items()})
+        samples = max((layers.samples for layers in self._layers), default=0)
+        if samples:
+            self.sink.emit(
+                Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
+            )

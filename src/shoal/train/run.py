@@ -5,7 +5,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,7 @@ from shoal.cluster.launch.context import Context, find
 from shoal.core import record
 from shoal.core.errors import UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
+from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
 from shoal.core.seeds import mix, seed_all
 from shoal.data.loader import Loader
@@ -41,7 +42,8 @@ def start() -> "Run":
     global _current
     if _current is None:
         context = find()
-        _current = Run(context, load(context.plan) if context.plan else Plan())
+        make: Callable[[Context, Plan], Run] = context.make or Run
+        _current = make(context, load(context.plan) if context.plan else Plan())
     return _current
 
 
@@ -63,6 +65,8 @@ class Run:
         self._replay = context.replay
         self._together = Together(group, self._progress)
         self._closed = False
+        self._goal: Goal | None = goal_from_environment()
+        self._reported: dict[str, float] = {}
         seed_all(context.seed)
         self._announce(warnings if group.rank == 0 else [])
         atexit.register(self.close)
@@ -146,11 +150,17 @@ class Run:
         return Loader(thing, rank=self.rank, size=self.size, seed=self._seed, observer=self._together)
 
     def epochs(self, number: int) -> Iterator[int]:
-        """The epochs of training: 0, 1, … `number` - 1."""
+        """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks."""
         for epoch in range(number):
             self._progress.epoch = epoch
             yield epoch
             self._progress.pause()
+            if self._goal is not None and self._reached(self._goal):
+                return
+
+    def _reached(self, goal: Goal) -> bool:
+        """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
+        return self._group.gather(b"y" if goal.met(self._reported) else b"")[0] == b"y"
 
     def weight(self, samples: int) -> None:
         """Say how many samples this worker's next backward pass stands for, where no joined loader knows.
@@ -179,7 +189,7 @@ class Run:
     def report(self, **metrics: float | Tensor) -> None:
         """Record results, usually once an epoch; the run's summary holds worker 0's last ones."""
         values = _numbers(metrics)
-        progress = self._progress
+        progress, self._reported = self._progress, values
         self._sink.emit(Reported(at=time.time(), step=progress.step, epoch=progress.epoch, metrics=values))
         self._journal.flush()
 
@@ -194,6 +204,7 @@ class Run:
         error: BaseException | None = getattr(sys, "last_value", None)
         self._progress.pause()
         self._progress.tell_traffic()
+        self._progress.tell_layers()
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self.rank, State.ended)

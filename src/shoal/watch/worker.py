@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shoal.core.events import SECONDS, AnyEvent, Ended, Reported, Started, Step, Traffic, Warned
+from shoal.core.events import SECONDS, AnyEvent, Ended, Layers, Reported, Started, Step, Traffic, Warned
 from shoal.core.record import Phases
 from shoal.watch.record import Record
 
@@ -31,6 +31,12 @@ class Worker(msgspec.Struct, kw_only=True):
     bytes_wire: int = 0
     phases: Phases = Phases()
     """Mean seconds per step."""
+    forward: float = 0.0
+    """Of `forward_backward`: mean seconds until the model returned."""
+    backward_by_layer: dict[str, float] = {}
+    """Layer -> mean seconds of its backward pass."""
+    aggregation_by_layer: dict[str, float] = {}
+    """Layer -> mean seconds from its bucket being full to the mean being back."""
     metrics: dict[str, float] = {}
     """What it reported last."""
     peers: dict[str, tuple[int, int]] = {}
@@ -64,6 +70,7 @@ def tally(rank: int, events: Iterable[AnyEvent]) -> Worker:
         else:
             _add_other(worker, event)
     worker.phases = mean_phases(totals, worker.steps)
+    worker.forward = round(worker.forward / max(1, worker.steps), SECONDS)
     worker.seconds = round(worker.seconds, SECONDS)
     worker.samples_per_second = worker.samples / worker.seconds if worker.seconds else 0.0
     return worker
@@ -78,6 +85,7 @@ def _add_step(worker: Worker, event: Step) -> None:
     worker.steps += 1
     worker.samples += event.samples
     worker.seconds += event.seconds
+    worker.forward += event.forward
     worker.bytes_raw += event.raw
     worker.bytes_sent += event.sent
     worker.bytes_wire += event.wire
@@ -88,6 +96,8 @@ def _add_other(worker: Worker, event: AnyEvent) -> None:
         case Started(host=host, pid=pid, threads=threads, device=device):
             worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
             worker.state = worker.error = ""
+        case Layers(backward=backward, aggregation=aggregation):
+            worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
         case Reported(metrics=metrics):
             worker.metrics = metrics
         case Traffic(peers=peers):

@@ -1,8 +1,10 @@
 """What a worker is told by whoever started it."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from shoal.cluster.group import Group, Solo
 from shoal.cluster.launch import torchrun
@@ -27,6 +29,8 @@ class Context:
     """Below 1: this worker sleeps after computing, so that it is as slow as a host of that speed."""
     replay: bool = False
     """Computing is measured in the first steps and slept through afterwards."""
+    make: Callable[..., Any] | None = None
+    """Makes the run from this context and the plan, where it is not to be Shoal's own."""
 
 
 _inherited: Context | None = None

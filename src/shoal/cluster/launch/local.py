@@ -13,9 +13,10 @@ import os
 import selectors
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -53,6 +54,8 @@ class Job:
     """Threads per worker; None leaves what the user's environment says."""
     lab: Spec | None = None
     """Where the workers are, if not on this host."""
+    make: Callable[..., Any] | None = None
+    """What makes a worker's run, if not Shoal itself."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,7 @@ class LocalLauncher:
                 begun=True,
                 speed=self.place.speed,
                 replay=self.place.replay,
+                make=job.make,
             )
         )
 

@@ -7,6 +7,7 @@ stand_in()    take part in one exchange with nothing: this worker had no sample 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -20,6 +21,8 @@ class Spent:
     """Of the last exchange, per bucket: seconds from its start until it was full."""
     done: list[float] = field(default_factory=list)
     """Of the last exchange, per bucket: seconds from its start until the result was back."""
+    parts: Sequence[Sequence[int]] = ()
+    """Of the last exchange, per bucket: which parameters were in it."""
 
 
 class Pace(ABC):

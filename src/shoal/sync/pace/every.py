@@ -64,6 +64,7 @@ class EveryPace(Pace):
         self._order = [b for b, group in enumerate(self._members) if self._active(group[0], group)]
         self._next = 0
         self.spent.ready.clear()
+        self.spent.parts = [self._members[b] for b in self._order]
 
     def _forget(self) -> None:
         """An exception ended the last pass halfway, on all workers alike: what had started comes to nothing."""

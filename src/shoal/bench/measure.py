@@ -1,0 +1,96 @@
+"""One run in figures, from its record: the warm-up is left out of speed, never out of time to a goal.
+
+Warm-up: the first epoch; of a single epoch its first 10 steps, and never more than half of them.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from shoal.core.events import AnyEvent, Reported, Started, Step
+from shoal.core.goal import Goal
+from shoal.watch.record import Record
+
+WARM_STEPS = 10
+PARTS = ("load", "forward", "backward", "exchange_wait", "encode", "update", "other")
+"""The parts of a step, in the order they are drawn."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """A report of worker 0: when, in seconds of training, and what."""
+
+    seconds: float
+    metrics: dict[str, float]
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What a record says about speed and results."""
+
+    step_seconds: float
+    """Mean over workers and steps after the warm-up."""
+    samples_per_second: float
+    """Of all workers together, after the warm-up."""
+    parts: dict[str, float]
+    """Mean seconds per step after the warm-up; they add up to `step_seconds`."""
+    seconds: float
+    """All of the training, as the slowest worker saw it."""
+    steps: int
+    bytes_sent: int
+    """Of all workers."""
+    cores: int
+    """Threads of all workers together."""
+    curve: list[Point]
+
+
+def measure(record: Record) -> Measured:
+    """Read the record once."""
+    events = [list(record.events(rank)) for rank in record.ranks]
+    steps = [[event for event in own if isinstance(event, Step)] for own in events]
+    kept = [after_warm_up(own) for own in steps]
+    flat = [step for own in kept for step in own]
+    slowest = max((sum(step.seconds for step in own) for own in kept), default=0.0)
+    return Measured(
+        step_seconds=_mean([step.seconds for step in flat]),
+        samples_per_second=sum(step.samples for step in flat) / slowest if slowest else 0.0,
+        parts={part: _mean([part_of(step, part) for step in flat]) for part in PARTS},
+        seconds=max((sum(step.seconds for step in own) for own in steps), default=0.0),
+        steps=max(map(len, steps), default=0),
+        bytes_sent=sum(step.sent for own in steps for step in own),
+        cores=sum(event.threads for own in events for event in own if isinstance(event, Started)),
+        curve=curve(events[0]) if events else [],
+    )
+
+
+def after_warm_up(steps: Sequence[Step]) -> list[Step]:
+    """What counts for speed."""
+    first = [step for step in steps if step.epoch == (steps[0].epoch if steps else 0)]
+    if len(first) < len(steps):
+        return list(steps[len(first) :])
+    return list(steps[min(WARM_STEPS, len(steps) // 2) :])
+
+
+def curve(events: Iterable[AnyEvent]) -> list[Point]:
+    """Worker 0's reports over the training seconds before them."""
+    points, seconds = [], 0.0
+    for event in events:
+        if isinstance(event, Step):
+            seconds += event.seconds
+        elif isinstance(event, Reported):
+            points.append(Point(seconds, event.metrics))
+    return points
+
+
+def seconds_to(goal: Goal, points: Iterable[Point]) -> float | None:
+    """Training seconds to the first report that is good enough; None if there is none."""
+    return next((point.seconds for point in points if goal.met(point.metrics)), None)
+
+
+def part_of(step: Step, part: str) -> float:
+    """A record from before forward and backward were told apart has all of it in backward."""
+    if part == "backward":
+        return step.forward_backward - step.forward
+    return float(getattr(step, part))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,70 @@
+"""The contract of a peer: another tool that trains the models of an unmodified script together.
+
+    peer.open(place)                       once per worker, before the script joins anything
+    peer.attach(models, optimizers, cost)  at `run.join`: models hold worker 0's state already
+    with peer.quiet(): …                   inside `run.accumulate()`: gradients add up
+    peer.close()                           at the end of the script
+
+A peer adapts a tool that trains PyTorch modules (Horovod, hivemind). A tool with models of its own (TensorFlow) cannot
+run the same script; it takes part as a `Contestant` whose command leaves a record in Shoal's format.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from shoal.sync.exchange.base import Exchange
+from shoal.sync.pace.base import Spent
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a peer's worker stands."""
+
+    rank: int
+    size: int
+    dir: Path
+    """The run's folder; what is called `rendezvous-…` in it is removed at the end."""
+    seconds: float
+    """How long a wait for another worker may take."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Where a peer writes down what it spends, so that the run's record has it."""
+
+    spent: Spent
+    exchange: Exchange
+
+    def sent(self, raw: int, sent: int, size: int) -> None:
+        """Count one all-reduce among `size` workers: float32 bytes, and bytes of the payload that stood for them."""
+        self.exchange.raw += raw
+        self.exchange.sent += sent
+        self.exchange.wire += 2 * (size - 1) * sent // size
+
+
+class Peer(ABC):
+    """One worker's side of another tool. Called by the script's main thread."""
+
+    @abstractmethod
+    def open(self, place: Place) -> None: ...
+
+    @abstractmethod
+    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: Cost) -> None: ...
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        yield
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+def trained(models: Sequence[nn.Module]) -> list[Tensor]:
+    """The parameters of `models` that get gradients, each once."""
+    return list({id(p): p for model in models for p in model.parameters() if p.requires_grad}.values())

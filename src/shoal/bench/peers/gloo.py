@@ -1,0 +1,22 @@
+"""The default process group of `torch.distributed` on gloo over loopback: what PyTorch's own tools talk through."""
+
+import os
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore  # torch.distributed has it, unseen by mypy
+
+from shoal.bench.peers.base import Place
+
+
+def open_group(place: Place) -> None:
+    """Meet the other workers through a file in the run's folder."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    store = FileStore(str(place.dir / "rendezvous-peer"), place.size)
+    wait = timedelta(seconds=place.seconds)
+    dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size, timeout=wait)
+
+
+def close_group() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()

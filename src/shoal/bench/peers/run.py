@@ -1,0 +1,72 @@
+"""A run whose models another tool trains together; loaders, seeds, times and the record stay Shoal's own."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from shoal.bench.peers.base import Cost, Peer, Place
+from shoal.cluster.launch.context import Context
+from shoal.core.errors import UsageError
+from shoal.data.loader import Loader
+from shoal.data.source.base import Source, Step
+from shoal.data.turn import Turn
+from shoal.plan.plan import Plan
+from shoal.train.members import Members
+from shoal.train.run import Run
+
+PLAN = "alone, every(1)"
+"""What Shoal itself does in such a run."""
+
+
+class PeerRun(Run):
+    """`join` deals the loader and hands the models to the peer."""
+
+    def __init__(self, context: Context, plan: Plan, peer: Peer) -> None:
+        super().__init__(context, plan)
+        self.peer = peer
+        peer.open(Place(self.rank, self.size, self.dir, context.group.seconds))
+
+    def join(self, *things: Any) -> Any:
+        results = super().join(*things)
+        joined = self._together.joined[-1]
+        _check(joined.members)
+        cost = Cost(joined.pace.spent, joined.exchange)
+        self.peer.attach(joined.members.models, joined.members.optimizers, cost)
+        return results
+
+    def _welcome(self, thing: Any) -> Any:
+        welcomed = super()._welcome(thing)
+        if isinstance(welcomed, Loader):
+            welcomed._source = Even(welcomed._source)
+        return welcomed
+
+    @contextmanager
+    def accumulate(self) -> Iterator[None]:
+        with super().accumulate(), self.peer.quiet():
+            yield
+
+    def close(self) -> None:
+        ended = self._closed
+        super().close()
+        if not ended:
+            self.peer.close()
+
+
+class Even:
+    """A source without the step in which some worker has no sample: the others would wait for it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def steps(self, turn: Turn) -> Iterator[Step]:
+        return (step for step in self._source.steps(turn) if 0 not in step[0])
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+
+def _check(members: Members) -> None:
+    owned = {id(parameter) for model in members.models for parameter in model.parameters()}
+    for name, parameter in zip(members.names, members.parameters, strict=True):
+        if id(parameter) not in owned:
+            raise UsageError(f"parameter {name!r} belongs to no joined model, and peers train models; join its module")

@@ -1,0 +1,45 @@
+"""A benchmark as one value, and the files it leaves: `bench.json`, `bench.md` and the figures."""
+
+from pathlib import Path
+
+import msgspec
+
+from shoal.bench.results import Row
+from shoal.bench.scaling import Scaling, scalings
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was measured, and under what."""
+
+    script: str
+    arguments: list[str]
+    command: list[str]
+    repeats: int
+    seeds: list[int]
+    """Of the repeats, in order."""
+    until: str | None
+    price: float | None
+    """Per core and hour."""
+    versions: dict[str, str]
+    machine: dict[str, str | int]
+    out: str
+    rows: list[Row]
+    scaling: list[Scaling] = []
+    lab: str = ""
+    replayed: bool = False
+    exit: int = 0
+
+
+def with_scaling(report: Report) -> Report:
+    return msgspec.structs.replace(report, scaling=scalings(report.rows))
+
+
+def write_report(report: Report, directory: Path) -> list[Path]:
+    """Write all files; returns them."""
+    from shoal.bench.draw import draw
+    from shoal.bench.markdown import markdown
+
+    figures = draw(report, directory)
+    (directory / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+    (directory / "bench.md").write_text(markdown(report, [figure.name for figure in figures]))
+    return [directory / "bench.json", directory / "bench.md", *figures]

@@ -1,0 +1,90 @@
+"""What a benchmark came to: one row per contestant and number of workers."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from shoal.bench.contestant import Contestant
+from shoal.bench.measure import PARTS
+from shoal.bench.statistics import Spread, ratios, spread
+from shoal.bench.trial import Trial
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One contestant with one number of workers; None where there is nothing to tell."""
+
+    contestant: str
+    peer: bool
+    workers: int
+    step_seconds: Spread | None
+    samples_per_second: Spread | None
+    step_ratio: Spread | None
+    """Step time by the first contestant's with as many workers, repeat by repeat: below 1 is faster."""
+    seconds: Spread | None
+    cpu_seconds: Spread | None
+    goal_seconds: Spread | None
+    """Of the runs that reached the goal."""
+    goal_ratio: Spread | None
+    reached: int
+    cost: Spread | None
+    parts: dict[str, float]
+    """Median seconds per step."""
+    bytes_per_step: float
+    """Payloads of all workers."""
+    trials: list[Trial]
+
+
+def row(contestant: Contestant, workers: int, trials: list[Trial], first: list[Trial]) -> Row:
+    """Sum up `trials`, against those of the `first` contestant."""
+    good = [trial for trial in trials if trial.measured is not None]
+    return Row(
+        contestant=contestant.name,
+        peer=contestant.peer,
+        workers=workers,
+        step_seconds=spread(values_of(trials, step_seconds)),
+        samples_per_second=spread(values_of(trials, samples_per_second)),
+        step_ratio=spread(ratios(by_repeat(trials, step_seconds), by_repeat(first, step_seconds))),
+        seconds=spread([trial.measured.seconds for trial in good if trial.measured]),
+        cpu_seconds=spread([trial.cpu_seconds for trial in good]),
+        goal_seconds=spread(values_of(trials, goal_seconds)),
+        goal_ratio=spread(ratios(by_repeat(trials, goal_seconds), by_repeat(first, goal_seconds))),
+        reached=len(by_repeat(trials, goal_seconds)),
+        cost=spread(values_of(trials, lambda trial: trial.cost)),
+        parts=_parts(good),
+        bytes_per_step=_median([_per_step(trial) for trial in good]),
+        trials=trials,
+    )
+
+
+def step_seconds(trial: Trial) -> float | None:
+    return trial.measured.step_seconds if trial.measured else None
+
+
+def samples_per_second(trial: Trial) -> float | None:
+    return trial.measured.samples_per_second if trial.measured else None
+
+
+def goal_seconds(trial: Trial) -> float | None:
+    return trial.goal_seconds
+
+
+def by_repeat(trials: list[Trial], figure: Callable[[Trial], float | None]) -> dict[int, float]:
+    """Repeat -> figure, where there is one."""
+    return {trial.repeat: value for trial in trials if (value := figure(trial)) is not None}
+
+
+def values_of(trials: list[Trial], figure: Callable[[Trial], float | None]) -> list[float]:
+    return list(by_repeat(trials, figure).values())
+
+
+def _parts(good: list[Trial]) -> dict[str, float]:
+    return {part: _median([trial.measured.parts[part] for trial in good if trial.measured]) for part in PARTS}
+
+
+def _per_step(trial: Trial) -> float:
+    return trial.measured.bytes_sent / max(1, trial.measured.steps) if trial.measured else 0.0
+
+
+def _median(values: list[float]) -> float:
+    found = spread(values)
+    return found.median if found else 0.0

@@ -1,0 +1,63 @@
+"""A benchmark on the terminal: one table that grows while the contestants run."""
+
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from shoal.bench.cells import cells, header
+from shoal.bench.results import Row
+from shoal.bench.scaling import Scaling, verdict
+from shoal.watch.table import add_figures, plain_table
+
+REPORT_ONLY = ("sent/step", "CPU s")
+
+
+def table(rows: list[Row], until: str | None, priced: bool) -> Table:
+    """Without what only a report has room for."""
+    names = header(until, priced)
+    drawn = plain_table()
+    drawn.add_column(names[0], overflow="fold", min_width=12)
+    add_figures(drawn, *(name for name in names[1:] if name not in REPORT_ONLY))
+    for row in rows:
+        found = dict(enumerate(cells(row, until, priced)))
+        drawn.add_row(*(Text(cell) for place, cell in found.items() if names[place] not in REPORT_ONLY))
+    return drawn
+
+
+def ending(rows: list[Row], scaling: list[Scaling], until: str | None, priced: bool) -> Group:
+    """The table and what it means for the number of workers."""
+    parts: list[RenderableType] = [table(rows, until, priced)]
+    parts += [Text(verdict(each)) for each in scaling]
+    return Group(*parts)
+
+
+class Screen:
+    """Shows the table on standard error: redrawn on a terminal, elsewhere one line per run."""
+
+    def __init__(self, total: int, until: str | None, priced: bool, quiet: bool) -> None:
+        self.total, self.until, self.priced, self.done = total, until, priced, 0
+        self.console = Console(stderr=True, highlight=False, quiet=quiet)
+        self._live = Live(console=self.console, transient=True) if self.console.is_terminal and not quiet else None
+
+    def __enter__(self) -> Self:
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def begins(self, rows: list[Row], name: str, workers: int, repeat: int) -> None:
+        self.done += 1
+        now = Text(f"run {self.done} of {self.total}: {name}, {workers} workers, repeat {repeat + 1}", "dim")
+        if self._live:
+            self._live.update(Group(table(rows, self.until, self.priced), now), refresh=True)
+        else:
+            self.console.print(now, soft_wrap=True)
+
+    def failed(self, error: str) -> None:
+        self.console.print(Text(error or "it failed without a word"), soft_wrap=True)

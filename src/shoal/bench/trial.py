@@ -1,0 +1,73 @@
+"""One contestant, once: a process of its own, its record read, its processor time taken."""
+
+import os
+import resource
+import subprocess
+from pathlib import Path
+
+import msgspec
+
+import shoal
+from shoal.bench.contestant import Contestant, Order
+from shoal.bench.measure import Measured, measure, seconds_to
+from shoal.core.goal import UNTIL_VARIABLE, Goal
+from shoal.core.record import run_dir
+from shoal.watch.record import Record
+
+LONGEST_RUN = 24 * 3600.0
+LONGEST_ERROR = 2000
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run; of a failed one only why."""
+
+    repeat: int
+    seed: int
+    run: str
+    exit: int
+    error: str = ""
+    measured: Measured | None = None
+    cpu_seconds: float = 0.0
+    """Processor time of all its processes, start-up included."""
+    goal_seconds: float | None = None
+    """Training seconds to the goal; None if there was none or it was not reached."""
+    cost: float | None = None
+    """Price of its cores, for the time to the goal, or for all of the training without one."""
+
+
+def run_trial(contestant: Contestant, order: Order, repeat: int, goal: Goal | None, price: float | None) -> Trial:
+    before = _children_seconds()
+    done = subprocess.run(
+        contestant.command(order),
+        capture_output=True,
+        text=True,
+        errors="replace",
+        env=environment(goal),
+        timeout=LONGEST_RUN,
+        check=False,
+    )
+    spent = _children_seconds() - before
+    trial = Trial(repeat=repeat, seed=order.seed, run=order.name, exit=done.returncode, cpu_seconds=spent)
+    if done.returncode:
+        return msgspec.structs.replace(trial, error=done.stderr.strip()[-LONGEST_ERROR:])
+    return complete(trial, measure(Record.open(run_dir(order.runs, order.name))), goal, price)
+
+
+def complete(trial: Trial, measured: Measured, goal: Goal | None, price: float | None) -> Trial:
+    """The trial with what its record says."""
+    reached = seconds_to(goal, measured.curve) if goal else None
+    paid = reached if goal else measured.seconds
+    cost = None if price is None or paid is None else price * measured.cores * paid / 3600
+    return msgspec.structs.replace(trial, measured=measured, goal_seconds=reached, cost=cost)
+
+
+def environment(goal: Goal | None) -> dict[str, str]:
+    """This process's own, with this very Shoal first, and the goal that ends the training."""
+    env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else ""}
+    here = str(Path(next(iter(shoal.__path__))).parent)
+    return env | {"PYTHONPATH": os.pathsep.join(filter(None, (here, env.get("PYTHONPATH"))))}
+
+
+def _children_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

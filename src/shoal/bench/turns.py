@@ -1,0 +1,17 @@
+"""Who runs when: contestants take turns, so that what else the machine does hits them alike."""
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def turns(contestants: Sequence[T], repeats: int) -> Iterator[tuple[int, T]]:
+    """(repeat, contestant): all in turn, then all in reversed turn, and so on.
+
+    >>> list(turns("ab", 2))
+    [(0, 'a'), (0, 'b'), (1, 'b'), (1, 'a')]
+    """
+    for repeat in range(repeats):
+        for contestant in contestants[:: -1 if repeat % 2 else 1]:
+            yield repeat, contestant

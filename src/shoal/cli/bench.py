@@ -1,0 +1,116 @@
+"""`shoal bench`: plans and peers on the same script, in turns, with a report.
+
+Exit codes: 0 done · 1 some run failed · 2 the command was wrong · 130 interrupted.
+"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.bench.session import Setting
+
+FEW_SEEDS = 3
+"""Below this many seeds, a time to accuracy says more of luck than of a plan."""
+
+
+def bench(
+    script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="-- ARGS", help="Passed to the script.")] = None,
+    plans: Annotated[
+        list[str] | None, typer.Option(help="Plans, separated by ';' (or ',' between whole plans); may be repeated.")
+    ] = None,
+    peers: Annotated[str, typer.Option(help="Of ddp, ddp-fp16, ddp-powersgd, ddp-localsgd.")] = "",
+    workers: Annotated[str, typer.Option("--workers", "-w", help="One number, or several for scaling: 1,2,4.")] = "2",
+    repeats: Annotated[int, typer.Option(min=1, help="Runs of each contestant.")] = 5,
+    until: Annotated[str | None, typer.Option(help="Train to a goal, and time it: 'accuracy>=0.97'.")] = None,
+    seeds: Annotated[
+        bool | None, typer.Option("--seeds/--one-seed", help="Another seed in every repeat; as default with --until.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first repeat.")] = 0,
+    price: Annotated[float | None, typer.Option(min=0.0, help="Per core and hour: adds the modelled cost.")] = None,
+    lab: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
+    ] = None,
+    out: Annotated[str | None, typer.Option(help="A new folder for records and report; made up if left out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Last line of output: the report as JSON.")] = False,
+) -> None:
+    """Measure plans, and PyTorch's own tools, against each other on SCRIPT."""
+    from shoal.cli.errors import usage_errors
+    from shoal.cli.run import interruptible
+
+    with usage_errors(), interruptible():
+        setting = prepare(script, arguments or [], plans, peers, workers, repeats, until, seeds, seed, price, lab, out)
+        raise typer.Exit(measure(setting, json))
+
+
+def prepare(
+    script: str,
+    arguments: list[str],
+    plans: list[str] | None,
+    peers: str,
+    workers: str,
+    repeats: int,
+    until: str | None,
+    seeds: bool | None,
+    seed: int,
+    price: float | None,
+    lab: str | None,
+    out: str | None,
+) -> "Setting":
+    """Check everything that can be wrong before hours are spent, and make the folder."""
+    from pathlib import Path
+
+    from shoal.bench.contestant import contestants
+    from shoal.bench.draw import check_available
+    from shoal.bench.session import Setting, open_folder, worker_counts
+    from shoal.cli.run import check_lab
+    from shoal.core.errors import UsageError
+    from shoal.core.goal import Goal
+    from shoal.core.ids import new_id
+
+    if not Path(script).is_file():
+        raise UsageError(f"no script {script!r} here; give the path of a Python file")
+    counts = worker_counts(workers)
+    hosts = check_lab(lab, max(counts)) if lab is not None else None
+    goal = Goal.parse(until) if until is not None else None
+    given = plans if plans is not None or peers else ["allreduce"]
+    setting = Setting(
+        script=script,
+        arguments=tuple(arguments),
+        contestants=tuple(contestants(given or [], peers, list(counts))),
+        workers=counts,
+        repeats=repeats,
+        until=goal,
+        seed=seed,
+        other_seeds=goal is not None if seeds is None else seeds,
+        price=price,
+        lab=lab or "",
+        replayed=hosts is not None and hosts.compute == "replay",
+        out=Path(out or new_id("bench")).absolute(),
+    )
+    check_available()
+    if goal and repeats < FEW_SEEDS:
+        typer.echo(f"shoal: note: {repeats} repeats say little of time to {goal}; use {FEW_SEEDS} or more", err=True)
+    open_folder(setting.out)
+    return setting
+
+
+def measure(setting: "Setting", json: bool) -> int:
+    """Run everything, write the report, show it; returns the exit code."""
+    import msgspec
+
+    from shoal.bench.report import write_report
+    from shoal.bench.session import Session
+    from shoal.bench.table import ending
+    from shoal.cli.run import shown
+    from shoal.watch.console import open_console
+
+    report = Session(setting).run()
+    write_report(report, setting.out)
+    if json:
+        typer.echo(msgspec.json.encode(report).decode())
+    else:
+        open_console().print(ending(report.rows, report.scaling, report.until, report.price is not None))
+    typer.echo(f"shoal: the report is in {shown(setting.out)} (bench.md, bench.json, figures, runs)", err=True)
+    return report.exit

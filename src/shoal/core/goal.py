@@ -1,0 +1,43 @@
+"""A result to be reached: `accuracy>=0.97`, `loss<0.1`."""
+
+import operator
+import os
+import re
+
+import msgspec
+
+from shoal.core.errors import UsageError
+
+UNTIL_VARIABLE = "SHOAL_UNTIL"
+_COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_SHAPE = re.compile(r"\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """A metric, a comparison and a number."""
+
+    metric: str
+    comparison: str
+    value: float
+
+    @classmethod
+    def parse(cls, text: str, what: str = "--until") -> "Goal":
+        found = _SHAPE.fullmatch(text)
+        if found is None:
+            raise UsageError(
+                f"{what} {text!r} is not a goal; write a metric, >=, <=, > or <, and a number: accuracy>=0.97"
+            )
+        return cls(found[1], found[2], float(found[3]))
+
+    def met(self, metrics: dict[str, float]) -> bool:
+        """Whether `metrics` reach it; a metric that is missing, or not a number, does not."""
+        return self.metric in metrics and bool(_COMPARISONS[self.comparison](metrics[self.metric], self.value))
+
+    def __str__(self) -> str:
+        return f"{self.metric}{self.comparison}{self.value:g}"
+
+
+def goal_from_environment() -> Goal | None:
+    """What $SHOAL_UNTIL asks for, if it is set."""
+    text = os.environ.get(UNTIL_VARIABLE, "")
+    return Goal.parse(text, UNTIL_VARIABLE) if text else None

@@ -47,6 +47,7 @@ def house() -> None:
     """The layers, top to bottom."""
     rows = [
         (["cli", "testing"], "one file per command · conformance cases"),
+        (["bench"], "plans, peers and models, measured"),
         (["watch"], "reads the record"),
         (["train"], "what the script touches"),
         (["plan"], "the choice, as a value"),

@@ -9,7 +9,7 @@ import torch
 from loops import data, loader, loss_of, sgd, train
 from models import make
 
-from shoal.cluster.board import Board
+from shoal.cluster.group import Solo
 from shoal.core.events import AnyEvent, Ended, Logged, Reported, Started, Step, Traffic
 from shoal.core.record import worker_file
 from shoal.sync.pace.base import Spent
@@ -136,7 +136,7 @@ def test_phases_of_a_step_by_a_clock_of_our_own(monkeypatch: pytest.MonkeyPatch)
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
     sink, spent = Kept(), Spent()
-    progress = Progress(sink, Board.private(), 0)
+    progress = Progress(sink, Solo())
     progress.has_loader = True
     progress.watch(spent, SimpleNamespace(raw=0, sent=0, wire=0, peers=()))  # type: ignore[arg-type]
 

@@ -1,0 +1,90 @@
+"""`shoal probe`: measure the machines and the network, and write `cluster.toml`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.cluster.probe import Cluster
+
+
+def probe(
+    lab: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Measure the hosts of a lab instead of real machines.")
+    ] = None,
+    out: Annotated[str, typer.Option(help="The file to write.")] = "cluster.toml",
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Measure round trip and rate between every two workers, and how fast each computes.
+
+    Of real machines: start it on all of them with torchrun, `torchrun … -m shoal probe`.
+    """
+    from shoal.cli.errors import usage_errors
+    from shoal.cli.run import interruptible
+
+    with usage_errors(), interruptible():
+        cluster = of_lab(lab) if lab is not None else of_machines()
+        if cluster is not None:
+            tell(cluster, Path(out), json)
+
+
+def of_lab(spec: str) -> "Cluster":
+    """One measuring process on every host of the lab."""
+    import tempfile
+    from contextlib import ExitStack
+
+    import msgspec
+
+    from shoal.cli.run import check_lab
+    from shoal.cluster.lab.inside import inside
+    from shoal.cluster.lab.lab import Lab
+    from shoal.cluster.probe import Cluster, measure_on_host
+
+    wanted = check_lab(spec, None)
+    seconds = 30.0 + 5.0 * wanted.size**2
+    with tempfile.TemporaryDirectory() as folder, Lab(wanted) as lab, ExitStack() as hosts:
+        store = str(Path(folder, "store"))
+        children = [
+            hosts.enter_context(inside(lab, host.rank, measure_on_host, store, host.rank, wanted.size, host.address))
+            for host in lab.hosts
+        ]
+        return msgspec.convert(children[0].hear(seconds), Cluster)
+
+
+def of_machines() -> "Cluster | None":
+    """This worker of torchrun's, or this machine alone; None on all but worker 0."""
+    from shoal.cluster.group import Solo
+    from shoal.cluster.launch import torchrun
+    from shoal.cluster.probe import own_address, probe
+
+    group = torchrun.join_group() if torchrun.present() else Solo()
+    cluster = probe(group, own_address())
+    group.close()
+    return cluster if group.rank == 0 else None
+
+
+def tell(cluster: "Cluster", out: Path, json: bool) -> None:
+    """Write the file, and show what is in it."""
+    import msgspec
+
+    from shoal.cluster.probe import as_toml
+    from shoal.core.errors import UsageError
+    from shoal.watch.console import open_console
+    from shoal.watch.table import plain_table
+
+    try:
+        out.write_text(as_toml(cluster))
+    except OSError as error:
+        raise UsageError(f"cannot write {str(out)!r}: {error.strerror}; choose another file with --out") from None
+    if json:
+        typer.echo(msgspec.json.encode(cluster).decode())
+        return
+    speeds = plain_table("worker", "host", "address", "threads", "GFLOP/s")
+    for worker in cluster.workers:
+        speeds.add_row(str(worker.rank), worker.host, worker.address, str(worker.threads), f"{worker.gflops:.1f}")
+    links = plain_table("from", "to", "round trip ms", "Mbit/s")
+    for link in cluster.links:
+        links.add_row(str(link.sender), str(link.receiver), f"{link.rtt_ms:.2f}", f"{link.rate_mbit:.1f}")
+    open_console().print(speeds, links)
+    typer.echo(f"shoal: written to {out}", err=True)

@@ -11,7 +11,7 @@ def header(until: str | None, priced: bool) -> list[str]:
 
 
 def brief_header(until: str | None, priced: bool) -> list[str]:
-    columns = ["contestant", "workers", "runs", "step ms", "samples/s", "ratio"]
+    columns = ["contestant", "×", "runs", "step ms", "samples/s", "ratio"]
     return columns + (["s to goal", "ratio"] if until else []) + (["cost"] if priced else [])
 
 

@@ -1,4 +1,4 @@
-"""The columns of a benchmark's table, as text: the same on the terminal and in Markdown."""
+"""The columns of a benchmark's table, as text: all of them for a report, those that 80 letters hold for a terminal."""
 
 from shoal.bench.results import Row
 from shoal.bench.statistics import Spread
@@ -8,6 +8,19 @@ from shoal.watch import figures
 def header(until: str | None, priced: bool) -> list[str]:
     columns = ["contestant", "workers", "runs", "step ms", "samples/s", "step ratio", "sent/step", "CPU s"]
     return columns + ([f"s to {until}", "ratio"] if until else []) + (["cost"] if priced else [])
+
+
+def brief_header(until: str | None, priced: bool) -> list[str]:
+    columns = ["contestant", "×", "runs", "step ms", "samples/s", "ratio"]
+    return columns + (["s to goal", "ratio"] if until else []) + (["cost"] if priced else [])
+
+
+def brief(row: Row, until: str | None, priced: bool) -> list[str]:
+    """Quartiles of the step alone."""
+    name, workers, runs, step, speed = cells(row, until, priced)[:5]
+    goal = [middle(row.goal_seconds), middle(row.goal_ratio)] if until else []
+    cost = [middle(row.cost, digits=5)] if priced else []
+    return [name, workers, runs.replace(" failed", "!"), step, speed, middle(row.step_ratio), *goal, *cost]
 
 
 def cells(row: Row, until: str | None, priced: bool) -> list[str]:
@@ -29,9 +42,13 @@ def cells(row: Row, until: str | None, priced: bool) -> list[str]:
     return found + ([between(row.cost, digits=5)] if priced else [])
 
 
+def middle(spread: Spread | None, digits: int = 2) -> str:
+    return "-" if spread is None else f"{spread.median:.{digits}f}"
+
+
 def between(spread: Spread | None, unit: float = 1.0, digits: int = 2) -> str:
     """`1.02 (1.00–1.05)`: the median and its quartiles."""
     if spread is None:
         return "-"
-    middle, low, high = (f"{value * unit:.{digits}f}" for value in (spread.median, spread.low, spread.high))
-    return middle if spread.number == 1 else f"{middle} ({low}–{high})"
+    median, low, high = (f"{value * unit:.{digits}f}" for value in (spread.median, spread.low, spread.high))
+    return median if spread.number == 1 else f"{median} ({low}–{high})"

@@ -7,23 +7,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from shoal.bench.cells import cells, header
+from shoal.bench.cells import brief, brief_header
 from shoal.bench.results import Row
 from shoal.bench.scaling import Scaling, verdict
 from shoal.watch.table import add_figures, plain_table
 
-REPORT_ONLY = ("sent/step", "CPU s")
-
 
 def table(rows: list[Row], until: str | None, priced: bool) -> Table:
-    """Without what only a report has room for."""
-    names = header(until, priced)
+    name, *others = brief_header(until, priced)
     drawn = plain_table()
-    drawn.add_column(names[0], overflow="fold", min_width=12)
-    add_figures(drawn, *(name for name in names[1:] if name not in REPORT_ONLY))
+    drawn.add_column(name, overflow="fold", min_width=10)
+    add_figures(drawn, *others)
     for row in rows:
-        found = dict(enumerate(cells(row, until, priced)))
-        drawn.add_row(*(Text(cell) for place, cell in found.items() if names[place] not in REPORT_ONLY))
+        drawn.add_row(*map(Text, brief(row, until, priced)))
     return drawn
 
 

@@ -28,8 +28,17 @@ WAITS = {
 """Without an argument, each of them may wait for ever."""
 
 REVIEWED = {
+    ("cli/lab.py", "wait"): "the user's own shell or command, which ends when the user says",
+    ("cluster/lab/probes.py", "accept"): "its children are killed when the measuring parent's deadline is over",
+    ("cluster/probe.py", "accept"): "the listener has a timeout",
     ("cluster/spread.py", "wait"): "work of a gloo group, which has a timeout since it was made",
     ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
+}
+
+
+BOUND = {
+    "cluster/lab/probes.py": "inside a namespace that has no way out",
+    "cluster/probe.py": "to one address, for one connection, which must know a token",
 }
 
 
@@ -75,6 +84,8 @@ def test_sockets_are_bound_to_this_host_only() -> None:
             assert node.value not in ("0.0.0.0", "::", "tcp://*"), f"{relative(path)}:{node.lineno}"
         for node in nodes(path, ast.Call):
             if isinstance(node.func, ast.Attribute) and node.func.attr in ("bind", "create_server"):
+                if relative(path) in BOUND:
+                    continue
                 assert any(host in ast.unparse(node) for host in ("127.0.0.1", "localhost", "::1")), relative(path)
 
 

@@ -196,7 +196,7 @@ class Lab:
         if reaper:
             reaper.close()
         for process in self._processes:
-            process.wait()
+            process.wait(10.0)  # it has been killed
         self._processes.clear()
 
     # Making it

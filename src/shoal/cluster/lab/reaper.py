@@ -42,6 +42,10 @@ SCRIPT = """
 """
 
 
+REMOVAL_SECONDS = 120.0
+"""Far more than the removal of 250 hosts takes."""
+
+
 class Reaper:
     """Is told of everything before it is made."""
 
@@ -69,7 +73,7 @@ class Reaper:
             self._tell("\n")
         finally:
             self._hang_up()
-            self._process.wait()
+            self._process.wait(REMOVAL_SECONDS)
 
     def abandon(self) -> None:
         """In a forked child: close the pipe; the process is the parent's to wait for."""

@@ -70,7 +70,7 @@ class Switch:
 
     def close(self) -> None:
         self._process.terminate()
-        self._process.communicate()
+        self._process.communicate(timeout=10.0)
 
     def abandon(self) -> None:
         """In a forked child: close the pipes; the process is the parent's to wait for."""
@@ -96,4 +96,4 @@ class Switch:
 
     def _last_words(self) -> str:
         self._process.terminate()
-        return self._process.communicate()[1].decode().strip() or "it gave no reason"
+        return self._process.communicate(timeout=10.0)[1].decode().strip() or "it gave no reason"

@@ -7,22 +7,25 @@ hits them alike; figures are medians of the ratios of one round. Speed belongs h
 """
 
 import argparse
+import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from models import MODELS
 from report import Table, machine_line, write_report
 from torch import nn
 
+from shoal.cluster.shared import SharedGroup
 from shoal.testing import World, run_world
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-CONTESTANTS = ("floor", "ddp", "shoal")
+CONTESTANTS = ("floor", "barrier", "ddp", "shoal")
 WARM = 5
 
 
@@ -34,18 +37,34 @@ def stepper(contestant: str, model_name: str, world: World) -> Callable[[int], f
     if contestant == "ddp":
         model = nn.parallel.DistributedDataParallel(model)
     else:
-        run = world.start("alone, every(1)" if contestant == "floor" else "", name=f"{model_name}-{contestant}")
+        run = world.start("" if contestant == "shoal" else "alone, every(1)", name=f"{model_name}-{contestant}")
         model, optimizer = run.join(model, optimizer)
+
+    meet = barrier(world.group) if contestant == "barrier" else lambda: None
 
     def steps(number: int) -> float:
         began = time.perf_counter()
         for _ in range(number):
             loss(model).backward()
+            meet()
             optimizer.step()
             optimizer.zero_grad()
         return (time.perf_counter() - began) / number
 
     return steps
+
+
+def barrier(group: SharedGroup) -> Callable[[], None]:
+    """Waiting for each other and nothing else: what synchrony itself costs."""
+    flags = np.frombuffer(group.region(8 * group.size), np.int64)[: group.size]
+    turns = itertools.count(1)
+
+    def meet() -> None:
+        turn = next(turns)
+        group.patience.publish(flags, turn)
+        group.patience.until(flags, turn)
+
+    return meet
 
 
 def measure(world: World, model: str, threads: int, rounds: int, seconds: float) -> dict[str, torch.Tensor]:
@@ -75,7 +94,7 @@ def compare(model: str, workers: int, rounds: int, seconds: float, table: Table)
     threads = max(1, len(os.sched_getaffinity(0)) // workers)
     results = run_world(workers, lambda world: measure(world, model, threads, rounds, seconds), seconds=1800)
     times = torch.stack([result["times"] for result in results]).mean(0)
-    floor, ddp, shoal = times[:, 0], times[:, 1], times[:, 2]
+    floor, meeting, ddp, shoal = times.unbind(1)
     table.add(
         model,
         workers,
@@ -85,6 +104,7 @@ def compare(model: str, workers: int, rounds: int, seconds: float, table: Table)
         spread((shoal / floor).tolist()),
         spread((shoal / ddp).tolist()),
         spread((ddp / floor).tolist()),
+        spread((meeting / floor).tolist()),
     )
 
 
@@ -97,7 +117,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "reports")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table("model", "workers", "floor ms", "DDP ms", "Shoal ms", "Shoal / floor", "Shoal / DDP", "DDP / floor")
+    table = Table(
+        "model",
+        "workers",
+        "floor ms",
+        "DDP ms",
+        "Shoal ms",
+        "Shoal / floor",
+        "Shoal / DDP",
+        "DDP / floor",
+        "barrier / floor",
+    )
     for model in args.models.split(","):
         for workers in map(int, args.workers.split(",")):
             compare(model, workers, args.rounds, args.seconds, table)
@@ -107,6 +137,7 @@ def main() -> None:
         "Step time against DDP and the floor",
         [
             "Median step time; ratios are medians over rounds (quartiles in parentheses), contestants interleaved.",
+            "Barrier: the floor with an empty barrier at the end of each backward pass: what synchrony itself costs.",
             "Floor: the same step with no communication at all. DDP: gloo on loopback, default buckets, same threads.",
             machine_line(),
         ],

@@ -6,6 +6,7 @@ The two take turns. Each script prints the clock when worker 0 has made its firs
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -45,7 +46,8 @@ dist.destroy_process_group()
 def first_step(command: list[str]) -> float:
     """Seconds from starting `command` to the moment it says it has made a step."""
     began = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     line = next(line for line in done.stdout.splitlines() if "first step" in line)
     return float(line.split()[-1]) - began
 
@@ -61,7 +63,15 @@ def main() -> None:
         ours.write_text(SHOAL)
         theirs.write_text(DDP)
         shoal = [sys.executable, "-m", "shoal", "run", "--workers", str(args.workers), "--runs", folder, str(ours)]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(args.workers), str(theirs)]
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            str(args.workers),
+            str(theirs),
+        ]
         pairs = [(first_step(shoal), first_step(torchrun)) for _ in range(args.repeats)]
     table = Table("workers", "shoal s", "torchrun s", "repeats", "", "shoal / torchrun")
     ratios = [a / b for a, b in pairs]

@@ -69,7 +69,7 @@ def house() -> None:
 
 
 def exchange() -> None:
-    """Two workers, one bucket: fill, sum own slice of all, write it back to all."""
+    """More than two workers share the adding of a bucket; drawn with two: fill, sum own slice of all, write it back."""
     canvas = Canvas(800, 250)
     for worker in range(2):
         y = 50 + 100 * worker

@@ -52,6 +52,7 @@ class ExchangeCase(ABC):
     def check_mean(self, size: int, dtype: torch.dtype, tolerance: float) -> None:
         def body(world: World) -> Result:
             exchange, buckets = self.open(world, dtype)
+            exchange.prepare()
             fill(buckets, tensors(world.group.rank, 7, dtype), exchange.weight)
             for number in range(len(buckets)):
                 exchange.start(number)
@@ -85,6 +86,7 @@ class ExchangeCase(ABC):
             size, rank = world.group.size, world.group.rank
             worst = torch.zeros(())
             for number in range(ROUNDS):
+                exchange.prepare()
                 fill(buckets, tensors(rank, number, torch.float32), exchange.weight)
                 for index in range(len(buckets)):
                     exchange.start(index)
@@ -105,6 +107,7 @@ class ExchangeCase(ABC):
         def body(world: World) -> Result:
             exchange, buckets = self.open(world)
             absent = {4, 0} if world.group.rank == 0 else {4}
+            exchange.prepare()
             fill(buckets, tensors(world.group.rank, 3, torch.float32), exchange.weight, absent)
             for index in range(len(buckets)):
                 exchange.start(index)
@@ -132,6 +135,7 @@ class ExchangeCase(ABC):
     def test_counts_what_it_offers(self) -> None:
         def body(world: World) -> Result:
             exchange, buckets = self.open(world, torch.float64)
+            exchange.prepare()
             fill(buckets, tensors(world.group.rank, 0, torch.float64), exchange.weight)
             for index in range(len(buckets)):
                 exchange.start(index)
@@ -151,6 +155,7 @@ class ExchangeCase(ABC):
             exchange, buckets = self.open(world)
             if world.group.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
+            exchange.prepare()
             fill(buckets, tensors(0, 0, torch.float32), exchange.weight)
             for index in range(len(buckets)):
                 exchange.start(index)

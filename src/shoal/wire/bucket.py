@@ -71,40 +71,42 @@ def _plan(tensors: Sequence[Tensor], group: list[int]) -> BucketPlan:
 
 
 class Bucket:
-    """A bucket's memory and what is in it during one exchange."""
+    """A bucket's memory and what is in it during one exchange. What leaves and what comes back may lie apart."""
 
-    def __init__(self, plan: BucketPlan, flat: Tensor) -> None:
+    def __init__(self, plan: BucketPlan, flat: Tensor, result: Tensor | None = None) -> None:
         self.plan = plan
         self.flat = flat
-        self.views = [flat[s.offset : s.offset + s.shape.numel()].view(s.shape) for s in plan.slots]
-        self.marks = flat[plan.payload :]
+        self._apart = result is not None
+        result = flat if result is None else result
+        self._leaving, self.views = _views(plan, flat), _views(plan, result)
+        self._leaving_marks, self.marks = flat[plan.payload :], result[plan.payload :]
         self.filled = [False] * len(plan.slots)
         self.missing = len(plan.slots)
         self.raw = plan.payload * 4
         self._blank = [False] * len(plan.slots)
 
     def put(self, slot: int, gradient: Tensor, scale: float) -> Tensor:
-        """Write `gradient * scale` into its place; returns that place, which may become the gradient."""
-        view = self.views[slot]
+        """Write `gradient * scale` into its place; returns where the result will be, which may become the gradient."""
+        place = self._leaving[slot]
         if scale != 1.0:
-            torch.mul(gradient, scale, out=view)
-        elif gradient is not view:
-            view.copy_(gradient)
+            torch.mul(gradient, scale, out=place)
+        elif gradient is not place:
+            place.copy_(gradient)
         if not self.filled[slot]:
             self.filled[slot] = True
             self.missing -= 1
         self._blank[slot] = False
-        return view
+        return self.views[slot]
 
     def seal(self, scale: float) -> None:
         """Complete the bucket before it leaves: blanks for what is missing, and the marks."""
         if self.missing == 0:
-            self.marks.fill_(scale)
+            self._leaving_marks.fill_(scale)
             return
         for slot, filled in enumerate(self.filled):
-            self.marks[slot] = scale if filled else 0.0
+            self._leaving_marks[slot] = scale if filled else 0.0
             if not filled and not self._blank[slot]:
-                self.views[slot].zero_()
+                self._leaving[slot].zero_()
                 self._blank[slot] = True
 
     def had(self, slot: int) -> float:
@@ -114,7 +116,11 @@ class Bucket:
     def reset(self) -> None:
         """Ready for the next exchange; the memory keeps the result."""
         for slot, filled in enumerate(self.filled):
-            if not filled:
+            if not filled and not self._apart:  # the result has taken the blank's place
                 self._blank[slot] = self._blank[slot] and float(self.marks[slot]) == 0.0
             self.filled[slot] = False
         self.missing = len(self.filled)
+
+
+def _views(plan: BucketPlan, flat: Tensor) -> list[Tensor]:
+    return [flat[s.offset : s.offset + s.shape.numel()].view(s.shape) for s in plan.slots]

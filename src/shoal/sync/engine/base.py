@@ -1,12 +1,14 @@
 """The contract of an engine: it owns the memory of buckets and replaces their content by the sum over all workers.
 
-    tensors = engine.open(spaces)      once, on every worker with the same spaces
-    … fill tensors[i] …
+    pairs = engine.open(spaces)        once, on every worker with the same spaces; (what leaves, what comes back)
+    engine.prepare()                   before the first of them is written again
+    … fill what leaves of pair i …
     engine.start(i)                    it is full here; never blocks; on every worker in the same order
     engine.progress()                  do what can be done without waiting
-    engine.finish(i)                   tensors[i] holds the sum; waits, with a deadline and a named suspect
+    engine.finish(i)                   what comes back is the sum; waits, with a deadline and a named suspect
 
-Between `finish` and the next `start` the memory belongs to the caller alone. All workers get the same bits.
+Both may be the same tensor. Between `finish` and the next `prepare` what came back belongs to the caller alone. All
+workers get the same bits.
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +23,10 @@ class Engine(ABC):
     """Sums buckets over a group. Used by the thread that runs the backward pass, and by no other."""
 
     @abstractmethod
-    def open(self, spaces: Sequence[Space]) -> list[Tensor]: ...
+    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]: ...
+
+    def prepare(self) -> None:  # noqa: B027  (nothing to do is right for most)
+        """Wait until nobody reads what left last time; most engines have nothing to wait for."""
 
     @abstractmethod
     def start(self, index: int) -> None: ...

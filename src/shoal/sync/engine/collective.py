@@ -23,9 +23,9 @@ class CollectiveEngine(Engine):
         self._tensors: list[Tensor] = []
         self._works: dict[int, dist.Work] = {}
 
-    def open(self, spaces: Sequence[Space]) -> list[Tensor]:
+    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         self._tensors = [torch.zeros(s.numel, dtype=s.dtype, device=s.device) for s in spaces]
-        return self._tensors
+        return [(tensor, tensor) for tensor in self._tensors]
 
     def start(self, index: int) -> None:
         self._works[index] = self.process_group.allreduce([self._tensors[index]])

@@ -1,13 +1,18 @@
 """Sums buckets through one host's shared memory: no sockets, no copy that is not needed.
 
-Every worker's bucket lies in shared memory. When all workers have filled it, worker r adds up slice r of all of them
-and writes the sum back into every one (reduce-scatter and all-gather in one pass, while the slice is in the cache):
+Every worker's bucket lies in shared memory. What happens when all have filled it depends on how many they are:
+
+two workers, or a small bucket: each adds up all of it for itself, into memory of its own. Nobody waits a second time,
+and the sum lies in the cache of the core that needs it; the price is that the adding is done twice.
+
+more workers: worker r adds up slice r of all buckets and writes the sum back into every one (reduce-scatter and
+all-gather in one pass, while the slice is in the cache), and all wait for all slices.
 
     worker 0:  | sum of slice 0 -> all |                        |
     worker 1:  |                       | sum of slice 1 -> all  |
 
     full[b][r] = n      worker r's bucket b is full for the n-th time
-    summed[b][r] = n    slice r of bucket b is done everywhere
+    summed[b][r] = n    worker r has added up its part of bucket b: it reads no more of it
 
 The work is done by the training thread itself, between layers of its backward pass: on a host whose cores all
 compute, a helper thread would only take turns with it.
@@ -26,6 +31,8 @@ from shoal.wire.bucket import Space
 
 CHUNK = 1 << 15
 """Elements summed at a time: the pieces of a few workers fit the second cache, and the calls do not cost more."""
+SMALL = 256 << 10
+"""Bytes of a bucket that every worker adds up for itself, however many they are."""
 LINE = 64
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -39,7 +46,7 @@ class MemoryEngine(Engine):
         self._turn = 0
         self._queue: list[int] = []
 
-    def open(self, spaces: Sequence[Space]) -> list[Tensor]:
+    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         size, rank = self.group.size, self.group.rank
         flags_bytes = 2 * len(spaces) * _lines(8 * size)
         starts, end = [], flags_bytes
@@ -50,15 +57,24 @@ class MemoryEngine(Engine):
         flags = np.frombuffer(memory, np.int64, flags_bytes // 8).reshape(2, len(spaces), -1)[:, :, :size]
         self._full, self._summed = list(flags[0]), list(flags[1])
         self._number = [0] * len(spaces)
-        self._chunks: list[list[list[Tensor]]] = []
-        mine = []
+        self._parts: list[list[tuple[list[Tensor], Tensor | None]]] = []
+        self._own: list[bool] = []
+        pairs = []
         for space, start in zip(spaces, starts, strict=True):
             copies = [
                 _tensor(memory, start + r * _lines(space.numel * space.dtype.itemsize), space) for r in range(size)
             ]
-            self._chunks.append(_slice(copies, rank))
-            mine.append(copies[rank])
-        return mine
+            own = size == 2 or space.numel * space.dtype.itemsize <= SMALL
+            result = torch.zeros_like(copies[rank]) if own else None
+            self._own.append(own)
+            self._parts.append(_whole(copies, result) if result is not None else _slice(copies, rank))
+            pairs.append((copies[rank], copies[rank] if result is None else result))
+        return pairs
+
+    def prepare(self) -> None:
+        for index, own in enumerate(self._own):
+            if own:
+                self.group.patience.until(self._summed[index], self._number[index])
 
     def start(self, index: int) -> None:
         self._number[index] += 1
@@ -75,18 +91,21 @@ class MemoryEngine(Engine):
             head = self._queue[0]
             self.group.patience.until(self._full[head], self._number[head])
             self._sum(self._queue.pop(0))
-        self.group.patience.until(self._summed[index], self._number[index])
+        if not self._own[index]:
+            self.group.patience.until(self._summed[index], self._number[index])
 
     def _sum(self, index: int) -> None:
-        for pieces in self._chunks[index]:
-            first, *others = pieces
-            if first.dtype in _HALF:
-                first.copy_(torch.stack(pieces).float().sum(0))
+        for pieces, result in self._parts[index]:
+            total = pieces[0] if result is None else result
+            if total.dtype in _HALF:
+                total.copy_(torch.stack(pieces).float().sum(0))
             else:
-                for other in others:
-                    first.add_(other)
-            for other in others:
-                other.copy_(first)
+                torch.add(pieces[0], pieces[1], out=total)
+                for piece in pieces[2:]:
+                    total.add_(piece)
+            if result is None:
+                for piece in pieces[1:]:
+                    piece.copy_(total)
         self.group.patience.publish(self._summed[index], self._number[index])
 
     def wire(self, index: int) -> int:
@@ -97,13 +116,19 @@ def _tensor(memory: memoryview, start: int, space: Space) -> Tensor:
     return torch.frombuffer(memory, dtype=space.dtype, offset=start, count=space.numel)
 
 
-def _slice(copies: list[Tensor], rank: int) -> list[list[Tensor]]:
-    """This worker's slice of all copies, in chunks; slices begin at cache lines."""
+def _whole(copies: list[Tensor], result: Tensor) -> list[tuple[list[Tensor], Tensor | None]]:
+    """All of the copies, in chunks, each with its place in the result."""
+    chunks = [slice(at, at + CHUNK) for at in range(0, result.numel(), CHUNK)]
+    return [([copy[chunk] for copy in copies], result[chunk]) for chunk in chunks]
+
+
+def _slice(copies: list[Tensor], rank: int) -> list[tuple[list[Tensor], Tensor | None]]:
+    """This worker's slice of all copies, in chunks; slices begin at cache lines, sums go into the copies."""
     numel, size = copies[0].numel(), len(copies)
     step = LINE // copies[0].element_size()
     width = -(-numel // (size * step)) * step
     begin, end = min(rank * width, numel), min((rank + 1) * width, numel)
-    return [[copy[at : min(at + CHUNK, end)] for copy in copies] for at in range(begin, end, CHUNK)]
+    return [([copy[at : min(at + CHUNK, end)] for copy in copies], None) for at in range(begin, end, CHUNK)]
 
 
 def _lines(size: int) -> int:

@@ -8,6 +8,8 @@ where the network is: every step waits for the slowest.
 
 from collections.abc import Callable, Sequence
 
+from torch import Tensor
+
 from shoal.cluster.group import Group
 from shoal.sync.engine.base import Engine
 from shoal.sync.exchange.base import Exchange
@@ -39,8 +41,12 @@ class AllReduceExchange(Exchange):
             ):
                 self._engines[number] = (engine, place)
                 tensors[number] = tensor
-        self._buckets = [Bucket(plan, tensors[i]) for i, plan in enumerate(plans)]
+        self._buckets = [_bucket(plan, *tensors[i]) for i, plan in enumerate(plans)]
         return self._buckets
+
+    def prepare(self) -> None:
+        for engine in self._busy:
+            engine.prepare()
 
     def start(self, index: int) -> None:
         engine, place = self._engines[index]
@@ -61,3 +67,7 @@ class AllReduceExchange(Exchange):
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.group.gather(data)
+
+
+def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> Bucket:
+    return Bucket(plan, leaving, None if result is leaving else result)

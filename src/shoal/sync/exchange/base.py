@@ -1,6 +1,7 @@
 """The contract of an exchange.
 
     buckets = exchange.open(plans)   memory for every bucket
+    exchange.prepare()               before the first gradient of an exchange is put
     exchange.start(i)                bucket i is sealed and may leave; in the same order on every worker
     exchange.progress()              called between layers; never blocks
     exchange.finish(i)               bucket i holds what the replicas agreed on
@@ -27,6 +28,9 @@ class Exchange(ABC):
 
     @abstractmethod
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...
+
+    def prepare(self) -> None:  # noqa: B027  (nothing to do is right for most)
+        """Wait until buckets may be written again; most exchanges have nothing to wait for."""
 
     @abstractmethod
     def start(self, index: int) -> None: ...

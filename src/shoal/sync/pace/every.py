@@ -61,6 +61,7 @@ class EveryPace(Pace):
             self._forget()
         self._midway = True
         self._began = now()
+        self.exchange.prepare()
         self._order = [b for b, group in enumerate(self._members) if self._active(group[0], group)]
         self._next = 0
         self.spent.ready.clear()

@@ -2,8 +2,8 @@
 
 Every worker's bucket lies in shared memory. What happens when all have filled it depends on how many they are:
 
-two workers, or a small bucket: each adds up all of it for itself, into memory of its own. Nobody waits a second time,
-and the sum lies in the cache of the core that needs it; the price is that the adding is done twice.
+two workers, or a small bucket: each adds up all of it for itself, into memory of its own. Nobody waits a second time;
+the price is that the adding is done twice. (For two workers a tie with slices: docs/design.md.)
 
 more workers: worker r adds up slice r of all buckets and writes the sum back into every one (reduce-scatter and
 all-gather in one pass, while the slice is in the cache), and all wait for all slices.

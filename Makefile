@@ -4,11 +4,12 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 WORKERS ?= 2
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test soak check bench clean
 help:
 	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
-	@echo "make bench   step time against DDP    make clean   remove .venv and caches"
+	@echo "make soak    the long tests           make clean   remove .venv and caches"
+	@echo "make bench   step time against DDP"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,7 +21,12 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	scripts/debian.sh
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests
+	$(BIN)/python -m pytest -m "alone and not soak" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not alone and not soak" tests
+
+soak: $(STAMP)
+	scripts/debian.sh
+	$(BIN)/python -m pytest -m soak tests
 
 check: $(STAMP)
 	$(BIN)/ruff check .

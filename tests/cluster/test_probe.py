@@ -57,6 +57,7 @@ def test_the_file_is_toml():
 
 
 @pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
+@pytest.mark.alone
 def test_a_lab_is_measured_as_it_was_asked_for(tmp_path):
     done = forked.shoal(tmp_path, "probe", "--lab", "2 hosts, 20mbit, 5ms", "--json")
     assert done.code == 0, done.err

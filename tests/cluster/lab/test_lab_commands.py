@@ -42,6 +42,7 @@ def test_shell_refuses_a_host_or_command_that_is_not_there(possible: None) -> No
     assert shoal.invoke(app, ["shell", "2 hosts", "--", "no-such-command"]).exit_code == 1
 
 
+@pytest.mark.alone
 def test_check_measures_what_was_asked(possible: None) -> None:
     result = shoal.invoke(app, ["check", "2 hosts, 50mbit, 2ms, 2%", "--json"])
     told = json.loads(result.stdout)

@@ -15,6 +15,8 @@ from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.timeline import Timeline
 from shoal.cluster.lab.units import Delay, Rate
 
+pytestmark = pytest.mark.alone
+
 
 def set_both(lab: Lab, link: Link) -> None:
     lab.set_link(0, link)

@@ -35,6 +35,7 @@ def busy(say: Say) -> None:
     say((time.process_time() - used) / (time.perf_counter() - begun))
 
 
+@pytest.mark.alone
 def test_a_quota_holds_back_whatever_runs_in_the_host(possible: None) -> None:
     if place("shoal-probe") is None:
         pytest.skip("no control group with the cpu controller can be made here")

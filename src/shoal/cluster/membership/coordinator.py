@@ -1,0 +1,239 @@
+"""The coordinator: says who is a member, from reports and a clock. It does not take part in training.
+
+    somebody is lost, leaves or wants in
+      └─ Propose(view e+1) to all that shall be in it ── each leaves its view and answers Standing
+           └─ all have answered: decide what is complete ── Install(view e+1, through) to all
+
+While nothing changes nobody needs it: members train on in their view, and a coordinator that was killed comes back
+from its log. What it tells is in its log before it is told. Silence is judged by the coordinator's own clock only:
+a member that is not heard for `silence` seconds, or four of its steps, is out, if the coordinator still hears at
+least as many members as it misses. Otherwise it may be the one that is cut off while the others train on, and waits
+until their leases are over.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from shoal.cluster.membership.log import Entry, Installed, Lost, Memory, Proposed
+from shoal.cluster.membership.messages import (
+    Beat,
+    Evicted,
+    Gone,
+    Hello,
+    Install,
+    Lease,
+    Leave,
+    Order,
+    Propose,
+    Report,
+    Standing,
+)
+from shoal.cluster.membership.view import View
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When silence is loss."""
+
+    silence: float = 3.0
+    """Seconds without a beat after which a member is out."""
+    steps: float = 4.0
+    """Or this many of its steps, if that is longer."""
+    longest: float = 600.0
+    """But never more than this."""
+    lease: float = 120.0
+    """Seconds a member trains on unheard."""
+    repeat: float = 0.5
+    """Seconds after which what was not answered is said again."""
+    asleep: float = 1.0
+    """Seconds between two ticks after which the coordinator was not running itself."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """Make this durable before anything that follows."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class Tell:
+    """Send this to that member."""
+
+    member: str
+    order: Order
+
+
+Effect = Write | Tell
+
+
+@dataclass
+class Seat:
+    """What is known of one who is, or wants to be, a member."""
+
+    heard: float
+    beat: Beat | None = None
+
+
+@dataclass
+class Proposal:
+    """A view in the making."""
+
+    view: View
+    said: float
+    standings: dict[str, Standing] = field(default_factory=dict)
+
+
+class Coordinator:
+    """`hear` and `tick` return what has to be done, in order."""
+
+    def __init__(self, rules: Rules, now: float, past: Iterable[Entry] = ()) -> None:
+        self.rules, self.memory = rules, Memory()
+        for entry in past:
+            self.memory.add(entry)
+        self.seats = {member: Seat(now) for member in self.view.members}
+        self.proposal: Proposal | None = None
+        self._ticked = now
+        self._do: list[Effect] = []
+
+    @property
+    def view(self) -> View:
+        return self.memory.installed.view
+
+    def hear(self, report: Report, now: float) -> list[Effect]:
+        """Take a report in."""
+        if report.member in self.memory.lost:
+            return self._dismiss(report)
+        match report:
+            case Hello():
+                self._hello(report, now)
+            case Beat():
+                self._beat(report, now)
+            case Standing():
+                self._standing(report, now)
+            case Leave():
+                self._lose(report.member, "left", now)
+            case Gone():
+                self._lose(report.member, report.reason, now)
+        return self._done()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time passes; several times a second."""
+        asleep, self._ticked = now - self._ticked, now
+        if asleep > self.rules.asleep:  # who was not heard meanwhile may have spoken
+            for seat in self.seats.values():
+                seat.heard += asleep
+        for member in self._silent(now):
+            self._lose(member, f"silent for {now - self.seats[member].heard:.1f} s", now)
+        self._remind(now)
+        return self._done()
+
+    def _done(self) -> list[Effect]:
+        done, self._do = self._do, []
+        return done
+
+    def _dismiss(self, report: Report) -> list[Effect]:
+        if isinstance(report, Leave | Gone):
+            return []
+        return [Tell(report.member, Evicted(epoch=self.memory.epoch, reason=self.memory.lost[report.member]))]
+
+    def _hello(self, report: Hello, now: float) -> None:
+        self.seats.setdefault(report.member, Seat(now)).heard = now
+        if report.member not in self._wanted():
+            self._propose(now)
+
+    def _beat(self, beat: Beat, now: float) -> None:
+        seat = self.seats.get(beat.member)
+        if seat is None:
+            return
+        seat.heard, seat.beat = now, beat
+        self._do.append(Tell(beat.member, Lease(sent=beat.sent)))
+        if self.proposal is not None or beat.member not in self.view:
+            return
+        if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
+            self.memory.epoch = max(self.memory.epoch, beat.promised)
+            self._propose(now)
+        elif beat.epoch < self.view.epoch:
+            self._do.append(Tell(beat.member, Propose(view=self.view)))
+            self._do.append(Tell(beat.member, self.memory.installed))
+
+    def _standing(self, standing: Standing, now: float) -> None:
+        if standing.member in self.seats:
+            self.seats[standing.member].heard = now
+        proposal = self.proposal
+        if proposal is None or standing.epoch != proposal.view.epoch or standing.member not in proposal.view:
+            return
+        proposal.standings[standing.member] = standing
+        if len(proposal.standings) == len(proposal.view):
+            self._install(proposal)
+
+    def _lose(self, member: str, reason: str, now: float) -> None:
+        if self.seats.pop(member, None) is None:
+            return
+        lost = Lost(member=member, reason=reason)
+        self.memory.add(lost)
+        self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
+        if member in self.view or (self.proposal is not None and member in self.proposal.view):
+            self._propose(now)
+
+    def _wanted(self) -> tuple[str, ...]:
+        """Who is in the view, or in the one that is being made."""
+        view = self.proposal.view if self.proposal is not None else self.view
+        return view.members
+
+    def _propose(self, now: float) -> None:
+        stay = tuple(member for member in self.view.members if member in self.seats)
+        view = View(self.memory.epoch + 1, stay + tuple(member for member in self.seats if member not in stay))
+        self.memory.epoch = view.epoch
+        self.proposal = Proposal(view, now) if len(view) else None
+        self._do.append(Write(Proposed(epoch=view.epoch)))
+        self._do += [Tell(member, Propose(view=view)) for member in view.members]
+
+    def _install(self, proposal: Proposal) -> None:
+        standings = [proposal.standings[member] for member in proposal.view.members]
+        knowing = [standing for standing in standings if not standing.blank]
+        install = Install(
+            view=proposal.view,
+            through=decide(knowing),
+            fresh=tuple(standing.member for standing in standings if standing.blank),
+            donor=knowing[0].member if knowing else "",
+        )
+        self.proposal = None
+        self.memory.installed = install
+        self._do.append(Write(Installed(install=install)))
+        self._do += [Tell(member, install) for member in install.view.members]
+
+    def _silent(self, now: float) -> list[str]:
+        """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""
+        silent = [member for member, seat in self.seats.items() if now - seat.heard > self._patience(seat)]
+        voters = [member for member in self.seats if member in self.view]
+        missed = sum(member in silent for member in voters)
+        if len(voters) - missed >= missed:
+            return silent
+        over = self.rules.lease + self.rules.silence
+        return [member for member in silent if member not in voters or now - self.seats[member].heard > over]
+
+    def _patience(self, seat: Seat) -> float:
+        period = seat.beat.period if seat.beat is not None else 0.0
+        return min(self.rules.longest, max(self.rules.silence, self.rules.steps * period))
+
+    def _remind(self, now: float) -> None:
+        proposal = self.proposal
+        if proposal is not None and now - proposal.said >= self.rules.repeat:
+            proposal.said = now
+            missing = [member for member in proposal.view.members if member not in proposal.standings]
+            self._do += [Tell(member, Propose(view=proposal.view)) for member in missing]
+
+
+def decide(standings: list[Standing]) -> int:
+    """How many operations are complete, for all that stay, when they leave a view.
+
+    Whoever is behind the others holds the result: nobody completes what not everybody holds. If all are equally far
+    and all hold the result of the next operation, formed in one view, it counts too, though nobody had got there.
+    """
+    if not standings:
+        return 0
+    furthest = max(s.applied for s in standings)
+    level = all(s.applied == furthest for s in standings)
+    held = {s.formed for s in standings}
+    return furthest + (level and len(held) == 1 and 0 not in held)

@@ -1,0 +1,347 @@
+"""What the simulator runs: a member and a coordinator, each a pure state machine with a made-up process round it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shoal.cluster.membership.coordinator import Coordinator, Rules, Tell, Write
+from shoal.cluster.membership.log import Entry
+from shoal.cluster.membership.member import Member
+from shoal.cluster.membership.messages import Confirm, Evicted, Gone, Hello, Install, Lease, Propose
+from shoal.cluster.membership.view import View
+
+if TYPE_CHECKING:
+    from shoal.testing.simulator import World
+
+BEAT = 0.25
+TICK = 0.1
+BATCH = 2
+RULES = Rules(lease=8.0)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an operation came to: who took part, and which samples were used."""
+
+    epoch: int
+    members: tuple[str, ...]
+    positions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One member's part of an operation."""
+
+    sender: str
+    epoch: int
+    number: int
+    lease: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """All that a fresh member needs to go on as the donor does."""
+
+    epoch: int
+    lineage: int
+    history: tuple[Content, ...]
+    pool: "Pool"
+    dealt: View
+
+
+@dataclass
+class Pool:
+    """Samples still to be used: returned ones first, then new ones. The same on all members at the same operation."""
+
+    next: int = 0
+    returned: tuple[int, ...] = ()
+    leased: tuple[int, ...] = ()
+
+    def deal(self, members: int) -> list[tuple[int, ...]]:
+        """The leases of the next step, by rank."""
+        wanted = members * BATCH
+        old = self.returned[:wanted]
+        fresh = tuple(range(self.next, self.next + wanted - len(old)))
+        self.next += len(fresh)
+        self.returned = self.returned[len(old) :]
+        self.leased = old + fresh
+        return [self.leased[r * BATCH : (r + 1) * BATCH] for r in range(members)]
+
+    def use(self, positions: Sequence[int]) -> None:
+        """What was leased and not used comes back."""
+        self.returned = tuple(p for p in self.leased if p not in set(positions)) + self.returned
+        self.leased = ()
+
+    def copy(self) -> "Pool":
+        return Pool(self.next, self.returned, self.leased)
+
+
+class SimulatedMember:
+    """Computes, exchanges, completes; again."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.id = world, name
+        self.machine = Member(name, RULES.lease)
+        self.dead = self.frozen = False
+        self.history: list[Content] = []
+        self.lineage = 0
+        self.pool = Pool()
+        self.epochs: list[int] = []
+        self._inbox: list[Any] = []
+        self._parts: dict[str, Part] = {}
+        self._early: list[Any] = []
+        self._lease: tuple[int, ...] | None = None
+        self._given: Install | None = None
+        self._last: Confirm | None = None
+        self._computed = False
+        world.later(0.0, self._hello)
+        world.later(BEAT, self._beat)
+
+    def describe(self) -> str:
+        m = self.machine
+        return f"view {m.view} promised {m.promised} applied {m.applied} inside {m.inside} blank {m.blank}"
+
+    @property
+    def _free(self) -> bool:
+        return self.machine.free(self.world.now)
+
+    def die(self, told: bool) -> None:
+        self.dead = True
+        self.world.graves.append(self.world.members.pop(self.id))
+        if told:
+            self.world.later(0.1, lambda: self._report_death())
+
+    def _report_death(self) -> None:
+        self.world.coordinator.receive(Gone(member=self.id, reason="killed"))
+
+    def thaw(self) -> None:
+        if self.frozen:
+            self.frozen = False
+            waiting, self._inbox = self._inbox, []
+            for message in waiting:
+                self.receive(message)
+
+    def _hello(self) -> None:
+        if not self.dead and self.machine.view.epoch == 0:
+            if not self.frozen:
+                self.world.send(self.id, "coordinator", Hello(member=self.id))
+            self.world.later(1.0, self._hello)
+
+    def _beat(self) -> None:
+        if not self.dead:
+            if not self.frozen:
+                self.world.send(self.id, "coordinator", self.machine.beat(self.world.now))
+                self._repeat()
+            self.world.later(BEAT, self._beat)
+
+    def receive(self, message: Any) -> None:
+        if self.dead:
+            return
+        if self.frozen:
+            self._inbox.append(message)
+            return
+        match message:
+            case Propose():
+                standing = self.machine.propose(message)
+                if standing is not None:
+                    self.world.send(self.id, "coordinator", standing)
+            case Install():
+                self._install(message)
+            case Lease():
+                self.machine.renew(message)
+                self._enter()
+                self._complete()
+            case Evicted():
+                self._evicted()
+            case Part() | Confirm() | State():
+                self._peer(message)
+
+    def _evicted(self) -> None:
+        self.die(told=False)
+        self.world.later(1.0, lambda: self.world.add_member() and None)
+
+    def _install(self, install: Install) -> None:
+        machine, before = self.machine, self.machine.applied
+        if install.view.epoch != machine.promised or install.view.epoch <= machine.view.epoch:
+            return
+        held, view = (self._content() if machine.formed else None), machine.view
+        again = machine.install(install)
+        self.epochs.append(install.view.epoch)
+        if machine.applied > before and self.id not in install.fresh:
+            assert held is not None, f"seed {self.world.seed}: {self.id} commits what it does not hold, after {view}"
+            self._commit(held)
+            again = False
+        self._parts = {}
+        if self.id in install.fresh:
+            self._lease, self._computed = None, False
+            if not install.donor:  # from the start: a new line of history
+                self.history, self.pool, self.lineage = [], Pool(), install.view.epoch
+                self.world.lineage = max(self.world.lineage, self.lineage)
+                machine.filled(install.view)
+                self._begin()
+        elif install.donor == self.id:
+            self._give(install)
+        if again or self._computed:
+            self._enter()
+        early, self._early = self._early, []
+        for message in early:
+            self._peer(message)
+
+    def _give(self, install: Install) -> None:
+        state = State(install.view.epoch, self.lineage, tuple(self.history), self.pool.copy(), self.machine.dealt)
+        for member in install.fresh:
+            self.world.send(self.id, member, state)
+        if install.view == self.machine.view:
+            self._given = install
+
+    def _repeat(self) -> None:
+        """Links are reliable while both ends live: what a cut swallowed is sent again."""
+        given, last = self._given, self._last
+        if given is not None and given.view == self.machine.view and self.machine.applied == given.through:
+            self._give(given)
+        if self.machine.inside and self._free:
+            self._send_part()
+            if self.machine.formed:
+                self._send_confirm()
+        if last is not None and self._free and last.epoch == self.machine.view.epoch:
+            for member in self.machine.view.members:
+                self.world.send(self.id, member, last)
+
+    def _peer(self, message: Any) -> None:
+        machine = self.machine
+        epoch = message.epoch
+        if epoch > machine.view.epoch:
+            self._early.append(message)
+            return
+        if epoch < machine.view.epoch or not machine.settled:
+            return
+        if isinstance(message, State):
+            self._take(message)
+        elif isinstance(message, Part):
+            if message.number == machine.applied + 1:
+                self._parts[message.sender] = message
+                self._form()
+            elif message.number == machine.applied + 2:
+                self._early.append(message)
+        elif message.number == machine.applied + 1:
+            machine.confirmed(message)
+            self._complete()
+
+    def _take(self, state: State) -> None:
+        if self.machine.blank:
+            self.history, self.pool, self.lineage = list(state.history), state.pool.copy(), state.lineage
+            self.machine.filled(state.dealt)
+            self._begin()
+
+    def _begin(self) -> None:
+        """A step: its samples are dealt by the view that formed the last operation."""
+        dealt = self.machine.dealt
+        if not self.pool.leased:
+            leases = self.pool.deal(len(dealt))
+        else:  # taken over with the donor's state
+            size = BATCH
+            leases = [self.pool.leased[r * size : (r + 1) * size] for r in range(len(dealt))]
+        self._lease = leases[dealt.rank(self.id)] if self.id in dealt else ()
+        self._computed = False
+        self.world.later(self.world.random.uniform(0.05, 0.4), self._compute_done)
+
+    def _compute_done(self) -> None:
+        if self.dead:
+            return
+        if self.frozen:
+            self.world.later(0.1, self._compute_done)
+            return
+        self._computed = True
+        self._enter()
+
+    def _enter(self) -> None:
+        if self._free and not self.machine.blank and self._computed and self._lease is not None:
+            if not self.machine.inside:
+                self.machine.enter()
+            self._send_part()
+
+    def _send_part(self) -> None:
+        assert self._lease is not None
+        machine = self.machine
+        part = Part(self.id, machine.view.epoch, machine.applied + 1, self._lease)
+        self._parts[self.id] = part
+        for member in machine.view.members:
+            if member != self.id:
+                self.world.send(self.id, member, part)
+        self._form()
+
+    def _form(self) -> None:
+        machine = self.machine
+        if machine.inside and machine.settled and not machine.formed and set(self._parts) >= set(machine.view.members):
+            machine.hold()
+            self._send_confirm()
+            self._complete()
+
+    def _send_confirm(self) -> None:
+        confirm = Confirm(member=self.id, epoch=self.machine.view.epoch, number=self.machine.applied + 1)
+        self._last = confirm
+        for member in self.machine.view.members:
+            if member != self.id:
+                self.world.send(self.id, member, confirm)
+
+    def _content(self) -> Content:
+        view = self.machine.view
+        positions = tuple(p for member in view.members for p in self._parts[member].lease)
+        return Content(view.epoch, view.members, positions)
+
+    def _complete(self) -> None:
+        if self.machine.complete(self.world.now):
+            content = self._content()
+            self.machine.apply()
+            self._commit(content)
+            early, self._early = self._early, []
+            for message in early:
+                self._peer(message)
+
+    def _commit(self, content: Content) -> None:
+        assert self.lineage == self.world.lineage, f"seed {self.world.seed}: {self.id} trains on beside a newer run"
+        self.history.append(content)
+        self.pool.use(content.positions)
+        self._parts, self._lease = {}, None
+        self._begin()
+
+
+@dataclass
+class SimulatedCoordinator:
+    """The coordinator's process: its disk outlives it."""
+
+    world: "World"
+    disk: list[Entry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.machine: Coordinator | None = None
+        self.restart()
+        self._tick()
+
+    def kill(self) -> None:
+        self.machine = None
+
+    def restart(self) -> None:
+        if self.machine is None:
+            self.machine = Coordinator(RULES, self.world.now, list(self.disk))
+
+    def _tick(self) -> None:
+        if self.machine is not None:
+            self._do(self.machine.tick(self.world.now))
+        self.world.later(TICK, self._tick)
+
+    def receive(self, message: Any) -> None:
+        if self.machine is not None:
+            self._do(self.machine.hear(message, self.world.now))
+
+    def _do(self, effects: Sequence[Write | Tell]) -> None:
+        """One after the other; a kill may come between any two."""
+        for effect in effects:
+            if self.world.random.random() < 0.0005:
+                self.kill()
+                self.world.later(2.0, self.restart)
+                return
+            if isinstance(effect, Write):
+                self.disk.append(effect.entry)
+            else:
+                self.world.send("coordinator", effect.member, effect.order)

@@ -1,0 +1,150 @@
+"""Membership under a random schedule of faults, in virtual time: the same state machines that real processes run.
+
+    world = World(seed, members=4)
+    world.run(60.0)          faults of every kind, then quiet
+    world.check()            what must hold, whatever happened
+
+Everything random comes from the seed, so a failure is replayed by its number. Nothing is real but the decisions:
+members "train" by exchanging parts of numbered operations over a network that delays, cuts and is cut.
+"""
+
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any
+
+from shoal.testing.simulated import Content, SimulatedCoordinator, SimulatedMember
+
+QUIET = 60.0
+"""Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""
+
+
+class World:
+    """A coordinator, members, a network between them, and what goes wrong."""
+
+    def __init__(self, seed: int, members: int = 4, *, faults: bool = True) -> None:
+        self.random, self.now, self.seed, self.faults = random.Random(seed), 0.0, seed, faults
+        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._sides: dict[str, int] = {}
+        self.lineage = 0
+        """Of the newest history: all of it goes back to one beginning, unless everybody who knew it was lost."""
+        self.started = itertools.count()
+        self.members: dict[str, SimulatedMember] = {}
+        self.graves: list[SimulatedMember] = []
+        self.coordinator = SimulatedCoordinator(self)
+        for _ in range(members):
+            self.add_member()
+
+    def later(self, seconds: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._queue, (self.now + seconds, next(self._order), what))
+
+    def send(self, source: str, target: str, message: Any) -> None:
+        """Deliver after a while, unless the two are parted now or then."""
+        if self.parted(source, target):
+            return
+        delay = self.random.uniform(0.001, 0.03) * (10 if self.random.random() < 0.02 else 1)
+        self.later(delay, lambda: self._deliver(source, target, message))
+        if self.random.random() < 0.02:
+            self.later(delay * 2, lambda: self._deliver(source, target, message))
+
+    def parted(self, a: str, b: str) -> bool:
+        return self._sides.get(a, 0) != self._sides.get(b, 0)
+
+    def _deliver(self, source: str, target: str, message: Any) -> None:
+        if self.parted(source, target):
+            return
+        if target == "coordinator":
+            self.coordinator.receive(message)
+        elif target in self.members:
+            self.members[target].receive(message)
+
+    def add_member(self) -> SimulatedMember:
+        member = SimulatedMember(self, f"m{next(self.started)}")
+        self.members[member.id] = member
+        return member
+
+    def run(self, seconds: float) -> None:
+        """Faults for so long, then none until everything had time to settle."""
+        moment = 5.0
+        while self.faults and moment < seconds:
+            self.later(moment, self._fault)
+            moment += self.random.expovariate(1 / 4.0)
+        self.later(seconds, self._heal)
+        self._until(seconds + QUIET / 2)
+        self.before = {member.id: len(member.history) for member in self.living}
+        self._until(seconds + QUIET)
+
+    def _until(self, moment: float) -> None:
+        while self._queue and self._queue[0][0] <= moment:
+            self.now, _, what = heapq.heappop(self._queue)
+            what()
+        self.now = moment
+
+    @property
+    def living(self) -> list[SimulatedMember]:
+        return [member for member in self.members.values() if not member.dead]
+
+    def _fault(self) -> None:
+        kinds = [self._crash, self._crash, self._freeze, self._part, self._kill_coordinator, self._join]
+        self.random.choice(kinds)()
+
+    def _crash(self) -> None:
+        """A process dies: its launcher says so, or (a lost host) nobody does; another takes its place."""
+        if len(self.living) < 2:
+            return
+        victim = self.random.choice(self.living)
+        victim.die(told=self.random.random() < 0.7)
+        self.later(self.random.uniform(0.5, 3.0), lambda: self.add_member() and None)
+
+    def _freeze(self) -> None:
+        victim = self.random.choice(self.living)
+        victim.frozen = True
+        self.later(self.random.uniform(0.2, 12.0), victim.thaw)
+
+    def _part(self) -> None:
+        """Some members, perhaps the coordinator too, are on the other side for a while."""
+        everyone = [*(member.id for member in self.living), "coordinator"]
+        side = self.random.sample(everyone, self.random.randint(1, max(1, len(everyone) // 2)))
+        self.part(side, self.random.uniform(0.2, 14.0))
+
+    def part(self, side: list[str], seconds: float) -> None:
+        """Part these from the rest."""
+        for name in side:
+            self._sides[name] = 1
+        self.later(seconds, self._sides.clear)
+
+    def _kill_coordinator(self) -> None:
+        self.coordinator.kill()
+        self.later(self.random.uniform(0.1, 10.0), self.coordinator.restart)
+
+    def _join(self) -> None:
+        if len(self.living) < 8:
+            self.add_member()
+
+    def _heal(self) -> None:
+        self._sides.clear()
+        self.coordinator.restart()
+        for member in self.living:
+            member.thaw()
+
+    def check(self) -> None:
+        """Agreement, order, exactly-once and progress; AssertionError names the seed."""
+        everyone = [*self.members.values(), *self.graves]
+        decided: dict[tuple[int, int], Content] = {}
+        for member in everyone:
+            for number, content in enumerate(member.history):
+                other = decided.setdefault((member.lineage, number), content)
+                assert other == content, f"seed {self.seed}: operation {number} differs: {other} and {content}"
+        for member in everyone:
+            assert member.epochs == sorted(set(member.epochs)), f"seed {self.seed}: epochs went back at {member.id}"
+            taken = [position for content in member.history for position in content.positions]
+            assert len(taken) == len(set(taken)), f"seed {self.seed}: a sample was used twice"
+        for member in self.living:
+            grown = len(member.history) - self.before.get(member.id, 0)
+            assert grown > 10, f"seed {self.seed}: {member.id} is stuck ({member.describe()})"
+            due = set(range(max((p for c in member.history for p in c.positions), default=-1) + 1))
+            open_ = set(member.pool.returned) | set(member.pool.leased)
+            taken = {p for c in member.history for p in c.positions}
+            assert due <= taken | open_, f"seed {self.seed}: samples were lost"

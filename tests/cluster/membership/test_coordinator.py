@@ -1,0 +1,154 @@
+"""The coordinator's decisions one by one; what random schedules make of them is in test_simulated.py."""
+
+from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Tell, Write, decide
+from shoal.cluster.membership.log import Entry, Installed, Lost
+from shoal.cluster.membership.messages import Beat, Evicted, Gone, Hello, Install, Leave, Message, Propose, Standing
+
+
+def told(effects: list[Effect], kind: type[Message]) -> dict[str, Message]:
+    return {e.member: e.order for e in effects if isinstance(e, Tell) and isinstance(e.order, kind)}
+
+
+def written(effects: list[Effect]) -> list[Entry]:
+    return [e.entry for e in effects if isinstance(e, Write)]
+
+
+def beat(member: str, epoch: int = 0, **more: float) -> Beat:
+    return Beat(member=member, epoch=epoch, promised=epoch, applied=0, **more)  # type: ignore[arg-type]
+
+
+def stand(coordinator: Coordinator, now: float = 0.0, **where: tuple[int, int]) -> list[Effect]:
+    """All members of the proposal answer; `where` says (applied, formed) of those that have state."""
+    assert coordinator.proposal is not None
+    view, effects = coordinator.proposal.view, []
+    for member in view.members:
+        applied, formed = where.get(member, (0, 0))
+        effects += coordinator.hear(
+            Standing(member=member, epoch=view.epoch, applied=applied, formed=formed, blank=member not in where), now
+        )
+    return effects
+
+
+def gathered(*members: str) -> Coordinator:
+    """A coordinator whose members have begun to train."""
+    coordinator = Coordinator(Rules(), 0.0)
+    for member in members:
+        coordinator.hear(Hello(member=member), 0.0)
+    stand(coordinator)
+    return coordinator
+
+
+def test_the_first_view_has_no_donor() -> None:
+    coordinator = gathered("a", "b")
+    install = coordinator.memory.installed
+    assert (install.view.members, install.fresh, install.donor) == (("a", "b"), ("a", "b"), "")
+
+
+def test_who_comes_later_gets_its_state_from_a_member() -> None:
+    coordinator = gathered("a", "b")
+    effects = coordinator.hear(Hello(member="c"), 1.0)
+    assert set(told(effects, Propose)) == {"a", "b", "c"}
+    effects = stand(coordinator, a=(7, 0), b=(7, 0))
+    install = told(effects, Install)["c"]
+    assert isinstance(install, Install)
+    assert (install.fresh, install.donor, install.through) == (("c",), "a", 7)
+
+
+def test_a_death_that_is_told_makes_a_view_at_once() -> None:
+    coordinator = gathered("a", "b", "c")
+    before = coordinator.view.epoch
+    effects = coordinator.hear(Gone(member="b", reason="SIGKILL"), 1.0)
+    assert set(told(effects, Propose)) == {"a", "c"}
+    assert Lost(member="b", reason="SIGKILL") in written(effects)
+    stand(coordinator, a=(3, 0), c=(3, 0))
+    assert coordinator.view.members == ("a", "c")
+    assert coordinator.view.epoch > before
+
+
+def test_what_is_said_was_written_before() -> None:
+    coordinator = gathered("a", "b")
+    coordinator.hear(Leave(member="b"), 1.0)
+    effects = stand(coordinator, a=(1, 0))
+    kinds = [type(e.entry if isinstance(e, Write) else e.order) for e in effects]
+    assert kinds.index(Installed) < kinds.index(Install)
+
+
+def test_silence_is_loss_after_three_seconds_or_four_steps() -> None:
+    coordinator = gathered("a", "b", "c")
+    for moment in range(1, 40):
+        now = moment / 10
+        effects = coordinator.tick(now)
+        assert not told(effects, Evicted) or now > 3.0
+        for member in ("a", "b"):
+            coordinator.hear(beat(member, coordinator.view.epoch), now)
+    assert "c" in coordinator.memory.lost
+    slow = gathered("a", "b", "c")
+    for member in "abc":
+        slow.hear(beat(member, slow.view.epoch, period=2.0), 0.0)
+    for moment in range(1, 100):
+        slow.tick(moment / 10)
+        for member in ("a", "b"):
+            slow.hear(beat(member, slow.view.epoch, period=2.0), moment / 10)
+        assert ("c" in slow.memory.lost) == (moment / 10 > 8.0), moment
+
+
+def test_a_coordinator_that_is_cut_off_waits_for_the_leases() -> None:
+    coordinator = gathered("a", "b", "c")
+    moment = 0.0
+    while moment < 100.0:
+        moment += 0.5
+        assert not coordinator.tick(moment)
+    while moment < 130.0:
+        moment += 0.5
+        coordinator.tick(moment)
+    assert set(coordinator.memory.lost) == {"a", "b", "c"}
+
+
+def test_its_own_sleep_is_nobodys_silence() -> None:
+    coordinator = gathered("a", "b", "c")
+    assert not coordinator.tick(1000.0)
+    coordinator.hear(beat("a", coordinator.view.epoch), 1000.1)
+    assert not coordinator.tick(1001.0)
+
+
+def test_the_lost_are_not_let_in_again() -> None:
+    coordinator = gathered("a", "b")
+    coordinator.hear(Gone(member="b", reason="SIGKILL"), 1.0)
+    assert isinstance(told(coordinator.hear(Hello(member="b"), 2.0), Evicted)["b"], Evicted)
+    assert isinstance(told(coordinator.hear(beat("b", 1), 2.0), Evicted)["b"], Evicted)
+
+
+def test_the_log_brings_everything_back() -> None:
+    log: list[Entry] = []
+    coordinator = Coordinator(Rules(), 0.0)
+    for member in ("a", "b", "c"):
+        log += written(coordinator.hear(Hello(member=member), 0.0))
+    log += written(stand(coordinator))
+    log += written(coordinator.hear(Gone(member="c", reason="SIGKILL"), 1.0))
+    again = Coordinator(Rules(), 5.0, log)
+    assert again.view == coordinator.view
+    assert again.memory == coordinator.memory
+    # a proposal that died with it is made again, with a number nobody has heard of
+    asked = coordinator.proposal.view.epoch if coordinator.proposal else 0
+    effects = again.hear(Beat(member="a", epoch=again.view.epoch, promised=asked, applied=4), 5.1)
+    assert min(o.view.epoch for o in told(effects, Propose).values() if isinstance(o, Propose)) > asked
+
+
+def test_an_install_that_was_missed_is_said_again() -> None:
+    coordinator = gathered("a", "b")
+    effects = coordinator.hear(Beat(member="b", epoch=0, promised=coordinator.view.epoch, applied=0), 0.5)
+    assert told(effects, Install)["b"] == coordinator.memory.installed
+
+
+def standing(member: str, applied: int, formed: int = 0) -> Standing:
+    return Standing(member=member, epoch=9, applied=applied, formed=formed)
+
+
+def test_decisions() -> None:
+    assert decide([]) == 0
+    assert decide([standing("a", 4), standing("b", 4)]) == 4
+    assert decide([standing("a", 4, 2), standing("b", 4)]) == 4, "not everybody holds it"
+    assert decide([standing("a", 4, 2), standing("b", 4, 2)]) == 5
+    assert decide([standing("a", 4, 2), standing("b", 4, 3)]) == 4, "two different results"
+    assert decide([standing("a", 5), standing("b", 4, 2)]) == 5, "somebody completed it"
+    assert decide([standing("a", 5, 3), standing("b", 4, 3)]) == 5

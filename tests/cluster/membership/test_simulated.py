@@ -1,0 +1,70 @@
+"""A hundred random schedules of faults in virtual time; a failing one is replayed by its seed."""
+
+import pytest
+
+from shoal.cluster.membership import coordinator
+from shoal.cluster.membership.messages import Standing
+from shoal.testing.simulator import World
+
+
+def play(seed: int) -> None:
+    world = World(seed, members=2 + seed % 5)
+    world.run(60.0)
+    world.check()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_whatever_happens_members_agree_and_go_on(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_ten_thousand_schedules() -> None:
+    for seed in range(100, 10_100):
+        play(seed)
+
+
+def caught(seeds: range) -> bool:
+    for seed in seeds:
+        try:
+            play(seed)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_a_hasty_decision_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only some hold must not count as complete."""
+
+    def hasty(standings: list[Standing]) -> int:
+        return max((s.applied + bool(s.formed) for s in standings), default=0)
+
+    monkeypatch.setattr(coordinator, "decide", hasty)
+    assert caught(range(40))
+
+
+def test_forgetting_what_was_complete_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(standings: list[Standing]) -> int:
+        return min((s.applied for s in standings), default=0)
+
+    monkeypatch.setattr(coordinator, "decide", forgetful)
+    assert caught(range(40))
+
+
+def cut_off() -> None:
+    """The coordinator loses sight of all members, but a newcomer reaches it."""
+    world = World(1, members=3, faults=False)
+    world.later(5.0, lambda: world.part(["coordinator", world.add_member().id], 30.0))
+    world.run(40.0)
+    world.check()
+
+
+def test_two_runs_never_go_on_side_by_side() -> None:
+    cut_off()
+
+
+def test_members_without_a_lease_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.cluster.membership.member.Member.free", lambda self, now: self.settled)
+    with pytest.raises(AssertionError, match="beside a newer run"):
+        cut_off()

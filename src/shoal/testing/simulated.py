@@ -1,11 +1,9 @@
-"""What the simulator runs: a member and a coordinator, each a pure state machine with a made-up process round it."""
+"""A member as the simulator runs it: the pure state machine with a made-up process round it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shoal.cluster.membership.coordinator import Coordinator, Rules, Tell, Write
-from shoal.cluster.membership.log import Entry
 from shoal.cluster.membership.member import Member
 from shoal.cluster.membership.messages import Confirm, Evicted, Gone, Hello, Install, Lease, Propose
 from shoal.cluster.membership.view import View
@@ -14,9 +12,8 @@ if TYPE_CHECKING:
     from shoal.testing.simulator import World
 
 BEAT = 0.25
-TICK = 0.1
 BATCH = 2
-RULES = Rules(lease=8.0)
+LEASE = 8.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class SimulatedMember:
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.id = world, name
-        self.machine = Member(name, RULES.lease)
+        self.machine = Member(name, LEASE)
         self.dead = self.frozen = False
         self.history: list[Content] = []
         self.lineage = 0
@@ -109,7 +106,7 @@ class SimulatedMember:
         self.dead = True
         self.world.graves.append(self.world.members.pop(self.id))
         if told:
-            self.world.later(0.1, lambda: self._report_death())
+            self.world.later(0.1, self._report_death)
 
     def _report_death(self) -> None:
         self.world.coordinator.receive(Gone(member=self.id, reason="killed"))
@@ -158,7 +155,7 @@ class SimulatedMember:
 
     def _evicted(self) -> None:
         self.die(told=False)
-        self.world.later(1.0, lambda: self.world.add_member() and None)
+        self.world.later(1.0, self.world.add_member)
 
     def _install(self, install: Install) -> None:
         machine, before = self.machine, self.machine.applied
@@ -304,44 +301,3 @@ class SimulatedMember:
         self.pool.use(content.positions)
         self._parts, self._lease = {}, None
         self._begin()
-
-
-@dataclass
-class SimulatedCoordinator:
-    """The coordinator's process: its disk outlives it."""
-
-    world: "World"
-    disk: list[Entry] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.machine: Coordinator | None = None
-        self.restart()
-        self._tick()
-
-    def kill(self) -> None:
-        self.machine = None
-
-    def restart(self) -> None:
-        if self.machine is None:
-            self.machine = Coordinator(RULES, self.world.now, list(self.disk))
-
-    def _tick(self) -> None:
-        if self.machine is not None:
-            self._do(self.machine.tick(self.world.now))
-        self.world.later(TICK, self._tick)
-
-    def receive(self, message: Any) -> None:
-        if self.machine is not None:
-            self._do(self.machine.hear(message, self.world.now))
-
-    def _do(self, effects: Sequence[Write | Tell]) -> None:
-        """One after the other; a kill may come between any two."""
-        for effect in effects:
-            if self.world.random.random() < 0.0005:
-                self.kill()
-                self.world.later(2.0, self.restart)
-                return
-            if isinstance(effect, Write):
-                self.disk.append(effect.entry)
-            else:
-                self.world.send("coordinator", effect.member, effect.order)

@@ -14,7 +14,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from shoal.testing.simulated import Content, SimulatedCoordinator, SimulatedMember
+from shoal.testing.simulated import Content, SimulatedMember
+from shoal.testing.simulated_coordinator import SimulatedCoordinator
 
 QUIET = 60.0
 """Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""
@@ -25,7 +26,7 @@ class World:
 
     def __init__(self, seed: int, members: int = 4, *, faults: bool = True) -> None:
         self.random, self.now, self.seed, self.faults = random.Random(seed), 0.0, seed, faults
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
+        self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._sides: dict[str, int] = {}
         self.lineage = 0
@@ -37,7 +38,7 @@ class World:
         for _ in range(members):
             self.add_member()
 
-    def later(self, seconds: float, what: Callable[[], None]) -> None:
+    def later(self, seconds: float, what: Callable[[], object]) -> None:
         heapq.heappush(self._queue, (self.now + seconds, next(self._order), what))
 
     def send(self, source: str, target: str, message: Any) -> None:
@@ -96,7 +97,7 @@ class World:
             return
         victim = self.random.choice(self.living)
         victim.die(told=self.random.random() < 0.7)
-        self.later(self.random.uniform(0.5, 3.0), lambda: self.add_member() and None)
+        self.later(self.random.uniform(0.5, 3.0), self.add_member)
 
     def _freeze(self) -> None:
         victim = self.random.choice(self.living)
@@ -146,5 +147,5 @@ class World:
             assert grown > 10, f"seed {self.seed}: {member.id} is stuck ({member.describe()})"
             due = set(range(max((p for c in member.history for p in c.positions), default=-1) + 1))
             open_ = set(member.pool.returned) | set(member.pool.leased)
-            taken = {p for c in member.history for p in c.positions}
-            assert due <= taken | open_, f"seed {self.seed}: samples were lost"
+            used = {p for c in member.history for p in c.positions}
+            assert due <= used | open_, f"seed {self.seed}: samples were lost"

@@ -1,0 +1,56 @@
+"""The coordinator as the simulator runs it: its process may be killed at any moment, its disk outlives it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
+from shoal.cluster.membership.log import Entry
+from shoal.testing.simulated import LEASE
+
+if TYPE_CHECKING:
+    from shoal.testing.simulator import World
+
+TICK = 0.1
+RULES = Rules(lease=LEASE)
+
+
+@dataclass
+class SimulatedCoordinator:
+    """The coordinator's process: its disk outlives it."""
+
+    world: "World"
+    disk: list[Entry] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.machine: Coordinator | None = None
+        self.restart()
+        self._tick()
+
+    def kill(self) -> None:
+        self.machine = None
+
+    def restart(self) -> None:
+        if self.machine is None:
+            self.machine = Coordinator(RULES, self.world.now, list(self.disk))
+
+    def _tick(self) -> None:
+        if self.machine is not None:
+            self._do(self.machine.tick(self.world.now))
+        self.world.later(TICK, self._tick)
+
+    def receive(self, message: Any) -> None:
+        if self.machine is not None:
+            self._do(self.machine.hear(message, self.world.now))
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        """One after the other; a kill may come between any two."""
+        for effect in effects:
+            if self.world.random.random() < 0.0005:
+                self.kill()
+                self.world.later(2.0, self.restart)
+                return
+            if isinstance(effect, Write):
+                self.disk.append(effect.entry)
+            else:
+                self.world.send("coordinator", effect.member, effect.order)

@@ -38,6 +38,11 @@ class Member:
     blank: bool = True
     """Has no state yet; whoever brings it says `filled`."""
     evicted: str = ""
+    begun: int = -1
+    """The last step that was begun here."""
+    waiting: Propose | None = None
+    """A proposal that is answered when its step begins."""
+    _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
     @property
@@ -82,12 +87,39 @@ class Member:
         self._confirmed.clear()
 
     def propose(self, said: Propose) -> Standing | None:
-        """Leave the view: from here on nothing completes in it. None: the proposal is old."""
+        """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
         if said.view.epoch < self.promised or self.evicted:
             return None
-        self.promised = said.view.epoch
+        if said.view.epoch == self.promised:  # said again, because the answer was lost
+            return self._standing()
+        if said.step > max(0, self.begun) and self.settled:
+            self.waiting = said
+            return None
+        return self._leave(said)
+
+    def begin(self, step: int) -> Standing | None:
+        """This step is about to begin: the answer to a proposal that waited for it; the step begins after it."""
+        waiting = self.waiting
+        if waiting is None or step < waiting.step:
+            self.begun = step
+            return None
+        return self._leave(waiting, between=step == waiting.step)
+
+    def _leave(self, said: Propose, between: bool = False) -> Standing:
+        self.promised, self.waiting = said.view.epoch, None
+        self._between = between
         self._confirmed.clear()
-        return Standing(member=self.id, epoch=self.promised, applied=self.applied, formed=self.formed, blank=self.blank)
+        return self._standing()
+
+    def _standing(self) -> Standing:
+        return Standing(
+            member=self.id,
+            epoch=self.promised,
+            applied=self.applied,
+            formed=self.formed,
+            blank=self.blank,
+            between=self._between,
+        )
 
     def install(self, said: Install) -> bool:
         """Enter the new view; whether an operation that was under way has to be done again."""
@@ -97,7 +129,9 @@ class Member:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
-        self.view, self.formed = said.view, 0
+        self.view, self.formed, self.waiting = said.view, 0, None
+        if said.between:
+            self.dealt = said.view
         self._confirmed.clear()
         return self.inside
 

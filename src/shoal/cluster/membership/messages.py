@@ -49,6 +49,8 @@ class Standing(Message, frozen=True, kw_only=True):
     """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
+    between: bool = False
+    """I stand right before the step the proposal named."""
 
 
 class Leave(Message, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ class Propose(Message, frozen=True, kw_only=True):
     """Leave your view, and say where you stand; a new one is being made."""
 
     view: View
+    step: int = 0
+    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
 
 
 class Install(Message, frozen=True, kw_only=True):
@@ -83,6 +87,8 @@ class Install(Message, frozen=True, kw_only=True):
     through: int
     fresh: tuple[str, ...] = ()
     """Members that have no state yet."""
+    between: bool = False
+    """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
     donor: str = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
 

@@ -28,7 +28,7 @@ class Log:
         whole = sum(_HEAD.size + len(record) for record in read_log(path)) if there else 0
         if there and path.stat().st_size > whole:
             disk.cut(path, whole)
-        self._file = disk.extend(path)
+        self._file, self._size = disk.extend(path), whole
         if not there:
             disk.sync_folder(path.parent)
 
@@ -36,7 +36,12 @@ class Log:
         """Hand a record to the operating system: it then survives the death of this process."""
         if len(record) > LARGEST:
             raise ValueError(f"a record of {len(record)} bytes is too long for {self.path.name}: at most {LARGEST}")
-        self._disk.write(self._file, _HEAD.pack(len(record), _checksum(record)) + record)
+        try:
+            self._disk.write(self._file, _HEAD.pack(len(record), _checksum(record)) + record)
+        except OSError:
+            self._disk.cut(self.path, self._size)  # or half a record would hide all that follow
+            raise
+        self._size += _HEAD.size + len(record)
 
     def sync(self) -> None:
         """Return when everything appended so far is durable."""

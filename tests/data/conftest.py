@@ -28,7 +28,7 @@ class Watch(NoObserver):
         self.calls.append("short")
         self.counts.append(counts)
 
-    def exhausted(self) -> None:
+    def exhausted(self, run: object = None) -> None:
         self.calls.append("exhausted")
 
 

@@ -16,7 +16,7 @@ _HEAD = 512  # words of the header, one page
 _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cache line
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
-_ABORT, _GATE = 0, 1
+_ABORT, _GATE, _STOP = 0, 1, 2
 _PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN = range(8)
 
 
@@ -95,6 +95,14 @@ class Board:
     def abort(self, rank: int) -> None:
         """Tell every worker that `rank` is lost, so that waits end at once."""
         self._words[_ABORT] = rank + 1
+
+    def stop(self) -> None:
+        """Ask the workers to take a checkpoint and end."""
+        self._words[_STOP] = 1
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self._words[_STOP])
 
     def gate(self, step: int | None) -> None:
         """Let no worker begin `step` or a later one; None opens it."""

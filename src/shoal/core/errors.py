@@ -3,6 +3,7 @@
 ShoalError
 ├── UsageError      what the user wrote is wrong: a plan, a name, a script (exit code 2)
 ├── LayoutError     workers disagree about the model they train
+├── DivergedError   workers that should hold the same numbers do not, or hold none
 ├── DeadlineError   a wait ran out; names the worker that was waited for
 └── PeerLost        another worker of this run has died; this one must stop
 """
@@ -18,6 +19,10 @@ class UsageError(ShoalError):
 
 class LayoutError(ShoalError):
     """Workers hold models, data or calls that do not match, so there is nothing they could agree on."""
+
+
+class DivergedError(ShoalError):
+    """The training has gone wrong in its numbers: replicas differ, or gradients are not finite."""
 
 
 class DeadlineError(ShoalError):

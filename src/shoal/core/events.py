@@ -28,6 +28,8 @@ class Started(Event, tag="started", frozen=True, kw_only=True):
     pid: int
     threads: int
     device: str
+    attempt: int = 1
+    """Above 1: the run was continued."""
 
 
 class Step(Event, tag="step", frozen=True, kw_only=True):
@@ -106,6 +108,32 @@ class Warned(Event, tag="warned", frozen=True, kw_only=True):
     text: str
 
 
+class Skipped(Event, tag="skipped", frozen=True, kw_only=True):
+    """A step that no worker made, because the gradients were not finite."""
+
+    step: int
+    workers: list[int]
+    """Whose they were; empty if nobody's own were."""
+    places: list[int]
+    """Where their samples lie in the order of the epoch."""
+    samples: list[str]
+    """What the dataset calls them, if that is known."""
+
+
+class Saved(Event, tag="saved", frozen=True, kw_only=True):
+    """A checkpoint is on the disk."""
+
+    step: int
+    size: int
+    """Bytes of worker 0's shard."""
+    paused: float
+    """Seconds the training waited for it."""
+    seconds: float
+    """From the pause to its being durable."""
+    work: float
+    """Processor seconds of the thread that wrote it."""
+
+
 class Happened(Event, tag="happened", frozen=True, kw_only=True):
     """Something the launcher did to the run: an event of a lab."""
 
@@ -125,7 +153,7 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
     error: str = ""
 
 
-AnyEvent = Started | Step | Layers | Logged | Reported | Traffic | Warned | Happened | Ended
+AnyEvent = Started | Step | Layers | Logged | Reported | Traffic | Warned | Skipped | Saved | Happened | Ended
 
 
 class Sink(Protocol):

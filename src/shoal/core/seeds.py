@@ -29,15 +29,15 @@ class Stream:
     def __init__(self, seed: int) -> None:
         with _restored():
             seed_all_cpu(seed)
-            self._state = _capture()
+            self._state = capture()
 
     @contextmanager
     def borrow(self) -> Iterator[None]:
         """Run a block on this stream's state, then put the script's own state back."""
         with _restored():
-            _restore(self._state)
+            restore(self._state)
             yield
-            self._state = _capture()
+            self._state = capture()
 
 
 def seed_all_cpu(seed: int) -> None:
@@ -50,20 +50,24 @@ def seed_all_cpu(seed: int) -> None:
 
 @contextmanager
 def _restored() -> Iterator[None]:
-    before = _capture()
+    before = capture()
     try:
         yield
     finally:
-        _restore(before)
+        restore(before)
 
 
-def _capture() -> tuple[torch.Tensor, object, object]:
+State = tuple[torch.Tensor, object, object]
+"""Of the global CPU generators: torch's, `random`'s, and numpy's if it is used."""
+
+
+def capture() -> State:
     numpy = sys.modules.get("numpy")
     return torch.get_rng_state(), random.getstate(), numpy.random.get_state() if numpy else None
 
 
-def _restore(state: tuple[torch.Tensor, object, object]) -> None:
+def restore(state: State) -> None:
     torch.set_rng_state(state[0])
     random.setstate(state[1])  # type: ignore[arg-type]
-    if state[2] is not None:
+    if state[2] is not None and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(state[2])

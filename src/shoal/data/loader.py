@@ -3,49 +3,87 @@
 Samples follow from (seed, epoch) alone: every one exactly once an epoch, in the same global order for any
 number of workers. `batch_size` counts per worker: a step of p workers with batch b takes what one worker with
 batch p*b would take. The remainder of an epoch is dealt evenly; who gets none of it takes part in that step
-with weight zero, unnoticed by the script.
+with weight zero, unnoticed by the script. A run that is continued deals what remains of the pass it was in.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.errors import UsageError
+from shoal.data.deal import part
 from shoal.data.observer import Observer
-from shoal.data.source.base import Place, Step
+from shoal.data.remaining import Remaining
+from shoal.data.source.base import Place, Source, Step
 from shoal.data.source.choose import choose
+from shoal.data.standing import Standing
 from shoal.data.turn import Turn
+
+
+@dataclass
+class Pass:
+    """One iteration over a loader while it lasts."""
+
+    loader: "Loader"
+    turn: Turn
+    left: dict[int, Remaining] = field(default_factory=dict)
+    """What nobody has been given yet, by stream."""
+    trained: bool = False
+    """Whether a step was made of it; passes that only look at data are done again by a run that is continued."""
+
+    def give(self, step: Step) -> None:
+        taken = sum(end - begin for begin, end in step.ranges)
+        self.left[step.stream] = self.left.get(step.stream, Remaining()).take(taken)[1]
 
 
 class Loader:
     """Iterates this worker's batches; all else (`dataset`, `batch_size`, ...) is left to the user's."""
 
-    def __init__(self, loader: Any, *, rank: int, size: int, seed: int, observer: Observer) -> None:
+    def __init__(
+        self, loader: Any, *, rank: int, size: int, seed: int, observer: Observer, number: int = 0,
+        standing: Standing | None = None,
+    ) -> None:  # fmt: skip
         if isinstance(loader, Loader):
             raise UsageError("this loader has been joined already; join the DataLoader it was made from")
         self._loader = loader
-        self._rank = rank
+        self._place = Place(rank, size)
         self._seed = seed
         self._observer = observer
-        self._source = choose(loader, Place(rank, size))
-        self._turn: Turn | None = None
+        self._number = number
+        self._source: Source = choose(loader, self._place)
+        self._standing = standing or Standing()
+        self._first = self._standing.first
+        self._turn = Turn(seed, self._standing.epoch, self._first - 1) if self._first else None
+        self._open: list[Pass] = []
+        self._done: list[int] = []
 
     def __iter__(self) -> Iterator[Any]:
         observer = self._observer
         steps: Iterator[Step] | None = None
+        run: Pass | None = None
         try:
+            run = self._begin()
             observer.load_began()
-            steps = self._source.steps(self._begin())
-            for sizes, batch in steps:
-                if sizes[self._rank]:
-                    observer.load_ended(sizes)
-                    yield batch
+            if run is None:
+                return
+            steps = self._source.steps(run.turn, dict(run.left))
+            for step in steps:
+                run.give(step)
+                observer.dealt(run, step)
+                if step.counts[self._place.rank]:
+                    observer.load_ended(step.counts)
+                    yield step.batch
                 else:
-                    observer.short(sizes)
+                    observer.short(step.counts)
                 observer.load_began()
+            self._done += [run.turn.number] * run.trained
+            observer.finished(run)
         finally:
             # The inner loader goes first: its processes may still be loading when the script leaves early.
             del steps
-            observer.exhausted()
+            if run in self._open:
+                self._open.remove(run)
+            observer.exhausted(run)
 
     def __len__(self) -> int:
         """Steps of a pass, the same on every worker; one with a short last step yields one batch less."""
@@ -56,8 +94,44 @@ class Loader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
-    def _begin(self) -> Turn:
+    def _begin(self) -> Pass | None:
+        """The next pass, or None if it was done before the run was continued."""
         epoch, last = self._observer.epoch, self._turn
-        number = last.number + 1 if last is not None and last.epoch == epoch else 0
+        same = last is not None and last.epoch == epoch
+        number = last.number + 1 if last is not None and same else 0
+        if not same:
+            self._done = []
         self._turn = Turn(self._seed, epoch, number)
-        return self._turn
+        left = self._standing.left(epoch, number)
+        if left is None:
+            self._done.append(number)
+            return None
+        run = Pass(self, self._turn, dict(left), trained=bool(left))
+        self._open.append(run)
+        if left:
+            self._observer.continued()
+        return run
+
+    def epoch_began(self, epoch: int) -> None:
+        """The script begins an epoch, maybe for the second time."""
+        self._first = self._turn.number + 1 if self._turn is not None and self._turn.epoch == epoch else 0
+
+    def standing(self) -> Standing:
+        """What a checkpoint keeps: the passes that steps were made of, in the epoch of the last one."""
+        epoch = self._turn.epoch if self._turn is not None else 0
+        trained = [run for run in self._open if run.trained and run.turn.epoch == epoch]
+        return Standing.of(epoch, self._done, {run.turn.number: run.left for run in trained}, self._first)
+
+    def own_places(self, step: Step) -> list[int]:
+        """Positions of the samples that this worker has in a step."""
+        places = [place for begin, end in step.ranges for place in range(begin, end)]
+        return places[part(len(places), self._place.size, self._place.rank)]
+
+    def names(self, turn: Turn, places: list[int]) -> list[Any]:
+        """What the dataset calls the samples at `places`, if that is known."""
+        return self._source.names(turn, places)
+
+    @property
+    def facts(self) -> tuple[int, int | None, int]:
+        """Which loader this is, how many positions a pass has, and how many its end may drop."""
+        return self._number, self._source.items, self._source.drops

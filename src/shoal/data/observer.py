@@ -1,11 +1,15 @@
 """What a loader tells the run while the script iterates it.
 
-(load_began (load_ended | short))* load_began? exhausted        one pass, always this sequence
+continued? (load_began dealt (load_ended | short))* load_began? finished? exhausted      one pass, always so
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.data.deal import Counts
+
+if TYPE_CHECKING:
+    from shoal.data.loader import Pass
+    from shoal.data.source.base import Step
 
 
 class Observer(Protocol):
@@ -20,8 +24,16 @@ class Observer(Protocol):
         """The current epoch; asked once at the beginning of each pass."""
         ...
 
+    def continued(self) -> None:
+        """A pass goes on where a checkpoint left it; nothing has been loaded yet."""
+        ...
+
     def load_began(self) -> None:
         """The script asks for the next batch."""
+        ...
+
+    def dealt(self, run: "Pass", step: "Step") -> None:
+        """What all workers together consume in the step that begins now."""
         ...
 
     def load_ended(self, counts: Counts) -> None:
@@ -32,7 +44,11 @@ class Observer(Protocol):
         """Others have samples in this step, this worker has none; the script gets no batch for it."""
         ...
 
-    def exhausted(self) -> None:
+    def finished(self, run: "Pass") -> None:
+        """The pass came to its end: there is nothing more to deal."""
+        ...
+
+    def exhausted(self, run: "Pass | None" = None) -> None:
         """The pass is over: at its end, or because the script left it; once per pass that was begun."""
         ...
 
@@ -43,7 +59,13 @@ class NoObserver:
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch
 
+    def continued(self) -> None:
+        pass
+
     def load_began(self) -> None:
+        pass
+
+    def dealt(self, run: "Pass", step: "Step") -> None:
         pass
 
     def load_ended(self, counts: Counts) -> None:
@@ -52,5 +74,8 @@ class NoObserver:
     def short(self, counts: Counts) -> None:
         pass
 
-    def exhausted(self) -> None:
+    def finished(self, run: "Pass") -> None:
+        pass
+
+    def exhausted(self, run: "Pass | None" = None) -> None:
         pass

@@ -41,9 +41,12 @@ class World:
     dir: Path
     """A folder all workers share, empty in the beginning."""
 
-    def start(self, plan: str = "", seed: int = 0, name: str = "run") -> Run:
+    def start(
+        self, plan: str = "", seed: int = 0, name: str = "run", checkpoint: str = "auto", resume: Path | None = None
+    ) -> Run:
         """A run of this world, as `shoal.start()` would give it; several need different names."""
-        context = Context(self.group, name, self.dir / name, plan, seed, begun=False)
+        place = self.dir / name
+        context = Context(self.group, name, place, plan, seed, begun=False, checkpoint=checkpoint, resume=resume)
         return Run(context, Plan.parse(plan) if plan else Plan())
 
 

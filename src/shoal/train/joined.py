@@ -4,9 +4,10 @@ It listens in three places and changes none: hooks on the parameters (sync/backw
 round `optimizer.step`. What every worker has in each step it is told by `together.py`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.cluster.board import State
@@ -14,6 +15,7 @@ from shoal.cluster.group import Group
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
+from shoal.train.evidence import Evidence
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
 from shoal.train.members import Members
@@ -23,16 +25,26 @@ from shoal.train.progress import Progress
 class AnnouncingPace(Pace):
     """Round the plan's pace: notes on the board what the worker does, and tells when an exchange begins and ends."""
 
-    def __init__(self, inner: Pace, group: Group, begins: Callable[[], None], ends: Callable[[], None]) -> None:
-        self.inner, self.group, self._begins, self._ends = inner, group, begins, ends
+    def __init__(
+        self,
+        inner: Pace,
+        group: Group,
+        parameters: Sequence[Tensor],
+        begins: Callable[[], None],
+        ends: Callable[[], None],
+    ) -> None:
+        self.inner, self.group, self.parameters, self._begins, self._ends = inner, group, parameters, begins, ends
         self.spent = inner.spent
+        self.evidence = Evidence(parameters)
 
     def begun(self) -> None:
         self.group.board.note(self.group.rank, State.exchanging)
         self._begins()
+        self.evidence.clear()
         self.inner.begun()
 
     def ready(self, index: int) -> None:
+        self.evidence.saw(index, self.parameters[index].grad)
         self.inner.ready(index)
 
     def ended(self) -> None:
@@ -42,6 +54,12 @@ class AnnouncingPace(Pace):
 
     def stand_in(self) -> None:
         self.inner.stand_in()
+
+    def state(self) -> dict[str, Tensor]:
+        return self.inner.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.inner.load_state(state)
 
 
 class Joined:
@@ -61,17 +79,17 @@ class Joined:
         self.exchanged = False
         """Whether there was an exchange in this step."""
         self._present = group.size
-        self.pace = AnnouncingPace(pace, group, self._begun, lambda: announce(self))
+        self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
         progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 
-    def listen(self, refuse: Callable[[], None], first: bool) -> None:
-        """Time every `optimizer.step`, and ask `refuse` before it. `first`: the first optimizer counts the steps."""
+    def listen(self, before_step: Callable[["Joined", Optimizer], None], first: bool) -> None:
+        """Time every `optimizer.step`, and call `before_step` ahead of it. `first`: the first optimizer counts them."""
 
-        def before(_optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            refuse()
+        def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+            before_step(self, optimizer)
             self.progress.update_began()
 
         for number, optimizer in enumerate(self.members.optimizers):

@@ -75,6 +75,16 @@ class Progress:
         for layers in self._layers:
             layers.forward_ended(time_)
 
+    @property
+    def stepped(self) -> bool:
+        """Whether this step's optimizer step was made, and the step not closed yet."""
+        return self._stepped_at is not None
+
+    @property
+    def samples_now(self) -> int:
+        """Samples so far, with those of the step that is not closed yet."""
+        return self.samples + self._samples
+
     def counted(self, samples: int) -> None:
         """The script said how many samples this step has."""
         self._samples += samples

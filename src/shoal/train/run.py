@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
 from shoal.core import record
+from shoal.core.durable import write_file
 from shoal.core.errors import UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
 from shoal.core.goal import Goal, goal_from_environment
@@ -25,9 +27,17 @@ from shoal.data.loader import Loader
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
+from shoal.plan.terms import Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
+from shoal.train.checkpoint.interval import Interval
+from shoal.train.checkpoint.keeper import Keeper, base
+from shoal.train.checkpoint.resume import Resume
+from shoal.train.checkpoint.shard import pieces
+from shoal.train.checkpoint.snapshot import Where
+from shoal.train.checkpoint.writer import clear
 from shoal.train.joined import Joined
+from shoal.train.ledger import Ledger
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
@@ -64,12 +74,46 @@ class Run:
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
         self._together = Together(group, self._progress)
+        self._loaders: list[Loader] = []
+        self._phase = -1
+        self._next_epoch: int | None = None
+        self._keep(context)
         self._closed = False
         self._goal: Goal | None = goal_from_environment()
         self._reported: dict[str, float] = {}
         seed_all(context.seed)
-        self._announce(warnings if group.rank == 0 else [])
+        self._announce(warnings if group.rank == 0 else [], context.attempt)
         atexit.register(self.close)
+
+    def _keep(self, context: Context) -> None:
+        """Set up the ledger and checkpoints; take up what the run goes on from."""
+        together, progress, group = self._together, self._progress, self._group
+        interval = Interval.parse(context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint")
+        self._resume = Resume(context.resume, group.rank, group.size) if context.resume is not None else None
+        if self._resume is not None:
+            where = self._resume.where
+            progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
+        together.resume = self._resume
+        if self.is_main:
+            together.ledger = Ledger(context.dir)
+            if context.attempt > 1 or self._resume is not None:
+                together.ledger.resumed(progress.step, context.attempt, group.size)
+        if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
+            manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
+            together.keeper = Keeper(
+                group, context.dir, manifest, interval, self._sink, together.ledger, together.joined, self._where
+            )
+
+    def _where(self, samples: list[int]) -> Where:
+        """How far the training has come, for a checkpoint at this moment."""
+        progress = self._progress
+        return Where(
+            epoch=progress.epoch if self._next_epoch is None else self._next_epoch,
+            step=progress.step + progress.stepped,
+            samples=samples,
+            phase=max(0, self._phase),
+            loaders=[loader.standing() for loader in self._loaders],
+        )
 
     def _begin(self, context: Context) -> None:
         """Worker 0 makes the folder, unless a launcher has done so."""
@@ -86,9 +130,11 @@ class Run:
                 machine=record.machine(),
             )
             record.write_info(context.dir, info)
+        if self.is_main:
+            clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
         self._group.gather(b"")
 
-    def _announce(self, warnings: list[str]) -> None:
+    def _announce(self, warnings: list[str], attempt: int) -> None:
         self._sink.emit(
             Started(
                 at=time.time(),
@@ -98,6 +144,7 @@ class Run:
                 pid=os.getpid(),
                 threads=torch.get_num_threads(),
                 device=str(self.device),
+                attempt=attempt,
             )
         )
         for text in warnings:
@@ -132,9 +179,10 @@ class Run:
         adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
         pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
-        self._together.add(
-            Joined(self._group, members, exchange, pace, self._progress, self._together.announce),
-        )
+        joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
+        self._together.add(joined)
+        if self._resume is not None:
+            self._resume.join(joined, len(joined_before))
         if self._replay:
             replay(members, self._progress.exchanging)
         if self.rank > 0 and not joined_before:
@@ -147,16 +195,64 @@ class Run:
         if isinstance(thing, nn.Module | Optimizer):
             return thing
         self._progress.has_loader = True
-        return Loader(thing, rank=self.rank, size=self.size, seed=self._seed, observer=self._together)
+        number = len(self._loaders)
+        loader = Loader(
+            thing,
+            rank=self.rank,
+            size=self.size,
+            seed=self._seed,
+            observer=self._together,
+            number=number,
+            standing=self._resume.standing(number) if self._resume is not None else None,
+        )
+        self._loaders.append(loader)
+        return loader
 
     def epochs(self, number: int) -> Iterator[int]:
-        """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks."""
-        for epoch in range(number):
+        """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks.
+
+        A run that is continued begins with the epoch it was in.
+        """
+        self._phase += 1
+        resume = self._resume if self._resume is not None and self._phase <= self._resume.where.phase else None
+        if resume is not None and self._phase < resume.where.phase:
+            return
+        for epoch in range(resume.where.epoch if resume is not None else 0, number):
             self._progress.epoch = epoch
+            for loader in self._loaders:
+                loader.epoch_began(epoch)
+            if resume is not None and not resume.midway:
+                resume.go_on(self._together.joined)
             yield epoch
             self._progress.pause()
+            self._epoch_ended(epoch)
             if self._goal is not None and self._reached(self._goal):
                 return
+
+    def _epoch_ended(self, epoch: int) -> None:
+        """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
+        keeper = self._together.keeper
+        if keeper is not None and self._together.joined:
+            self._next_epoch = epoch + 1
+            keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
+            self._next_epoch = None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the joined model's weights as a plain safetensors file, for others to use; worker 0 writes it.
+
+        Names are those of `model.state_dict()`; of several joined models each has its number in front.
+        """
+        models = [model for joined in self._together.joined for model in joined.members.models]
+        if not models:
+            raise UsageError("save() has no model; give one to join() first")
+        if self.is_main:
+            several = len(models) > 1
+            states = [model.state_dict(prefix=f"{i}." if several else "") for i, model in enumerate(models)]
+            tensors = {name: t.detach().cpu() for state in states for name, t in state.items() if isinstance(t, Tensor)}
+            try:
+                write_file(Path(path), b"".join(pieces(tensors)))
+            except OSError as error:
+                raise UsageError(f"cannot save to {str(path)!r}: {error.strerror}; give a file in a folder") from None
 
     def _reached(self, goal: Goal) -> bool:
         """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
@@ -205,6 +301,10 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
+        if self._together.keeper is not None:
+            self._together.keeper.close()
+        if self._together.ledger is not None:
+            self._together.ledger.close()
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self.rank, State.ended)

@@ -22,7 +22,7 @@ _PAIRS = "\x00pairs"
 _TUPLE = "\x00tuple"
 _NUMBER = "\x00number"
 _LOST = "\x00lost"
-_DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
+DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
                                torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
 _LARGEST = 1 << 63
 
@@ -70,9 +70,9 @@ def restore(value: Any, tensors: list[Tensor]) -> Any:
 
 
 def _empty(tensors: list[Tensor], name: str, shape: list[int]) -> Tensor:
-    if name not in _DTYPES:
-        raise LayoutError(f"worker 0 holds a tensor of {name}, which is not one of {', '.join(_DTYPES)}")
-    tensors.append(torch.empty(shape, dtype=_DTYPES[name]))
+    if name not in DTYPES:
+        raise LayoutError(f"worker 0 holds a tensor of {name}, which is not one of {', '.join(DTYPES)}")
+    tensors.append(torch.empty(shape, dtype=DTYPES[name]))
     return tensors[-1]
 
 
@@ -94,7 +94,7 @@ def adopt_state(
 ) -> None:
     """Every worker takes over worker 0's parameters, buffers, optimizer and scheduler states; a collective call."""
     group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())])
-    owners: list[Any] = [*optimizers, *_schedulers(optimizers)]
+    owners: list[Any] = [*optimizers, *schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
     if group.rank == 0:
@@ -125,7 +125,7 @@ _MOVING = {"last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step"
 """What changes in a scheduler as it steps: two workers may be a step apart when they compare."""
 
 
-def _schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
+def schedulers(optimizers: Sequence[Optimizer]) -> list[LRScheduler]:
     """The learning-rate schedulers that drive these optimizers, in an order all workers agree on.
 
     An optimizer does not know its schedulers, but they hold it. This is asked once per epoch at the most.

@@ -2,18 +2,27 @@
 
     worker with samples          worker without
     exchange 0  ---------------> stand in for exchange 0        as often as the script runs a backward pass
-    done        ---------------> take over worker 0's state
+    done        ---------------> take over worker 0's state and its number of steps
 
 The state is taken over so that clipping, schedulers and whatever else the others' scripts did between backward and
-step is done here too. Loaders tell this object what every worker has in each step.
+step is done here too. Loaders tell this object what every worker has in each step; it tells the ledger what became
+of it, and the keeper that a step has ended.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from torch.optim import Optimizer
+
 from shoal.cluster.group import Group
 from shoal.core.errors import UsageError
+from shoal.data.loader import Pass
+from shoal.data.source.base import Step
+from shoal.train.checkpoint.keeper import Keeper
+from shoal.train.checkpoint.resume import Resume
 from shoal.train.joined import Joined
+from shoal.train.ledger import Ledger
+from shoal.train.numbers import Numbers
 from shoal.train.progress import Progress
 from shoal.train.state import adopt_gradients, adopt_state
 
@@ -23,22 +32,49 @@ _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
 class Together:
     """The observer of every joined loader."""
 
+    keeper: Keeper | None = None
+    ledger: Ledger | None = None
+    resume: Resume | None = None
+
     def __init__(self, group: Group, progress: Progress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[Joined] = []
+        self._guards: dict[int, Numbers] = {}
         self._quiet = False
         self._some_short = False
+        self._stood_in: int | None = None
+        """The number of a step this worker had no sample in, until the loader goes on."""
+        self._batch: tuple[Pass, Step] | None = None
 
     def add(self, joined: Joined) -> None:
         first = not any(other.members.optimizers for other in self.joined)
-        joined.listen(self._refuse, first)
+        if self.group.size == 1 or not joined.alone:
+            self._guards[id(joined)] = Numbers(
+                self.group,
+                self.progress.sink,
+                alone=joined.alone,
+                own=lambda: joined.pace.evidence.bad,
+                batch=self._samples,
+                step=lambda: self.progress.step,
+            )
+        joined.listen(self._before_step, first)
         self.joined.append(joined)
 
-    def _refuse(self) -> None:
+    def _before_step(self, joined: Joined, optimizer: Optimizer) -> None:
         if self._quiet:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
+        if id(joined) in self._guards:
+            self._guards[id(joined)].check(optimizer)
+
+    def _samples(self) -> tuple[list[int], list[str]]:
+        """Positions and names of the samples this worker was given last."""
+        if self._batch is None:
+            return [], []
+        run, step = self._batch
+        places = run.loader.own_places(step)
+        return places, [str(name) for name in run.loader.names(run.turn, places)]
 
     def announce(self, joined: Joined) -> None:
         """Workers that are short of samples learn which exchange they are waited for in.
@@ -72,9 +108,30 @@ class Together:
     def epoch(self) -> int:
         return self.progress.epoch
 
+    def continued(self) -> None:
+        if self.resume is not None:
+            self.resume.go_on(self.joined)
+
     def load_began(self) -> None:
+        """The script asks for a batch: whatever its last step came to is complete now."""
         self._settle()
+        if self._stood_in is not None:
+            self.progress.step, self._stood_in = self._stood_in, None
+            self._step_ended(self.progress.step)
+        elif self.progress.stepped:
+            self._step_ended(self.progress.step + 1)
         self.progress.load_began()
+
+    def _step_ended(self, number: int) -> None:
+        if self.ledger is not None:
+            self.ledger.commit(number)
+        if self.keeper is not None:
+            self.keeper.step_ended(number, self.progress.samples_now)
+
+    def dealt(self, run: Pass, step: Step) -> None:
+        self._batch = (run, step)
+        if self.ledger is not None:
+            self.ledger.dealt(run, step)
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
         self.progress.load_ended(counts[self.group.rank])
@@ -86,11 +143,23 @@ class Together:
             return
         self._weigh(counts)
         while (said := self.group.gather(_SHORT)[0]) not in (_DONE, _AGREED):
-            self.joined[int(said)].stand_in()
+            if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
+                self.joined[int(said)].stand_in()
         self._adopt(said == _AGREED)
+        number = int(self.group.gather(b"")[0])
+        self._stood_in = number if number > self.progress.step else None
 
-    def exhausted(self) -> None:
+    def finished(self, run: Pass) -> None:
+        if self.ledger is not None:
+            self.ledger.finished(run, self.progress.step + self.progress.stepped)
+
+    def exhausted(self, run: Pass | None = None) -> None:
         self._settle()
+        if self.ledger is not None:
+            if self.progress.stepped:  # the script left the pass after a step
+                self.ledger.commit(self.progress.step + 1)
+            if run is not None:
+                self.ledger.forget(run)
         self._weigh((1,) * self.group.size)
         self.progress.pause()
 
@@ -105,6 +174,7 @@ class Together:
             agreed = all(joined.agreed or not joined.exchanged for joined in self.joined)
             said = self.group.gather(_AGREED if agreed and any(j.exchanged for j in self.joined) else _DONE)
             self._adopt(said[0] == _AGREED)
+            self.group.gather(str(self.progress.step + self.progress.stepped).encode())
 
     def _adopt(self, gradients: bool) -> None:
         for joined in self.joined:

@@ -1,6 +1,6 @@
 """A run whose models another tool trains together; loaders, seeds, times and the record stay Shoal's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ from shoal.bench.peers.base import Cost, Peer, Place
 from shoal.cluster.launch.context import Context
 from shoal.core.errors import UsageError
 from shoal.data.loader import Loader
+from shoal.data.remaining import FRESH, Left
 from shoal.data.source.base import Source, Step
 from shoal.data.turn import Turn
 from shoal.plan.plan import Plan
@@ -58,8 +59,19 @@ class Even:
     def __init__(self, source: Source) -> None:
         self._source = source
 
-    def steps(self, turn: Turn) -> Iterator[Step]:
-        return (step for step in self._source.steps(turn) if 0 not in step[0])
+    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+        return (step for step in self._source.steps(turn, left) if 0 not in step.counts)
+
+    @property
+    def items(self) -> int | None:
+        return self._source.items
+
+    @property
+    def drops(self) -> int:
+        return self._source.drops
+
+    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+        return self._source.names(turn, places)
 
     def __len__(self) -> int:
         return len(self._source)

@@ -29,6 +29,12 @@ class Context:
     """Below 1: this worker sleeps after computing, so that it is as slow as a host of that speed."""
     replay: bool = False
     """Computing is measured in the first steps and slept through afterwards."""
+    checkpoint: str = "auto"
+    """When checkpoints are taken: `auto`, `off`, a time or a number of steps."""
+    resume: Path | None = None
+    """The checkpoint the run goes on from."""
+    attempt: int = 1
+    """Above 1: the run was started before."""
     make: Callable[..., Any] | None = None
     """Makes the run from this context and the plan, where it is not to be Shoal's own."""
 
@@ -50,7 +56,15 @@ def find() -> Context:
     (name, *_) = group.gather(os.environ.get("SHOAL_NAME", "").encode() or new_id().encode())
     run = check_id(name.decode(), "SHOAL_NAME")
     directory = run_dir(runs_root(), run)
-    return Context(group, run, directory.absolute(), os.environ.get("SHOAL_PLAN", ""), _seed(), begun=False)
+    return Context(
+        group,
+        run,
+        directory.absolute(),
+        os.environ.get("SHOAL_PLAN", ""),
+        _seed(),
+        begun=False,
+        checkpoint=os.environ.get("SHOAL_CHECKPOINT", "auto"),
+    )
 
 
 def _seed() -> int:

@@ -33,6 +33,8 @@ from shoal.core.clock import Deadline
 TICK = 0.05
 REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
 """How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
+CHECKPOINT_GRACE = 5.0
+"""Seconds in which workers that are interrupted may save what they have, before they are asked to stop at once."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 LARGEST_REPORT = 1 << 20
@@ -56,6 +58,10 @@ class Job:
     """Where the workers are, if not on this host."""
     make: Callable[..., Any] | None = None
     """What makes a worker's run, if not Shoal itself."""
+    checkpoint: str = "auto"
+    resume: Path | None = None
+    """The checkpoint to go on from."""
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,9 @@ class LocalLauncher:
                 speed=self.place.speed,
                 replay=self.place.replay,
                 make=job.make,
+                checkpoint=job.checkpoint,
+                resume=job.resume,
+                attempt=job.attempt,
             )
         )
 
@@ -234,9 +243,17 @@ class LocalLauncher:
             self.board.abort(worker.rank)
             self._stop()
 
-    def _stop(self) -> None:
+    def _ask_for_checkpoint(self) -> float:
+        """Let workers that train save what they have and end by themselves; returns how long they may take."""
+        training = self.board.front(self.job.workers)
+        if not training or self.job.checkpoint == "off" or any(worker.status is not None for worker in self.workers):
+            return 0.0
+        self.board.stop()
+        return CHECKPOINT_GRACE
+
+    def _stop(self, grace: float = 0.0) -> None:
         if self._requests is None:
-            self._requests = [(Deadline.after(seconds), number) for seconds, number in REQUESTS]
+            self._requests = [(Deadline.after(grace + seconds), number) for seconds, number in REQUESTS]
 
     def _press(self) -> None:
         """Send whatever request to stop is due."""
@@ -249,7 +266,7 @@ class LocalLauncher:
     def _end_all(self) -> None:
         """Whatever happens here, nothing stays behind; a second interrupt ends the courtesy."""
         with contextlib.suppress(KeyboardInterrupt):
-            self._stop()
+            self._stop(self._ask_for_checkpoint())
             self._watch()
         for worker in self.workers:
             if worker.status is None:

@@ -1,14 +1,25 @@
 """The contract of a source, and where it stands among the workers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from shoal.data.deal import Counts
+from shoal.data.remaining import FRESH, Left, Ranges
 from shoal.data.turn import Turn
 
-Step = tuple[Counts, Any]
-"""Samples of every worker in this step, and this worker's batch: None where its count is 0."""
+
+class Step(NamedTuple):
+    """One step of a pass."""
+
+    counts: Counts
+    """Samples of every worker."""
+    batch: Any
+    """This worker's; None where its count is 0."""
+    ranges: Ranges
+    """Positions in the global order that all workers take together."""
+    stream: int = 0
+    """Whose order: an iterable dataset has one for each process that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +38,23 @@ class Source(Protocol):
     only the user's own dataset and `collate_fn` do, if they run in this process.
     """
 
-    def steps(self, turn: Turn) -> Iterator[Step]:
-        """The steps of one pass; turns are begun one after the other, and may be left before their end."""
+    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+        """The steps of one pass, or of what is `left` of it; turns are begun one after the other, and may be left
+        before their end."""
+        ...
+
+    @property
+    def items(self) -> int | None:
+        """Positions of a pass: samples, or batches where whole ones are dealt; None if that is not known."""
+        ...
+
+    @property
+    def drops(self) -> int:
+        """Positions at the end of a pass that may be dropped are fewer than this; 0: none are."""
+        ...
+
+    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+        """What the dataset calls the samples at `places`; empty if only their positions are known."""
         ...
 
     def __len__(self) -> int:

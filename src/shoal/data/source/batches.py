@@ -9,6 +9,7 @@ from typing import Any
 
 from shoal.data.alike import CommonReader, reading
 from shoal.data.deal import Read, by_batch, steps
+from shoal.data.remaining import FRESH, Left, Remaining, placed
 from shoal.data.source.base import Place, Step
 from shoal.data.turn import Turn
 
@@ -20,8 +21,23 @@ class Batches:
         self._items = items
         self._place = place
 
-    def steps(self, turn: Turn) -> Iterator[Step]:
-        return by_batch(self._read(turn), rank=self._place.rank, size=self._place.size, weight=_one)
+    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+        rank, size = self._place.rank, self._place.size
+        dealt = placed(
+            self._read(turn),
+            left.get(0, Remaining()),
+            lambda read: by_batch(read, rank=rank, size=size, weight=_one),
+        )
+        return (Step(sizes, own, ranges) for sizes, own, ranges in dealt)
+
+    @property
+    def items(self) -> int | None:
+        return len(self._items) if isinstance(self._items, list | tuple) else None
+
+    drops = 0
+
+    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+        return []
 
     def _read(self, turn: Turn) -> Read[Any]:
         if isinstance(self._items, list | tuple):

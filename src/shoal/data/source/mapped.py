@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from shoal.data.alike import read_sampler, reading
 from shoal.data.deal import Counts, Read, by_batch, by_sample, steps
 from shoal.data.order import order
+from shoal.data.remaining import FRESH, Left, Ranges, Remaining, placed
 from shoal.data.source.base import Place, Step
 from shoal.data.source.rebuild import like
 from shoal.data.turn import Turn
@@ -32,12 +33,33 @@ class Mapped:
             role = {"batch_sampler": self._chosen}
         self._inner = like(loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role)
 
-    def steps(self, turn: Turn) -> Iterator[Step]:
-        # torch derives the seeds of its worker processes from this generator: augmentation differs by rank.
-        self._generator.manual_seed(turn.mix("augment", self._place.rank))
-        ahead: deque[Counts] = deque()
-        self._chosen.now = self._own(turn, ahead)
+    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+        rest = left.get(0, Remaining())
+        # torch derives the seeds of its worker processes from this generator: augmentation differs by rank, and the
+        # rest of a pass does not repeat its beginning.
+        self._generator.manual_seed(turn.mix("augment", self._place.rank, *([rest.position] * (rest.position > 0))))
+        ahead: deque[tuple[Counts, Ranges]] = deque()
+        self._chosen.now = self._own(turn, rest, ahead)
         return self._in_step(iter(self._inner), ahead)
+
+    @property
+    def items(self) -> int | None:
+        sampler = _sampler(self._loader)
+        return len(sampler) if hasattr(sampler, "__len__") else None
+
+    @property
+    def drops(self) -> int:
+        loader = self._loader
+        return self._place.size * loader.batch_size if loader.drop_last and loader.batch_size else 0
+
+    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+        sampler = _sampler(self._loader)
+        if type(sampler) is SequentialSampler:
+            return list(places)
+        if _shuffles_all(sampler):
+            whole = order(turn.seed, turn.epoch, turn.number, len(sampler))
+            return [whole[place] for place in places]
+        return []
 
     def __len__(self) -> int:
         batch = self._loader.batch_size or 1
@@ -45,29 +67,30 @@ class Mapped:
         total = len(_sampler(self._loader))
         return steps(total, size=self._place.size, batch=batch, drop_last=drop_last)
 
-    def _own(self, turn: Turn, ahead: deque[Counts]) -> Iterator[Any]:
+    def _own(self, turn: Turn, left: Remaining, ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Any]:
         """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""
-        for sizes, own in self._dealt(turn):
-            ahead.append(sizes)
+        for sizes, own, ranges in placed(_read(_sampler(self._loader), turn), left, self._dealt):
+            ahead.append((sizes, ranges))
             if sizes[self._place.rank]:
                 yield own
 
-    def _dealt(self, turn: Turn) -> Iterator[tuple[Counts, Any]]:
+    def _dealt(self, read: Read[Any]) -> Iterator[tuple[Counts, Any]]:
         rank, size, loader = self._place.rank, self._place.size, self._loader
-        read = _read(_sampler(loader), turn)
         if loader.batch_size is None:
             weight = len if loader.batch_sampler is not None else _weight
             return by_batch(read, rank=rank, size=size, weight=weight)
         return by_sample(read, rank=rank, size=size, batch=loader.batch_size, drop_last=loader.drop_last)
 
-    def _in_step(self, batches: Iterable[Any], ahead: deque[Counts]) -> Iterator[Step]:
+    def _in_step(self, batches: Iterable[Any], ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Step]:
         rank = self._place.rank
         for batch in batches:
-            while not ahead[0][rank]:
-                yield ahead.popleft(), None
-            yield ahead.popleft(), batch
-        for sizes in ahead:
-            yield sizes, None
+            while not ahead[0][0][rank]:
+                sizes, ranges = ahead.popleft()
+                yield Step(sizes, None, ranges)
+            sizes, ranges = ahead.popleft()
+            yield Step(sizes, batch, ranges)
+        for sizes, ranges in ahead:
+            yield Step(sizes, None, ranges)
 
 
 class _Chosen:

@@ -5,7 +5,7 @@ the global generators, or from a `torch.Generator` it keeps as `generator`, is m
 expensive, a map-style dataset is the better choice.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from shoal.core.seeds import mix
 from shoal.data.alike import CommonReader
-from shoal.data.deal import by_sample, counts, steps
+from shoal.data.deal import Counts, Read, by_sample, counts, steps
+from shoal.data.remaining import FRESH, Left, Ranges, Remaining, placed
 from shoal.data.source.base import Place, Step
 from shoal.data.source.rebuild import like
 from shoal.data.turn import Turn
 
-Share = tuple[int, Any]
-"""Samples of all workers in one step, and this worker's batch of them."""
+Share = tuple[int, Any, Ranges, int]
+"""Samples of all workers in one step, this worker's batch of them, where they lie, and in whose stream."""
 
 
 class Streamed:
@@ -39,10 +40,11 @@ class Streamed:
             worker_init_fn=_Init(loader.worker_init_fn),
         )
 
-    def steps(self, turn: Turn) -> Iterator[Step]:
+    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
         # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
         self._generator.manual_seed(turn.mix("stream"))
         self._portion.seed.fill_(turn.mix("stream"))
+        self._portion.left = {(turn.mix("stream"), stream): rest for stream, rest in left.items()}
         return self._counted(iter(self._inner))
 
     def __len__(self) -> int:
@@ -53,8 +55,19 @@ class Streamed:
         return steps(len(dataset), size=self._place.size, batch=batch, drop_last=drop_last)
 
     def _counted(self, shares: Iterator[Share]) -> Iterator[Step]:
-        for total, batch in shares:
-            yield counts(total, self._place.size), batch
+        for total, batch, ranges, stream in shares:
+            yield Step(counts(total, self._place.size), batch, ranges, stream)
+
+    items = None
+
+    @property
+    def drops(self) -> int:
+        """Every process that reads drops a remainder of its own."""
+        loader = self._loader
+        return self._place.size * (loader.batch_size or 1) * max(1, loader.num_workers) if loader.drop_last else 0
+
+    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+        return []
 
 
 class Portion(IterableDataset[Share]):
@@ -63,6 +76,8 @@ class Portion(IterableDataset[Share]):
     def __init__(self, loader: DataLoader[Any], place: Place) -> None:
         self.dataset: Any = loader.dataset
         self.seed = torch.zeros((), dtype=torch.int64)
+        self.left: dict[tuple[int, int], Remaining] = {}
+        """What remains, by seed of the turn and process: one that lives on must not think so of later turns."""
         if loader.persistent_workers:
             # A process that lives on has no other way to learn of a new turn; it looks when it starts one.
             self.seed.share_memory_()  # type: ignore[no-untyped-call]
@@ -75,19 +90,17 @@ class Portion(IterableDataset[Share]):
         info = get_worker_info()
         seed = int(self.seed)
         # The generators of a process differ, a generator of the dataset does not: torch copies it to all.
-        reader = CommonReader(self.dataset, mix("process", seed, info.id if info else 0), generator=seed)
-        return self._shares(reader)
+        stream = info.id if info else 0
+        reader = CommonReader(self.dataset, mix("process", seed, stream), generator=seed)
+        return self._shares(reader, self.left.get((seed, stream), Remaining()), stream)
 
-    def _shares(self, reader: CommonReader[Any]) -> Iterator[Share]:
-        place = self._place
-        for sizes, own in by_sample(
-            reader.read,
-            rank=place.rank,
-            size=place.size,
-            batch=self._batch or 1,
-            drop_last=self._drop_last,
-        ):
-            yield sum(sizes), self._collated(own) if own else None
+    def _shares(self, reader: CommonReader[Any], left: Remaining, stream: int) -> Iterator[Share]:
+        for sizes, own, ranges in placed(reader.read, left, self._dealt):
+            yield sum(sizes), self._collated(own) if own else None, ranges, stream
+
+    def _dealt(self, read: Read[Any]) -> Iterator[tuple[Counts, Any]]:
+        rank, size = self._place.rank, self._place.size
+        return by_sample(read, rank=rank, size=size, batch=self._batch or 1, drop_last=self._drop_last)
 
     def _collated(self, own: list[Any]) -> Any:
         return self._collate(own[0] if self._batch is None else own)

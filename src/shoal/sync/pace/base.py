@@ -7,8 +7,10 @@ stand_in()    take part in one exchange with nothing: this worker had no sample 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+from torch import Tensor
 
 
 @dataclass
@@ -41,3 +43,10 @@ class Pace(ABC):
 
     @abstractmethod
     def stand_in(self) -> None: ...
+
+    def state(self) -> dict[str, Tensor]:
+        """What this worker carries from step to step and a checkpoint must keep; most carry nothing."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  (nothing to do is right for most)
+        """Go on with what `state` gave, in this or an earlier process; not called where nothing was kept."""

@@ -1,0 +1,135 @@
+"""The ledger of a run: which positions of each pass over the data were consumed by which steps.
+
+    opened    a pass, and how many positions it has
+    took      steps a to b consumed positions from–to of a stream
+    finished  the pass came to its end
+    resumed   the run goes on from a checkpoint after step s: whatever later steps took is void
+
+Positions determine samples: the order is a pure function of seed, epoch and pass. `prove` counts, from the records
+alone, what was consumed twice and what never.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.log import read_log
+
+
+class Entry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+    """Base of what stands in a ledger."""
+
+
+class PassEntry(Entry, frozen=True, kw_only=True):
+    """About one pass over one loader."""
+
+    loader: int
+    epoch: int
+    number: int
+    """Which pass of this loader in this epoch."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        return self.epoch, self.loader, self.number
+
+
+class Opened(PassEntry, tag="opened", frozen=True, kw_only=True):
+    items: int | None
+    """Positions of the pass; None if nobody knows before its end."""
+
+
+class Took(PassEntry, tag="took", frozen=True, kw_only=True):
+    stream: int
+    begin: int
+    end: int
+    samples: int
+    first: int
+    """Of the steps that took them; steps count from 1 here: after step s, s steps are done."""
+    last: int
+
+
+class Finished(PassEntry, tag="finished", frozen=True, kw_only=True):
+    step: int
+    drops: int
+    """At the end, fewer positions than this may have been left out on purpose."""
+
+
+class Resumed(Entry, tag="resumed", frozen=True, kw_only=True):
+    step: int
+    attempt: int
+    workers: int
+
+
+AnyEntry = Opened | Took | Finished | Resumed
+_decoder: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
+
+
+class Proof(msgspec.Struct, kw_only=True):
+    """What became of the positions of one pass."""
+
+    epoch: int
+    samples: int = 0
+    missing: int = 0
+    """Positions nobody consumed (yet, if the pass is not finished)."""
+    duplicate: int = 0
+    loader: int = 0
+    number: int = msgspec.field(default=0, name="pass")
+    dropped: int = 0
+    """Left out at the end because the script asked for it (`drop_last`)."""
+    finished: bool = False
+
+
+def ledger_file(directory: Path) -> Path:
+    return directory / "ledger.log"
+
+
+def read_ledger(directory: Path) -> Iterable[AnyEntry]:
+    """What stands in a run's ledger, in order; a torn end is passed over."""
+    return (_decoder.decode(record) for record in read_log(ledger_file(directory)))
+
+
+def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
+    """Without what a later attempt took back."""
+    kept: list[AnyEntry] = []
+    for entry in entries:
+        if isinstance(entry, Resumed):
+            kept = [e for e in kept if not _void(e, entry.step)]
+        else:
+            kept.append(entry)
+    return kept
+
+
+def _void(entry: AnyEntry, step: int) -> bool:
+    return (isinstance(entry, Took) and entry.last > step) or (isinstance(entry, Finished) and entry.step > step)
+
+
+def prove(entries: Iterable[AnyEntry]) -> list[Proof]:
+    """One line for each pass that was trained on, in order."""
+    kept = committed(entries)
+    items = {e.key: e.items for e in kept if isinstance(e, Opened)}
+    ends = {e.key: e.drops for e in kept if isinstance(e, Finished)}
+    taken: dict[tuple[int, int, int], list[Took]] = {}
+    for entry in kept:
+        if isinstance(entry, Took):
+            taken.setdefault(entry.key, []).append(entry)
+    return [_prove(entries, items.get(key), ends.get(key)) for key, entries in sorted(taken.items())]
+
+
+def _prove(entries: list[Took], items: int | None, drops: int | None) -> Proof:
+    first = entries[0]
+    proof = Proof(epoch=first.epoch, loader=first.loader, number=first.number, finished=drops is not None)
+    distinct = 0
+    reached: dict[int, int] = {}
+    holes = 0
+    for entry in sorted(entries, key=lambda e: (e.stream, e.begin)):
+        so_far = reached.get(entry.stream, 0)
+        proof.samples += entry.samples
+        proof.duplicate += max(0, min(so_far, entry.end) - entry.begin)
+        holes += max(0, entry.begin - so_far)
+        distinct += max(0, entry.end - max(so_far, entry.begin))
+        reached[entry.stream] = max(so_far, entry.end)
+    proof.missing = holes if items is None else items - distinct
+    if drops and not holes and proof.missing < drops:
+        proof.dropped, proof.missing = proof.missing, 0
+    return proof

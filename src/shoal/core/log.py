@@ -1,0 +1,73 @@
+"""An append-only file of records, each with its length and checksum: for ledgers and write-ahead logs.
+
+    | length | crc32 | bytes |  | length | crc32 | bytes |  …
+
+What a crash tears is the tail, and `Log` cuts it off when it opens the file: a reader gets a prefix of what was
+appended, never a record that was not.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from shoal.core.disk import DISK, Disk
+
+_HEAD = struct.Struct("<II")
+_LENGTH = struct.Struct("<I")
+LARGEST = 1 << 24
+"""Bytes of a record; a longer length can only be garbage."""
+
+
+class Log:
+    """Appends records to `path`. Used by one thread; `sync` may be called from another."""
+
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+        self.path, self._disk = path, disk
+        there = path.exists()
+        whole = sum(_HEAD.size + len(record) for record in read_log(path)) if there else 0
+        if there and path.stat().st_size > whole:
+            disk.cut(path, whole)
+        self._file, self._size = disk.extend(path), whole
+        if not there:
+            disk.sync_folder(path.parent)
+
+    def append(self, record: bytes) -> None:
+        """Hand a record to the operating system: it then survives the death of this process."""
+        if len(record) > LARGEST:
+            raise ValueError(f"a record of {len(record)} bytes is too long for {self.path.name}: at most {LARGEST}")
+        try:
+            self._disk.write(self._file, _HEAD.pack(len(record), _checksum(record)) + record)
+        except OSError:
+            self._disk.cut(self.path, self._size)  # or half a record would hide all that follow
+            raise
+        self._size += _HEAD.size + len(record)
+
+    def sync(self) -> None:
+        """Return when everything appended so far is durable."""
+        self._disk.sync(self._file)
+
+    def close(self) -> None:
+        self._disk.close(self._file)
+
+
+def read_log(path: Path) -> Iterator[bytes]:
+    """The records of `path` up to the first that is torn or damaged; none if there is no file."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
+            length, checksum = _HEAD.unpack(head)
+            if length > LARGEST:
+                return
+            record = file.read(length)
+            if len(record) < length or _checksum(record) != checksum:
+                return
+            yield record
+
+
+def _checksum(record: bytes) -> int:
+    """Of length and content: a stretch of zeros, which a loss of power may leave, is no record."""
+    return zlib.crc32(record, zlib.crc32(_LENGTH.pack(len(record))))

@@ -1,0 +1,193 @@
+"""Workers meet now and then at the end of a step: to compare, to take a checkpoint, to stop together.
+
+    step ends ── not yet time to meet ──> go on                     (almost always: one comparison of two numbers)
+              └─ gather: worker 0's word ──> parameters equal? ──> snapshot? ──> stop?
+
+Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about once a second, and
+never so often that meeting costs more than 2 %. Nobody meets under the plan `alone` with several workers.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from shoal.cluster.group import Group
+from shoal.core.clock import now
+from shoal.core.errors import DivergedError
+from shoal.core.events import Saved, Sink, Warned
+from shoal.train.checkpoint.interval import Interval, guess
+from shoal.train.checkpoint.manifest import FORMAT, Manifest
+from shoal.train.checkpoint.snapshot import Camera, Where, common, own
+from shoal.train.checkpoint.writer import Writer
+from shoal.train.fingerprint import fingerprint
+from shoal.train.joined import Joined
+from shoal.train.ledger import Ledger
+
+MEET_SECONDS = 1.0
+MEET_SHARE = 0.02
+MOST_STEPS = 100
+"""Steps from one meeting to the next, and from one comparison of parameters to the next."""
+GRACE = 4.0
+"""Seconds a run that was asked to stop may take to finish its last checkpoint."""
+
+
+class Word(msgspec.Struct):
+    """What a worker says at a meeting; of the last three, worker 0's counts."""
+
+    fingerprint: int
+    samples: int
+    save: bool = False
+    stop: bool = False
+    next: int = 0
+
+
+class Keeper:
+    """One worker's part in checkpoints and comparisons."""
+
+    def __init__(
+        self,
+        group: Group,
+        directory: Path,
+        base: Manifest,
+        interval: Interval,
+        sink: Sink,
+        ledger: Ledger | None,
+        joined: Sequence[Joined],
+        where: Callable[[list[int]], Where],
+    ) -> None:
+        self.group, self.interval, self.sink, self.ledger, self.joined = group, interval, sink, ledger, joined
+        self._base, self._where = base, where
+        self._writer = Writer(directory, group.rank, ledger.sync if ledger is not None else lambda: None)
+        self._camera = Camera()
+        self._next = self._compared = base.step
+        self._met = (base.step, now())
+        self._meeting = 0.0
+        self._saved, self._due = base.step, 0.0
+        self._cost: float | None = None
+        self._paused = 0.0
+        self._warned = False
+
+    def step_ended(self, step: int, samples: int) -> None:
+        """All workers come here after every step with the same number."""
+        if step >= self._next and self.joined:
+            self.meet(step, samples)
+
+    def meet(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
+        began = now()
+        compare = epoch_ended or step - self._compared >= MOST_STEPS
+        word = Word(fingerprint(self.joined) if compare else 0, samples)
+        if self.group.rank == 0:
+            word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+        words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
+        self._meeting = min(self._meeting or 1.0, now() - began)
+        if compare:
+            self._compared = step
+            check_equal([word.fingerprint for word in words], step)
+        self._tell()
+        first, self._next = words[0], words[0].next
+        if first.stop and not self.interval.off:
+            self._writer.wait(GRACE)
+        if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
+            self._save(step, [word.samples for word in words])
+        if first.stop:
+            self.close()
+            raise KeyboardInterrupt
+
+    def _next_meeting(self, step: int) -> int:
+        """So many steps as fit the time between meetings."""
+        before, at = self._met
+        self._met = (step, now())
+        seconds = (self._met[1] - at) / max(1, step - before)
+        wanted = max(MEET_SECONDS, self._meeting / MEET_SHARE)
+        following = step + max(1, min(MOST_STEPS, int(wanted / max(seconds, 1e-6))))
+        return min(following, self._saved + self.interval.steps) if self.interval.steps else following
+
+    def _due_now(self, step: int) -> bool:
+        if self.interval.off or step == self._saved or self._writer.busy:
+            return False
+        if self.interval.steps is not None:
+            return step - self._saved >= self.interval.steps
+        if not self._due:
+            self._due = now() + self._wait()
+        return now() >= self._due
+
+    def _wait(self) -> float:
+        if self._cost is None:
+            tensors, _ = common(self.joined)
+            self._cost = guess(sum(t.numel() * t.element_size() for t in tensors.values()))
+        return self.interval.wait(self._cost)
+
+    def _save(self, step: int, samples: list[int]) -> None:
+        began = now()
+        tensors, texts = own(self.joined)
+        if self.group.rank == 0:
+            shared, more = common(self.joined)
+            where = self._where(samples)
+            tensors, texts = shared | tensors, more | texts | {"where": msgspec.json.encode(where).decode()}
+            if self.ledger is not None and not self.ledger.flush():
+                self._complain(step, f"the ledger cannot be written: {self.ledger.error}")
+                return
+            epoch = where.epoch
+        else:
+            epoch = 0
+        manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples))
+        self._writer.start(manifest, self._camera.take(tensors), texts)
+        self._saved, self._due, self._paused = step, 0.0, now() - began
+
+    def _tell(self) -> None:
+        """What became of the last checkpoint; worker 0 speaks for all."""
+        written, self._writer.last = self._writer.last, None
+        if written is None or self.group.rank != 0:
+            return
+        if written.error:
+            self._complain(written.step, written.error)
+            return
+        self._warned = False
+        self._cost = self._paused + written.work
+        self.sink.emit(
+            Saved(
+                at=time.time(),
+                step=written.step,
+                size=written.size,
+                paused=self._paused,
+                seconds=written.seconds,
+                work=written.work,
+            )
+        )
+
+    def _complain(self, step: int, reason: str) -> None:
+        """Once, until one succeeds again."""
+        if not self._warned:
+            text = f"the checkpoint of step {step} failed: {reason}; training goes on, and the next one is tried"
+            self.sink.emit(Warned(at=time.time(), text=text))
+            sys.stderr.write(f"shoal: {text}\n")
+        self._warned = True
+
+    def close(self) -> None:
+        """Let what was begun come to its end."""
+        self._writer.wait(GRACE)
+        self._tell()
+
+
+def check_equal(prints: Sequence[int], step: int) -> None:
+    """DivergedError if the workers' parameters differ; names those that are not of the majority."""
+    if len(set(prints)) <= 1:
+        return
+    most = max(prints, key=prints.count)
+    others = [rank for rank, one in enumerate(prints) if one != most]
+    who = ", ".join(f"worker {rank}" for rank in others)
+    few = prints.count(most) * 2 <= len(prints)
+    raise DivergedError(
+        f"after step {step} {who} and worker {list(prints).index(most)} hold different parameters"
+        f"{'' if few else f', so {who} has gone astray'}; does the script change them on some workers only?"
+    )
+
+
+def base(run: str, plan: str, seed: int, workers: int, step: int) -> Manifest:
+    """What all manifests of a run share; `step`: where it begins."""
+    return Manifest(
+        format=FORMAT, run=run, step=step, epoch=0, samples=0, workers=workers, plan=plan, seed=seed, shards=[]
+    )

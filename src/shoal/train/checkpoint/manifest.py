@@ -1,0 +1,153 @@
+"""What makes a checkpoint whole: the list of its shards, with size and SHA-256 of each, bound to run, step and plan.
+
+runs/<id>/checkpoints/step-000000000500/          named so when everything in it is durable
+    worker-0.safetensors   model, optimizers, schedulers, and worker 0's own state
+    worker-1.safetensors   worker 1's own state: random streams, codecs
+    manifest.json          written last
+
+The loader takes the newest that verifies and says why it passed over others. A shard of another step, another run or
+another number of workers has another checksum than the manifest wants, so mixtures never load.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.durable import PART
+from shoal.core.errors import ShoalError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+LARGEST_MANIFEST = 1 << 20
+_NAME = re.compile(r"step-(\d{12})")
+
+
+class Damaged(ShoalError):  # noqa: N818  (a fact about a file, not a mistake of ours)
+    """A checkpoint that must not be used; the message names step and file."""
+
+
+class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a checkpoint."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What belongs together."""
+
+    format: int
+    run: str
+    step: int
+    epoch: int
+    samples: int
+    workers: int
+    plan: str
+    seed: int
+    shards: list[Shard]
+
+
+class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    manifest: Manifest
+    sha256: str
+
+
+def checkpoints(directory: Path) -> Path:
+    """Where a run keeps its checkpoints."""
+    return directory / "checkpoints"
+
+
+def folder_of(directory: Path, step: int) -> Path:
+    return checkpoints(directory) / f"step-{step:012d}"
+
+
+def shard_name(rank: int) -> str:
+    return f"worker-{rank}.safetensors"
+
+
+def seal(manifest: Manifest) -> bytes:
+    """The manifest's file."""
+    return msgspec.json.encode(_Sealed(manifest, _digest(manifest)))
+
+
+def _digest(manifest: Manifest) -> str:
+    return hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """A checkpoint's manifest, if not a bit of it has changed."""
+    path = folder / MANIFEST
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST_MANIFEST + 1)
+        sealed = msgspec.json.decode(data, type=_Sealed)
+    except FileNotFoundError:
+        raise Damaged(f"{folder.name} has no {MANIFEST}") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{folder.name}/{MANIFEST} cannot be read: {error}") from None
+    manifest = sealed.manifest
+    if len(data) > LARGEST_MANIFEST or msgspec.json.encode(sealed) != data or sealed.sha256 != _digest(manifest):
+        raise Damaged(f"{folder.name}/{MANIFEST} is damaged: its checksum does not fit")
+    if manifest.format != FORMAT:
+        raise Damaged(f"{folder.name} has format {manifest.format}; this version reads {FORMAT}")
+    if folder.name != f"step-{manifest.step:012d}":
+        raise Damaged(f"{folder.name} holds the manifest of step {manifest.step}")
+    if [shard.name for shard in manifest.shards] != [shard_name(rank) for rank in range(manifest.workers)]:
+        raise Damaged(f"{folder.name} lists {len(manifest.shards)} shards for {manifest.workers} workers")
+    return manifest
+
+
+def read_shard(folder: Path, shard: Shard) -> bytes:
+    """The bytes of a shard, if they are the ones that were written."""
+    try:
+        with (folder / shard.name).open("rb") as file:
+            data = file.read(shard.size + 1)
+    except OSError as error:
+        raise Damaged(f"{folder.name}/{shard.name} cannot be read: {error.strerror}") from None
+    if len(data) != shard.size:
+        found = "longer" if len(data) > shard.size else f"{len(data)} bytes"
+        raise Damaged(f"{folder.name}/{shard.name} is {found}, and should have {shard.size}")
+    if hashlib.sha256(data).hexdigest() != shard.sha256:
+        raise Damaged(f"{folder.name}/{shard.name} is damaged or of another step: its checksum does not fit")
+    return data
+
+
+def verify(folder: Path) -> Manifest:
+    """The manifest of a checkpoint every byte of which is right; Damaged if not."""
+    manifest = read_manifest(folder)
+    for shard in manifest.shards:
+        read_shard(folder, shard)
+    return manifest
+
+
+def listed(directory: Path) -> list[Path]:
+    """The checkpoints of a run, newest first, whole or not."""
+    try:
+        found = [path for path in checkpoints(directory).iterdir() if _NAME.fullmatch(path.name)]
+    except FileNotFoundError:
+        return []
+    return sorted(found, reverse=True)
+
+
+def newest(directory: Path, run: str) -> tuple[Path | None, list[str]]:
+    """The newest checkpoint of `run` that verifies, if any, and why newer ones were passed over."""
+    reasons: list[str] = []
+    for folder in listed(directory):
+        try:
+            manifest = verify(folder)
+            if manifest.run != run:
+                raise Damaged(f"{folder.name} belongs to run {manifest.run!r}")
+        except Damaged as error:
+            reasons.append(str(error))
+        else:
+            return folder, reasons
+    return None, reasons
+
+
+def unfinished(directory: Path) -> Iterator[Path]:
+    """What a crash left half done."""
+    return checkpoints(directory).glob(f"step-*{PART}")

@@ -1,0 +1,78 @@
+"""The way back: a checkpoint read once, given to what the script joins, and again where the training goes on.
+
+    start()      where the run stood: epoch, step, samples
+    join()       parameters, buffers, optimizers: whatever the script does next sees trained weights
+    first batch  all of it again, with schedulers and random streams: what the script did in between is undone
+
+Any number of workers may go on: all take the common state; random streams and what a pace carries are a worker's own,
+so a worker that was not there before starts with fresh ones.
+"""
+
+from pathlib import Path
+
+import msgspec
+from torch import Tensor
+
+from shoal.core import seeds
+from shoal.data.standing import Standing
+from shoal.train.checkpoint.manifest import Manifest, read_manifest, read_shard
+from shoal.train.checkpoint.shard import parse
+from shoal.train.checkpoint.snapshot import Where, put_common, put_pace, put_random
+from shoal.train.joined import Joined
+
+
+class Resume:
+    """One worker's view of the checkpoint in `folder`."""
+
+    def __init__(self, folder: Path, rank: int, size: int) -> None:
+        self.manifest: Manifest = read_manifest(folder)
+        self._tensors, self._texts = self._read(folder, 0)
+        self.where = msgspec.json.decode(self._texts["where"], type=Where)
+        self._own: tuple[dict[str, Tensor], dict[str, str]] | None = None
+        if rank < self.manifest.workers:
+            self._own = (self._tensors, self._texts) if rank == 0 else self._read(folder, rank)
+        self._same = size == self.manifest.workers
+        self._rank = rank
+        self._pending = True
+
+    def _read(self, folder: Path, rank: int) -> tuple[dict[str, Tensor], dict[str, str]]:
+        shard = self.manifest.shards[rank]
+        return parse(read_shard(folder, shard), f"{folder.name}/{shard.name}")
+
+    @property
+    def samples(self) -> int:
+        """That this worker has consumed; with another number of workers, worker 0 carries those of all."""
+        if self._same:
+            return self.where.samples[self._rank]
+        return sum(self.where.samples) if self._rank == 0 else 0
+
+    def standing(self, loader: int) -> Standing | None:
+        """Where loader number `loader` of the script stood."""
+        return self.where.loaders[loader] if loader < len(self.where.loaders) else None
+
+    def join(self, one: Joined, number: int) -> None:
+        """Give join `number` of the script its state."""
+        if f"{number}.states" in self._texts:  # else it came later than the checkpoint
+            put_common(one, number, self._tensors, self._texts)
+
+    @property
+    def midway(self) -> bool:
+        """Whether the run stood in the middle of an epoch."""
+        return any(loader.open for loader in self.where.loaders)
+
+    def go_on(self, joined: list[Joined]) -> None:
+        """The training begins where it stood; called often, done once, and then the memory is given back."""
+        if not self._pending:
+            return
+        self._pending = False
+        for number, one in enumerate(joined):
+            self.join(one, number)
+            if self._own is not None and self._same:
+                put_pace(one, number, self._own[0])
+        if self._own is not None:
+            put_random(*self._own)
+        else:
+            seeds.seed_all(seeds.mix("joined", self.manifest.seed, self._rank, self.manifest.step))
+        self._own = None
+        if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
+            self._tensors = {}

@@ -1,0 +1,27 @@
+"""64 bits that stand for all parameters of a replica: equal replicas have equal ones."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.train.joined import Joined
+
+
+def fingerprint(joined: Sequence[Joined]) -> int:
+    """Of everything that workers train together; what each trains alone is left out."""
+    digest = hashlib.blake2b(digest_size=8)
+    for one in joined:
+        for parameter in one.members.parameters if not one.alone else ():
+            digest.update(_sum(parameter.detach()).to_bytes(8, "little", signed=True))
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _sum(tensor: Tensor) -> int:
+    """The tensor's bits added up as whole numbers, which wrap: as fast as memory, and any flipped bit changes it."""
+    flat = tensor.contiguous().view(-1)
+    size = flat.numel() * flat.element_size()
+    if size % 8 == 0 and flat.numel():
+        return int(flat.view(torch.int64).sum())
+    return int(flat.view(torch.uint8).sum(dtype=torch.int64)) if flat.numel() else 0

@@ -1,0 +1,126 @@
+"""Gradients that are not finite: every worker skips the same step, and whoever they came from is named.
+
+Checked before `optimizer.step`, so that a `GradScaler`, which skips by itself, is left alone. The sum of a tensor is
+finite only if the tensor is; where it is not, a slower look tells overflow of the sum from bad numbers. All replicas
+hold the same gradients, so all come to the same verdict without a message; only then do they talk.
+
+The step is skipped by taking the gradients away: torch's optimizers leave parameters without one, and their state,
+untouched. An optimizer that calls backward itself (a closure, LBFGS) is not protected.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shoal.cluster.group import Group
+from shoal.core.errors import DivergedError, PeerLost
+from shoal.core.events import Sink, Skipped
+
+IN_A_ROW = 3
+"""Bad steps of one worker, one after the other, that end the run."""
+SHOWN = 20
+"""Samples an event names at the most."""
+
+
+class Testimony(msgspec.Struct):
+    """What a worker says when a step went wrong."""
+
+    mine: bool
+    places: list[int]
+    samples: list[str]
+
+
+class Numbers:
+    """Guards the steps of one join. `own`: whether this worker's were bad; `batch`: its samples in this step."""
+
+    def __init__(
+        self,
+        group: Group,
+        sink: Sink,
+        *,
+        alone: bool,
+        own: Callable[[], bool],
+        batch: Callable[[], tuple[list[int], list[str]]],
+        step: Callable[[], int],
+    ) -> None:
+        self.group, self.sink, self.alone = group, sink, alone
+        self._own, self._batch, self._step = own, batch, step
+        self._row: dict[int, int] = {}
+        self._last = -1
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Let the step go on, or take its gradients away; DivergedError if it has gone wrong too often."""
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        if finite(gradients):
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        self._settle()
+
+    def _settle(self) -> None:
+        places, samples = self._batch()
+        word = Testimony(self.alone or self._own(), places[:SHOWN], samples[:SHOWN])
+        data = msgspec.json.encode(word)
+        said = [data] if self.alone else self.group.gather(data)
+        words = [_read(text) for text in said]
+        first = self.group.rank if self.alone else 0
+        guilty = {rank + first: told for rank, told in enumerate(words) if told.mine}
+        step, last = self._step(), self._last
+        before = self._row if step - last <= 1 else {}
+        # of several optimizers each may find the same bad step
+        self._row = {rank: max(1, before.get(rank, 0) + (step > last)) for rank in guilty or [-1]}
+        self._last = step
+        if self.alone or self.group.rank == 0:
+            self._tell(guilty)
+        self._judge()
+
+    def _tell(self, guilty: dict[int, Testimony]) -> None:
+        step = self._step()
+        places = [place for told in guilty.values() for place in told.places]
+        samples = [sample for told in guilty.values() for sample in told.samples]
+        self.sink.emit(Skipped(at=time.time(), step=step, workers=list(guilty), places=places, samples=samples))
+        whose = ", ".join(f"worker {rank}" for rank in guilty) or "no single worker"
+        which = f" (samples {_few(samples)})" if samples else f" (positions {_few(places)})" if places else ""
+        sys.stderr.write(f"shoal: step {step} skipped: gradients of {whose} are not finite{which}\n")
+
+    def _judge(self) -> None:
+        for rank, number in self._row.items():
+            if number < IN_A_ROW:
+                continue
+            who = f"worker {rank}'s gradients" if rank >= 0 else "the gradients of no single worker"
+            text = f"{who} were not finite in {number} steps in a row, the last step {self._last}; "
+            way = "look at its samples (shoal show), or lower the learning rate"
+            raise (DivergedError if rank in (self.group.rank, -1) else PeerLost)(text + way)
+
+
+def finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether every number is finite; costs one pass over the memory."""
+    values = [g._values() if g.is_sparse else g for g in gradients]
+    if not values:
+        return True
+    with torch.no_grad():
+        sums = [v.sum(dtype=torch.float32) if v.element_size() == 2 else v.sum() for v in values]
+        quick = all(bool(one.isfinite()) for one in _merged(sums))
+        return quick or all(bool(v.isfinite().all()) for v in values)
+
+
+def _merged(sums: list[Tensor]) -> Iterable[Tensor]:
+    """One number to look at instead of many, where they are of one kind."""
+    one = sums[0]
+    alike = all(s.dtype == one.dtype and s.device == one.device for s in sums)
+    return [torch.stack(sums).sum()] if alike else sums
+
+
+def _read(said: bytes) -> Testimony:
+    """A worker that is short of samples says only that."""
+    return msgspec.json.decode(said, type=Testimony) if said.startswith(b"{") else Testimony(False, [], [])
+
+
+def _few(items: Sequence[object]) -> str:
+    return ", ".join(map(str, items[:5])) + (", …" if len(items) > 5 else "")

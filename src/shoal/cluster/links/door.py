@@ -28,7 +28,7 @@ class Door:
     def __init__(self, address: str, keys: Keys | None = None) -> None:
         """`tcp://10.0.0.1:*` takes any free port."""
         self.keys = keys
-        self.context = zmq.Context(io_threads=1)
+        self.context = zmq.Context(io_threads=2)
         self.guard: zmq.Socket[bytes] | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
@@ -48,7 +48,7 @@ class Door:
         except zmq.ZMQError as error:
             self.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
-        self.address = self.socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+        self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 
     def let_in(self, book: Book) -> None:
         """Answer all who have shown a key since the last time: welcome, if it is a key of the book."""

@@ -62,7 +62,7 @@ class Payload:
 
 def pack(array: Array, dtype: str) -> Payload:
     """A copy of `array`, ready to travel."""
-    frame = zmq.Frame(memoryview(array).cast("B") if array.size else b"", copy=True)
+    frame = zmq.Frame(array.data.cast("B") if array.size else b"", copy=True)
     return Payload(frame, dtype, array.shape, zlib.crc32(frame.buffer) if array.size else 0)
 
 

@@ -1,6 +1,6 @@
 """One worker's bytes for everybody, handed on from each to the next: every link carries them once.
 
-    0 ──> 1 ──> 2 ──> 3        piece by piece, so that the last is done one latency per worker after the first
+0 ──> 1 ──> 2 ──> 3        piece by piece, so that the last is done one latency per worker after the first
 """
 
 import numpy as np

@@ -6,7 +6,7 @@ acknowledged, and the receiver takes chunks in order only:
     sender    4 5 6 7 ──✂   (connected again)  ──> 4 5 6 7
     receiver  ack 4                                 5 is next: takes 5 6 7, drops 4, which it had
 
-Go-back-N, because a break is rare and what it costs is one window. No sockets and no clock in here: a loop hands both in.
+Go-back-N, because a break is rare and costs one window. No sockets and no clock in here: a loop hands both in.
 """
 
 from collections import deque

@@ -9,7 +9,7 @@ a tick, and numpy and ZeroMQ let the training thread run while they add and copy
 
 import os
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -52,9 +52,9 @@ class Loop(threading.Thread):
         self.refused = self.stale = self.repeated = 0
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._tasks: dict[int, Task] = {}
-        self._next = 0
-        self._early: dict[int, list[tuple[int, Chunk, Payload]]] = {}
+        self._tasks: dict[tuple[int, int], Task] = {}
+        self._next: Counter[int] = Counter()
+        self._early: dict[tuple[int, int], list[tuple[int, Chunk, Payload]]] = {}
         self._early_bytes = 0
         self._ticked = 0.0
         self._ending = False
@@ -72,7 +72,7 @@ class Loop(threading.Thread):
             poller.register(self.door.guard, zmq.POLLIN)
         try:
             while not self._ending:
-                ready = dict(poller.poll(1000 * self._pause()))
+                ready = dict(poller.poll(int(1000 * self._pause())))
                 self._turn(ready)
         except BaseException as error:  # noqa: BLE001  (told to whoever waits)
             self.failure = error
@@ -108,10 +108,10 @@ class Loop(threading.Thread):
 
     def add(self, task: Task) -> None:
         """Begin a task; what peers have sent of it already is waiting."""
-        self._tasks[task.number] = task
-        self._next = task.number + 1
+        self._tasks[task.key] = task
+        self._next[task.channel] = task.number + 1
         self._do(task, lambda: task.begin(self.view, self._sender(task)))
-        for sender, chunk, payload in self._early.pop(task.number, ()):
+        for sender, chunk, payload in self._early.pop(task.key, ()):
             self._early_bytes -= payload.size
             self._give(task, sender, chunk, payload)
 
@@ -126,7 +126,8 @@ class Loop(threading.Thread):
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
         self.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
-        self.epoch, self.view, self._next = epoch, View(ranks, self.rank), 0
+        self.epoch, self.view = epoch, View(ranks, self.rank)
+        self._next.clear()
         for peer in self.peers.values():
             peer.out.reset()
             peer.into.reset()
@@ -136,7 +137,9 @@ class Loop(threading.Thread):
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
         for peer in self.peers.values():
-            if peer.up:
+            if peer.bye is not None:  # nobody is there to hear it, and closing would wait
+                peer.way.close(linger=0)
+            elif peer.up:
                 self._ack(peer)
                 self._say(peer, Bye(*self._head(), reason[:LONGEST_REASON], lost))
         self._ending = True
@@ -196,11 +199,12 @@ class Loop(threading.Thread):
         except Refused:
             self._ask_again(peer)
             raise
-        task = self._tasks.get(chunk.task)
-        if task is None and chunk.task >= self._next:
+        key = (chunk.channel, chunk.task)
+        task = self._tasks.get(key)
+        if task is None and chunk.task >= self._next[chunk.channel]:
             if self._early_bytes + payload.size > LARGEST_EARLY:
                 return  # unacknowledged: it will come again
-            self._early.setdefault(chunk.task, []).append((peer.rank, chunk, payload))
+            self._early.setdefault(key, []).append((peer.rank, chunk, payload))
             self._early_bytes += payload.size
         peer.into.take(chunk, peer.heard or now())
         if task is not None:
@@ -223,7 +227,7 @@ class Loop(threading.Thread):
         except ShoalError as error:
             task.fail(error)
         if task.done.is_set():
-            self._tasks.pop(task.number, None)
+            self._tasks.pop(task.key, None)
 
     # Saying
 
@@ -236,7 +240,7 @@ class Loop(threading.Thread):
                 0,
                 self.rank,
                 link.next_seq,
-                task.number,
+                *task.key,
                 task.kind,
                 phase,
                 index,

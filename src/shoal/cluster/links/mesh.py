@@ -13,6 +13,7 @@ take on its link. A slow one is waited for as long as the caller has time.
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from shoal.cluster.board import Board
@@ -41,7 +42,7 @@ class Mesh:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or Board.private()
         self._owner = os.getpid()
-        self._next = 0
+        self._next: Counter[int] = Counter()
         self._lost = -1
         self._waiting: tuple[float, Task] | None = None
         self._closed = False
@@ -68,8 +69,9 @@ class Mesh:
             threading.Event().wait(0.005)
 
     def submit(self, task: Task) -> None:
-        """Hand in a task; members of the view hand in the same ones in the same order."""
-        task.number, self._next = self._next, self._next + 1
+        """Hand in a task; members of the view hand in those of a channel in the same order."""
+        task.number = self._next[task.channel]
+        self._next[task.channel] += 1
         self.loop.call(lambda: self.loop.add(task))
 
     def wait(self, task: Task, seconds: float) -> None:
@@ -105,7 +107,8 @@ class Mesh:
                 "epochs grow, and members are in the book"
             )
         self._command(lambda: self.loop.reform(epoch, ranks))
-        self._next, self._lost = 0, -1
+        self._next.clear()
+        self._lost = -1
 
     def close(self, reason: str = "ended") -> None:
         """Wait until what was sent has arrived, say goodbye, end the thread."""

@@ -36,6 +36,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Chunk(Message, frozen=True, tag=1):
+    channel: Annotated[int, msgspec.Meta(ge=0, le=7)]
     task: Count
     kind: Annotated[str, msgspec.Meta(max_length=16)]
     """What the sender takes the task for: workers that do different things are told so."""
@@ -84,6 +85,7 @@ def decode(data: bytes | memoryview) -> AnyMessage:
     if len(data) > LARGEST_HEAD:
         raise Refused(f"a message of {len(data)} bytes; at most {LARGEST_HEAD} are read")
     try:
-        return _decoder.decode(data)
+        message: AnyMessage = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise Refused(f"not a message of ours: {error}") from None
+    return message

@@ -1,7 +1,7 @@
 """A task: something all members of a view do together by sending each other chunks.
 
 The training thread hands it in and waits; `begin` and `arrived` run in the communication thread, one at a time, so a
-task needs no lock. Members hand in the same tasks in the same order: a task is known by its number.
+task needs no lock. Members hand in the tasks of a channel in the same order: one is known by channel and number.
 """
 
 import threading
@@ -31,6 +31,8 @@ class Task(ABC):
     """What is handed in must stay as it is until the task is done; a task that was aborted has not changed it."""
 
     kind: str
+    channel: int = 0
+    """0: the group's own, 1: sums. They do not wait for each other's order, as long as each keeps its own."""
     alike: bool = True
     """Whether everybody's whole must be of the same length."""
 
@@ -40,6 +42,10 @@ class Task(ABC):
         self.number = -1
         self.done = threading.Event()
         self.error: ShoalError | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.channel, self.number
 
     @abstractmethod
     def begin(self, view: View, send: Send) -> None:

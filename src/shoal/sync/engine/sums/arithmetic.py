@@ -38,10 +38,10 @@ class Arithmetic:
         """The sum of `parts`, added up in their order, into `out`."""
         if self.half:
             wide = [torch.from_numpy(part).view(self.dtype).float() for part in parts]
-            total = wide[0]
-            for part in wide[1:]:
-                total = total + part
-            out[:] = total.to(self.dtype).view(torch.int16).numpy()
+            whole = wide[0]
+            for each in wide[1:]:
+                whole = whole + each
+            out[:] = whole.to(self.dtype).view(torch.int16).numpy()
             return
         np.add(parts[0], parts[1], out=out)
         for part in parts[2:]:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from by_links import by_files, by_keys
 from torch import Tensor
 
 from shoal.cluster import shared
@@ -36,7 +37,7 @@ def by_gloo(world: World) -> Group:
     return SpreadGroup(store, world.group.rank, world.group.size)
 
 
-KINDS = pytest.mark.parametrize("make", [by_memory, by_gloo])
+KINDS = pytest.mark.parametrize("make", [by_memory, by_gloo, by_files, by_keys])
 
 
 @KINDS

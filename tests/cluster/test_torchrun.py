@@ -52,19 +52,23 @@ def test_torchrun(tmp_path: Path, wanted: str, engine: str) -> None:
     assert {path.name for path in run.iterdir()} >= {"run.json", "worker-0.jsonl", "worker-1.jsonl"}
 
 
-@pytest.mark.parametrize(("hosts", "kind"), [(1, "SharedGroup"), (2, "SpreadGroup")], ids=["one host", "two hosts"])
-def test_by_hand(tmp_path: Path, wanted: str, hosts: int, kind: str) -> None:
-    outcomes = by_hand(tmp_path, SCRIPT + "\nprint(type(run._group).__name__)", hosts)
+@pytest.mark.parametrize(
+    ("hosts", "trusted", "kind"),
+    [(1, "", "SharedGroup"), (2, "", "LinkedGroup"), (2, "1", "SpreadGroup")],
+    ids=["one host", "two hosts", "two trusted hosts"],
+)
+def test_by_hand(tmp_path: Path, wanted: str, hosts: int, trusted: str, kind: str) -> None:
+    outcomes = by_hand(tmp_path, SCRIPT + "\nprint(type(run._group).__name__)", hosts, SHOAL_TRUSTED=trusted)
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     assert outcomes[0].checksum == wanted
     assert [outcome.out.splitlines()[-1] for outcome in outcomes] == [kind, kind]
 
 
-def test_a_shared_group_is_left_for_gloo_where_memory_cannot_be_shared(tmp_path: Path, wanted: str) -> None:
+def test_a_shared_group_is_left_for_links_where_memory_cannot_be_shared(tmp_path: Path, wanted: str) -> None:
     blind = "from shoal.cluster.arena import Arena\ndef no(*_): raise PermissionError\nArena.of_process = no\n"
     outcomes = by_hand(tmp_path, f"{blind}{SCRIPT}\nprint(type(run._group).__name__)", 1)
     assert outcomes[0].checksum == wanted
-    assert [outcome.out.splitlines()[-1] for outcome in outcomes] == ["SpreadGroup", "SpreadGroup"]
+    assert [outcome.out.splitlines()[-1] for outcome in outcomes] == ["LinkedGroup", "LinkedGroup"]
 
 
 @pytest.mark.parametrize("hosts", [1, 2])

@@ -1,6 +1,7 @@
 """Every exchange, on every engine, passes the conformance case."""
 
 import pytest
+from by_links import linked_by_files, linked_by_keys
 
 from shoal.plan.plan import Plan
 from shoal.sync.exchange.allreduce import AllReduceExchange
@@ -24,3 +25,21 @@ class TestAllReduceByGloo(ExchangeCase):
 
     def make(self, group, directory):
         return build_exchange(Plan(), group, Engines(group, directory))
+
+
+class TestAllReduceByLinks(ExchangeCase):
+    """Over files of one host."""
+
+    def make(self, group, directory):
+        linked = linked_by_files(group, directory)
+        return build_exchange(Plan(), linked, Engines(linked, directory))
+
+
+class TestAllReduceByKeys(ExchangeCase):
+    """Over TCP, under keys."""
+
+    sizes = (2, 3)
+
+    def make(self, group, directory):
+        linked = linked_by_keys(group)
+        return build_exchange(Plan(), linked, Engines(linked, directory))

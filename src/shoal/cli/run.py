@@ -3,6 +3,7 @@
 Exit codes: 0 done · 1 the script failed · 2 the command was wrong · 130 interrupted.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,9 @@ def run(
     lab: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
     ] = None,
+    trusted: Annotated[
+        bool, typer.Option("--trusted", help="Between hosts use gloo: no keys, for a network that is yours alone.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -41,6 +45,8 @@ def run(
     from shoal.cli.errors import usage_errors
 
     with usage_errors(), interruptible():
+        if trusted:
+            os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
         job = prepare(script, arguments or [], workers, plan, name, runs, seed, lab)
         raise typer.Exit(supervise(job, json=json, quiet=quiet))
 

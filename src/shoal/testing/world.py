@@ -28,6 +28,9 @@ from shoal.train.run import Run
 
 Result = dict[str, Tensor]
 
+ENDINGS: list[Callable[[], None]] = []
+"""Called in a worker when its function has ended, in place of atexit: what it sent may still be on its way."""
+
 
 class WorldError(AssertionError):
     """A worker of the world failed; the message holds its traceback."""
@@ -84,6 +87,8 @@ def _fork(arena: Arena, rank: int, size: int, body: Callable[[World], Result | N
         shared = directory / "shared"
         shared.mkdir(exist_ok=True)
         _save(directory, rank, body(World(group, shared)) or {})
+        for end in ENDINGS:
+            end()
         code = 0
     except BaseException:  # noqa: BLE001  (told to the parent, which raises it again)
         text = traceback.format_exc().encode()

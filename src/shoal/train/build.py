@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
 
 from shoal.cluster.group import Group
+from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
@@ -19,6 +20,7 @@ from shoal.plan.terms import Alone
 from shoal.sync.engine.base import Engine
 from shoal.sync.engine.collective import CollectiveEngine
 from shoal.sync.engine.memory import MemoryEngine
+from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.alone import AloneExchange
 from shoal.sync.exchange.base import Exchange
@@ -49,7 +51,9 @@ def build_pace(
 
 
 class Engines:
-    """Chooses an engine by where a bucket lies: memory inside one host, gloo between hosts, NCCL for CUDA.
+    """Chooses an engine by where a bucket lies: memory inside one host, links between hosts, NCCL for CUDA.
+
+    gloo where the user trusts the network between the hosts.
 
     One per run: what is joined later shares its process groups.
     """
@@ -64,6 +68,8 @@ class Engines:
     def of(self, device: str) -> Engine:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return MemoryEngine(self.group)
+        if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
+            return RingEngine(self.group)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
         if device not in self._process_groups:

@@ -17,11 +17,18 @@ from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.speed import how
 from shoal.cluster.lab.timeline import Timeline
 from shoal.cluster.launch.place import Place
+from shoal.cluster.linked import LinkedGroup, trusted
+from shoal.cluster.links.book import Entry
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.keys import Keys
 from shoal.cluster.spread import SpreadGroup
 from shoal.core.clock import now
 from shoal.core.events import Happened
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
+
+PORT = 7700
+"""Where a worker listens: every host of a lab has all ports to itself."""
 
 
 class InLab(Place):
@@ -32,6 +39,7 @@ class InLab(Place):
         self.replay = spec.compute == "replay"
         self.lab = Lab(spec)
         self.timeline = Timeline(spec)
+        self._keys = [Keys.new() for _ in spec.hosts]  # before the fork, so that everybody knows everybody
         self._began: float | None = None
         self._journal: Journal | None = None
 
@@ -47,8 +55,13 @@ class InLab(Place):
         self.lab.enter(rank)
         # The board is the launcher's eye and goes through memory; everything workers say to each other does not.
         board = Board(self.arena.map(0, BYTES))
-        store = FileStore(str(self.directory / "rendezvous-lab"), size)
-        return SpreadGroup(store, rank, size, board)
+        if trusted():
+            store = FileStore(str(self.directory / "rendezvous-lab"), size)
+            return SpreadGroup(store, rank, size, board)
+        keys, hosts = self._keys, self.lab.hosts
+        book = {r: Entry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
+        mine, self._keys = keys[rank], []  # the others' secrets are not this worker's
+        return LinkedGroup(self.directory.name, book, rank, Door(book[rank].address, mine), board)
 
     def tick(self, board: Board) -> None:
         """The clock starts with the first step, so that imports do not count."""

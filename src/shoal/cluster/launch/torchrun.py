@@ -1,9 +1,12 @@
 """Workers started by torchrun, found by its environment variables.
 
-All on one host: they share memory, like the workers of `shoal run`. On several: a gloo group over torchrun's store.
+All on one host: they share memory, like the workers of `shoal run`. On several: links, whose addresses and public keys
+are exchanged through torchrun's store; with SHOAL_TRUSTED=1 a gloo group. The store itself asks nobody who they are.
 """
 
 import os
+import secrets
+import socket
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -12,10 +15,16 @@ from torch.distributed.rendezvous import rendezvous
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.group import Group, deadline_seconds
+from shoal.cluster.linked import LinkedGroup, trusted
+from shoal.cluster.links.book import Entry
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.keys import Keys, check_key
+from shoal.cluster.probe import own_address
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import SpreadGroup
 from shoal.core.errors import PeerLost, UsageError
 
+ADDRESS_VARIABLE = "SHOAL_ADDRESS"
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -36,7 +45,7 @@ def join_group() -> Group:
         shared = _shared(store, rank, size)
         if shared is not None:
             return shared
-    return SpreadGroup(store, rank, size)
+    return SpreadGroup(store, rank, size) if trusted() else _linked(store, rank, size)
 
 
 def _number(name: str) -> int:
@@ -78,3 +87,45 @@ def _shared(store: Store, rank: int, size: int) -> Group | None:
     group = SharedGroup(arena, rank, size)
     group.store = store
     return group
+
+
+def _linked(store: Store, rank: int, size: int) -> Group:
+    """Every worker makes a key of its own for this run, and tells the others where it is."""
+    keys = Keys.new()
+    door = Door(f"tcp://{_address()}:*", keys)
+    if rank == 0:
+        store.set("links/run", secrets.token_hex(8))
+    store.set(f"links/{rank}", f"{door.address} {keys.public.decode()} {socket.gethostname()}")
+    try:
+        book = {peer: _entry(store.get(f"links/{peer}").decode()) for peer in range(size)}
+        run = store.get("links/run").decode()
+    except RuntimeError as error:
+        door.close()
+        raise PeerLost(f"worker {rank} stops: not everybody came to the store: {str(error).splitlines()[0]}") from None
+    group = LinkedGroup(run, book, rank, door)
+    group.store = store
+    return group
+
+
+def _entry(text: str) -> Entry:
+    address, public, host = text.split(" ", 2)
+    return Entry(address, check_key(public.encode()), host)
+
+
+def _address() -> str:
+    """The address by which this host reaches worker 0's, or $SHOAL_ADDRESS.
+
+    Where worker 0's host knows itself by its loopback address, that of its way to anywhere else is taken.
+    """
+    if told := os.environ.get(ADDRESS_VARIABLE):
+        return told
+    found, master = own_address(), os.environ["MASTER_ADDR"]
+    if not found.startswith("127.") or master.startswith("127.") or master == "localhost":
+        return found
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dummy:
+        try:
+            dummy.connect(("192.0.2.1", 9))  # of a datagram socket: chooses a route, sends nothing
+        except OSError:
+            return found
+        address: str = dummy.getsockname()[0]
+    return address

@@ -1,0 +1,126 @@
+"""The all-reduce over links against gloo, on the hosts of a lab, and against what the ring could do at best.
+
+    python benchmarks/ring.py [--case "4 hosts, 100mbit, 20ms: 10MB"] … [--repeats 3]
+
+Both live in the same processes, one on every host, and take turns. All begin at the same moment (one machine has one
+clock); a turn lasts until the last is done. Ideal: 2 (p-1)/p of the bytes at the link's rate, plus 2 (p-1) one-way delays.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import torch
+from report import Table, machine_line, write_report
+from torch._C._distributed_c10d import FileStore
+
+from shoal.cluster.lab.inside import Say, inside
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.spec import Spec
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.book import Entry
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.keys import Keys
+from shoal.cluster.spread import gloo
+from shoal.core.clock import now
+from shoal.sync.engine.ring import RingEngine
+from shoal.wire.bucket import Space
+
+CASES = [
+    "4 hosts, 100mbit: 10MB",
+    "4 hosts, 100mbit, 20ms: 10MB",
+    "4 hosts, 100mbit, 40ms: 10MB",
+    "2 hosts, 1gbit: 10MB",
+    "4 hosts, 100mbit: 1MB",
+    "4 hosts, 100mbit: 64KB",
+    "4 hosts, 100mbit: 4KB",
+    "4 hosts, 100mbit, 5ms: 4KB",
+    "2 hosts, 1gbit: 64KB",
+    "2 hosts, 1gbit: 4KB",
+]
+UNITS = {"KB": 1000, "MB": 1_000_000}
+PORT = 7700
+
+
+def worker(
+    say: Say, folder: str, keys: list[tuple[str, str]], addresses: list[str], rank: int, size: int, n: int, repeats: int
+) -> None:
+    """On one host: both all-reduces in turns; says when each turn began and when it was done here."""
+    torch.set_num_threads(1)
+    hosts = len(addresses)
+    book = {
+        r: Entry(f"tcp://{a}:{PORT}", k[0].encode(), str(r))
+        for r, (a, k) in enumerate(zip(addresses, keys, strict=True))
+    }
+    mine = Keys(*(text.encode() for text in keys[rank]))
+    group = LinkedGroup("benchmark", book, rank, Door(book[rank].address, mine))
+    engine = RingEngine(group)
+    ((leaving, result),) = engine.open([Space(n, torch.float32, torch.device("cpu"))])
+    other = gloo(FileStore(f"{folder}/store", hosts), rank, hosts, 60.0)
+    leaving.fill_(rank + 1.0)
+    tensor = torch.ones(n)
+
+    def ours() -> None:
+        engine.start(0)
+        engine.finish(0)
+
+    def theirs() -> None:
+        other.allreduce([tensor]).wait()
+
+    turns = []
+    for turn in range(2 * repeats + 2):
+        at = max(float(text) for text in group.gather(str(now()).encode())) + 0.4
+        time.sleep(max(0.0, at - now() - 0.01))
+        while now() < at:
+            pass
+        (ours, theirs)[turn % 2]()
+        turns.append((at, now()))
+    assert result[0] == result[-1] == size
+    say(turns)
+    group.close()
+
+
+def measure(case: str, repeats: int) -> tuple[Spec, int, list[float], list[float]]:
+    """Seconds of our turns and of gloo's; the first of each does not count."""
+    text, _, amount = case.partition(": ")
+    spec = Spec.parse(text)
+    elements = int(amount[:-2]) * UNITS[amount[-2:]] // 4
+    keys = [Keys.new() for _ in range(spec.size)]
+    plain = [(k.public.decode(), k.secret.decode()) for k in keys]
+    total = spec.size * (spec.size + 1) // 2
+    with tempfile.TemporaryDirectory() as folder, Lab(spec) as lab, ExitStack() as stack:
+        addresses = [host.address for host in lab.hosts]
+        children = [
+            stack.enter_context(inside(lab, r, worker, folder, plain, addresses, r, total, elements, repeats))
+            for r in range(spec.size)
+        ]
+        heard = [msgspec.convert(child.hear(120.0), list[tuple[float, float]]) for child in children]
+    turns = [max(done for _, done in turn) - turn[0][0] for turn in zip(*heard, strict=True)]
+    return spec, elements * 4, turns[2::2], turns[3::2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--case", action="append")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    machine = machine_line()
+    table = Table("hosts", "rate", "delay", "bytes", "ideal ms", "shoal ms", "gloo ms", "shoal / ideal", "gloo / ideal")
+    for case in options.case or CASES:
+        spec, size, ours, theirs = measure(case, options.repeats)
+        link, p = spec.hosts[0].link, spec.size
+        ideal = 2 * (p - 1) / p * size * 8 / link.rate.bits + 2 * (p - 1) * 2 * link.delay.seconds
+        a, b = statistics.median(ours), statistics.median(theirs)
+        cells = [f"{1e3 * value:.2f}" for value in (ideal, a, b)]
+        table.add(p, link.rate, link.delay, size, *cells, f"{a / ideal:.3f}", f"{b / ideal:.3f}")
+    if options.out:
+        write_report(options.out, "ring", "All-reduce over links and over gloo", [machine], table)
+
+
+if __name__ == "__main__":
+    main()

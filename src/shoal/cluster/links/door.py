@@ -1,0 +1,78 @@
+"""Where a worker is reached: one socket that only receives, and a guard who lets in the keys of the book alone.
+
+Every worker has one door and, for each peer, a socket of its own that only sends: two connections per pair, so that no
+direction waits for the other. A stranger gets no further than ZeroMQ's handshake, in which nobody holds more than
+64 KiB for it; what it says reaches no code of ours. A door on one host is a file in a folder that is the user's alone.
+"""
+
+import contextlib
+
+import zmq
+from zmq.utils import z85
+
+from shoal.cluster.links.book import Book
+from shoal.cluster.links.keys import Keys
+from shoal.core.errors import UsageError
+
+LARGEST_FRAME = 64 << 10
+HANDSHAKE_MS = 10_000
+"""A connection that has not shown its key after that is closed."""
+MOST_WAITING = 1024
+"""Messages of one peer that wait to be read; then its connection is left to itself, until they are."""
+_GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
+
+
+class Door:
+    """Made in the training thread, handed to the communication thread, and used by that one alone."""
+
+    def __init__(self, address: str, keys: Keys | None = None) -> None:
+        """`tcp://10.0.0.1:*` takes any free port."""
+        self.keys = keys
+        self.context = zmq.Context(io_threads=2)
+        self.guard: zmq.Socket[bytes] | None = None
+        self.socket = self.context.socket(zmq.PULL)
+        self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        self.socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
+        if keys is not None:
+            self.guard = self.context.socket(zmq.REP)
+            self.guard.bind(_GUARD)  # inside this process
+            self.socket.curve_server = True
+            self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
+            self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
+        elif not address.startswith("ipc://"):
+            self.close()
+            raise UsageError(f"{address} can be reached by others and there is no key; make one with shoal keys new")
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
+        self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+
+    def let_in(self, book: Book) -> None:
+        """Answer all who have shown a key since the last time: welcome, if it is a key of the book."""
+        if self.guard is None:
+            return
+        known = {z85.decode(entry.public): rank for rank, entry in book.items()}
+        with contextlib.suppress(zmq.Again):
+            while True:
+                request = self.guard.recv_multipart(zmq.NOBLOCK)
+                rank = known.get(request[6]) if len(request) == 7 and request[5] == b"CURVE" else None
+                verdict = (b"200", b"", str(rank).encode()) if rank is not None else (b"400", b"not in the book", b"")
+                self.guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
+
+    def way_to(self, address: str, public: bytes) -> "zmq.Socket[bytes]":
+        """A socket that sends to a peer; connected by the caller, once it listens to what becomes of it."""
+        socket = self.context.socket(zmq.PUSH)
+        socket.setsockopt(zmq.SNDHWM, 0)  # links have windows of their own
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        if self.keys is not None and not address.startswith("ipc://"):
+            socket.curve_serverkey = public
+            socket.curve_publickey, socket.curve_secretkey = self.keys.public, self.keys.secret
+        return socket
+
+    def close(self, linger_ms: int = 0) -> None:
+        self.context.destroy(linger=linger_ms)

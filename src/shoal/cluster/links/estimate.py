@@ -1,0 +1,56 @@
+"""What a link is like, learned from its own traffic: round trip, rate, and from them window and deadlines.
+
+Only differences of one's own clock are used. The round trip is the least of the last ten to twenty seconds, for queues
+make the others longer; the rate is a running mean of what was acknowledged per second while much was under way
+(Cardwell et al., "BBR: congestion-based congestion control", ACM Queue 2016, have both, for the same reason).
+"""
+
+from dataclasses import dataclass, field
+
+MEMORY = 10.0
+"""Seconds after which an old round trip is forgotten, or twice that."""
+GAIN = 0.25
+ENOUGH = 128 << 10
+"""Bytes between two acknowledgements that tell a rate."""
+SLOWEST = 12_500.0
+"""Bytes a second of a link that has not been measured: 100 kbit/s, so that no deadline is too short."""
+SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 1 << 20, 4 << 20, 64 << 20
+PRODUCTS = 4.0
+"""Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
+
+
+@dataclass
+class Estimate:
+    """Of one link."""
+
+    rtt: float | None = None
+    """Seconds; None before anything came back."""
+    rate: float | None = None
+    """Bytes a second of what was acknowledged; None before enough was."""
+    _least: list[float] = field(default_factory=lambda: [float("inf"), float("inf")])
+    _turned: float = 0.0
+
+    def round_trip(self, seconds: float, now: float) -> None:
+        if now - self._turned > MEMORY:
+            self._turned = now
+            self._least = [self._least[1], float("inf")]
+        self._least[1] = min(self._least[1], max(seconds, 1e-6))
+        self.rtt = min(self._least)
+
+    def delivered(self, size: int, seconds: float) -> None:
+        """`size` bytes were acknowledged within `seconds`."""
+        if size < ENOUGH or seconds <= 0:
+            return
+        sample = size / seconds
+        self.rate = sample if self.rate is None else self.rate + GAIN * (sample - self.rate)
+
+    @property
+    def window(self) -> int:
+        """Bytes that may be under way."""
+        if self.rate is None or self.rtt is None:
+            return FIRST_WINDOW
+        return int(min(max(PRODUCTS * self.rate * self.rtt, SMALLEST_WINDOW), LARGEST_WINDOW))
+
+    def allowance(self, size: int, setup: float) -> float:
+        """Seconds that `size` bytes may take: setup + 4 round trips + 4 times what the rate says."""
+        return setup + 4 * (self.rtt or 0.0) + 4 * size / (self.rate or SLOWEST)

@@ -1,0 +1,67 @@
+"""Everybody's bytes, for everybody: each sends its own straight to all others, one latency for what is small."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.cluster.links.frames import CHUNK, Payload, pack
+from shoal.cluster.links.messages import Chunk
+from shoal.cluster.links.refused import Refused
+from shoal.cluster.links.task import Send, Task, View
+
+LARGEST = 1 << 30
+"""Bytes of one worker; more is refused before memory is taken for it."""
+
+
+class Gathering(Task):
+    """`result` holds everybody's bytes in order of rank."""
+
+    kind = "gather"
+    alike = False
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(len(data))
+        self.data = data
+        self._parts: dict[int, bytearray] = {}
+        self._wanted: dict[int, int] = {}
+        self._ranks: Sequence[int] = ()
+        self._rank = -1
+
+    @property
+    def result(self) -> list[bytes]:
+        return [self.data if rank == self._rank else bytes(self._parts[rank]) for rank in self._ranks]
+
+    def begin(self, view: View, send: Send) -> None:
+        if len(self.data) > LARGEST:
+            raise Refused(f"a gather of {len(self.data)} bytes; at most {LARGEST} go at once")
+        self._ranks, self._rank = view.ranks, view.rank
+        self._wanted = dict.fromkeys(view.others, 1)
+        raw = np.frombuffer(self.data, np.uint8)
+        for index in range(chunks(len(raw))):
+            payload = pack(raw[index * CHUNK : (index + 1) * CHUNK], "uint8")
+            for peer in view.others:
+                send(peer, 0, index, payload)
+        if not view.others:
+            self.done.set()
+
+    def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
+        if chunk.total > LARGEST:
+            raise Refused(f"worker {sender} gathers {chunk.total} bytes; at most {LARGEST} go at once")
+        if sender not in self._parts:
+            self._parts[sender], self._wanted[sender] = bytearray(chunk.total), chunks(chunk.total)
+        start = chunk.index * CHUNK
+        if payload.size != min(CHUNK, chunk.total - start):
+            raise Refused(f"worker {sender} sends piece {chunk.index} of {chunk.total} bytes with {payload.size}")
+        self._parts[sender][start : start + payload.size] = payload.frame.buffer
+        self._wanted[sender] -= 1
+        if not any(self._wanted.values()):
+            self.done.set()
+
+    def missing(self) -> list[int]:
+        return [rank for rank, count in self._wanted.items() if count]
+
+
+def chunks(size: int) -> int:
+    """Pieces of `size` bytes; nothing is one empty piece, so that it is heard."""
+    return max(1, math.ceil(size / CHUNK))

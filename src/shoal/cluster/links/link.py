@@ -1,0 +1,121 @@
+"""One direction of a link: numbered chunks, acknowledged, sent again when a connection broke.
+
+ZeroMQ connects again by itself, but what was under way is lost. So the sender keeps every chunk until it is
+acknowledged, and the receiver takes chunks in order only:
+
+    sender    4 5 6 7 ──✂   (connected again)  ──> 4 5 6 7
+    receiver  ack 4                                 5 is next: takes 5 6 7, drops 4, which it had
+
+Go-back-N, because a break is rare and costs one window. No sockets and no clock in here: a loop hands both in.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shoal.cluster.links.estimate import Estimate
+from shoal.cluster.links.frames import CHUNK, Payload
+from shoal.cluster.links.messages import Chunk
+
+HEAD = 128
+"""Bytes a chunk costs beside its payload, roughly."""
+PATIENCE = 1.0
+"""Seconds without any acknowledgement after which the sender asks, at the least."""
+LONGEST_PATIENCE = 30.0
+
+
+@dataclass
+class Flying:
+    """A chunk that was sent and is not acknowledged yet."""
+
+    chunk: Chunk
+    payload: Payload
+    sent: float
+    delivered: int
+    """Bytes of the link that were acknowledged when it left: what is more by its own ack, took that long."""
+
+
+@dataclass
+class Outgoing:
+    """What leaves for one peer."""
+
+    estimate: Estimate = field(default_factory=Estimate)
+    waiting: deque[tuple[Chunk, Payload]] = field(default_factory=deque)
+    flying: deque[Flying] = field(default_factory=deque)
+    next_seq: int = 0
+    under_way: int = 0
+    """Bytes sent and not acknowledged."""
+    delivered: int = 0
+    progressed: float = 0.0
+    patience: float = PATIENCE
+
+    def next(self, now: float) -> Flying | None:
+        """The next chunk that may leave."""
+        if not self.waiting or (self.flying and self.under_way + CHUNK > self.estimate.window):
+            return None
+        chunk, payload = self.waiting.popleft()
+        if not self.flying:
+            self.progressed = now
+        flying = Flying(chunk, payload, now, self.delivered)
+        self.flying.append(flying)
+        self.under_way += payload.size + HEAD
+        return flying
+
+    def acknowledged(self, expected: int, now: float) -> None:
+        """Everything before `expected` has arrived."""
+        last = None
+        while self.flying and self.flying[0].chunk.seq < expected:
+            last = self.flying.popleft()
+            self.under_way -= last.payload.size + HEAD
+            self.delivered += last.payload.size + HEAD
+        if last is not None:
+            self.progressed, self.patience = now, PATIENCE
+            self.estimate.delivered(self.delivered - last.delivered, now - last.sent)
+
+    def overdue(self, now: float) -> bool:
+        """Whether it is time to ask what became of the first chunk; asks ever more rarely."""
+        if not self.flying or now - self.progressed < self.estimate.allowance(self.under_way, self.patience):
+            return False
+        self.progressed = now
+        self.patience = min(2 * self.patience, LONGEST_PATIENCE)
+        return True
+
+    @property
+    def idle(self) -> bool:
+        return not self.waiting and not self.flying
+
+    def reset(self) -> None:
+        """A new epoch: what is left of the old one concerns nobody."""
+        self.waiting.clear()
+        self.flying.clear()
+        self.next_seq = self.under_way = 0
+        self.patience = PATIENCE
+
+
+@dataclass
+class Incoming:
+    """What comes from one peer."""
+
+    expected: int = 0
+    unsaid: int = 0
+    """Chunks taken since the last Ack."""
+    since: float = 0.0
+    """When the first of them came."""
+    stamp: int = 0
+    stamped: float = 0.0
+    asked: float = 0.0
+    """When it was last asked to send again."""
+
+    def take(self, chunk: Chunk, now: float) -> bool:
+        """Whether this is the next chunk; anything else is a duplicate, or follows a gap."""
+        if chunk.seq != self.expected:
+            return False
+        self.expected += 1
+        self.stamp, self.stamped = chunk.stamp, now
+        if not self.unsaid:
+            self.since = now
+        self.unsaid += 1
+        return True
+
+    def reset(self) -> None:
+        self.expected = self.unsaid = 0
+        self.asked = 0.0

@@ -1,0 +1,165 @@
+"""A worker's links to all its peers: what the training thread holds.
+
+    mesh = Mesh(run, book, rank, door, board)      the communication thread starts
+    mesh.meet(seconds)                             everybody is there
+    mesh.submit(task); …; mesh.wait(task, seconds) the thread computes in between
+    mesh.abort(reason); mesh.reform(epoch, ranks)  after a loss: the same processes, the same sockets, another view
+    mesh.close()                                   what was sent has arrived, then last words
+
+Every wait ends: with what was waited for, with the word that a peer is lost, or at its deadline; both name the worker.
+A peer is lost when nobody listens at its door any more, or when nothing has come from it for longer than a chunk can
+take on its link. A slow one is waited for as long as the caller has time.
+"""
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from shoal.cluster.board import Board
+from shoal.cluster.links.book import Book, check_book
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.loop import Loop
+from shoal.cluster.links.peer import Peer
+from shoal.cluster.links.task import Task, View
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import DeadlineError, PeerLost, ShoalError
+
+LOOK = 0.1
+"""Seconds between looks at whether the peers still live, in a wait."""
+SILENCE = 10.0
+"""Seconds of silence that are always forgiven: peers say something every second, but machines stop and links break."""
+FLUSH = 10.0
+COMMAND = 30.0
+
+
+class Mesh:
+    """Used by one thread of a worker."""
+
+    def __init__(
+        self, run: str, book: Book, rank: int, door: Door, board: Board | None = None, silence: float = SILENCE
+    ) -> None:
+        check_book(book)
+        self.rank, self.silence, self.board = rank, silence, board or Board.private()
+        self._owner = os.getpid()
+        self._next: Counter[int] = Counter()
+        self._lost = -1
+        self._waiting: tuple[float, Task] | None = None
+        self._closed = False
+        self.loop = Loop(run, book, rank, door, self.board)
+        self.loop.start()
+
+    @property
+    def view(self) -> View:
+        return self.loop.view
+
+    @property
+    def epoch(self) -> int:
+        return self.loop.epoch
+
+    def link(self, rank: int) -> Peer:
+        """What is known of a peer: `link(2).out.estimate.rate`, `.rtt`."""
+        return self.loop.peers[rank]
+
+    def meet(self, seconds: float) -> None:
+        """Return when every peer was heard."""
+        deadline = Deadline.after(seconds)
+        while missing := [rank for rank in self.view.others if self.link(rank).heard is None]:
+            self._look_around(missing, deadline)
+            threading.Event().wait(0.005)
+
+    def submit(self, task: Task) -> None:
+        """Hand in a task; members of the view hand in those of a channel in the same order."""
+        task.number = self._next[task.channel]
+        self._next[task.channel] += 1
+        self.loop.call(lambda: self.loop.add(task))
+
+    def wait(self, task: Task, seconds: float) -> None:
+        """Return when the task is done."""
+        deadline = Deadline.after(seconds)
+        self._waiting = (now(), task)
+        try:
+            while not task.done.wait(LOOK):
+                self._look_around(task.missing(), deadline)
+        finally:
+            self._waiting = None
+        if task.error is not None:
+            raise task.error
+
+    def waiting(self) -> str:
+        """What a wait is for, while it lasts: `waiting 3.2 s for worker 2 (host b), last seen …`; else nothing."""
+        waiting = self._waiting
+        if waiting is None:
+            return ""
+        moment = now()
+        suspects = "; ".join(self.link(rank).describe(moment) for rank in waiting[1].missing())
+        return f"waiting {moment - waiting[0]:.1f} s for {suspects}"
+
+    def abort(self, reason: str) -> None:
+        """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
+        self._command(lambda: self.loop.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
+
+    def reform(self, epoch: int, ranks: Sequence[int]) -> None:
+        """Go on with `ranks` only. Epochs only grow: one that is not new is refused."""
+        if epoch <= self.epoch or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
+            raise ShoalError(
+                f"worker {self.rank} cannot go from epoch {self.epoch} to {epoch} with workers {sorted(ranks)}; "
+                "epochs grow, and members are in the book"
+            )
+        self._command(lambda: self.loop.reform(epoch, ranks))
+        self._next.clear()
+        self._lost = -1
+
+    def close(self, reason: str = "ended") -> None:
+        """Wait until what was sent has arrived, say goodbye, end the thread."""
+        if self._closed or os.getpid() != self._owner:
+            return
+        self._closed = True
+        deadline = Deadline.after(FLUSH if self._lost < 0 else 0.5)
+        while self.loop.is_alive() and not self.loop.flushed and not deadline.expired:
+            threading.Event().wait(0.002)
+        if self.loop.is_alive():
+            self.loop.call(lambda: self.loop.end(reason, self._lost))
+        self.loop.join(5.0)
+
+    def _command(self, command: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def work() -> None:
+            command()
+            done.set()
+
+        self.loop.call(work)
+        if not done.wait(COMMAND):
+            raise ShoalError(f"worker {self.rank}: the communication thread does not answer: {self.loop.failure!r}")
+
+    def _look_around(self, missing: Sequence[int], deadline: Deadline) -> None:
+        if self.loop.failure is not None:
+            raise ShoalError(f"worker {self.rank}: the communication thread failed: {self.loop.failure!r}")
+        if self.board.aborted is not None:
+            raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
+        for rank in self.view.others:
+            self._check(self.link(rank), missing)
+        if deadline.expired:
+            suspects = "; ".join(self.link(rank).describe(now()) for rank in missing)
+            raise DeadlineError(
+                f"worker {self.rank} waited {deadline.budget:.0f} s for {suspects}; "
+                "raise SHOAL_DEADLINE (seconds) if its step is really that long"
+            )
+
+    def _check(self, peer: Peer, missing: Sequence[int]) -> None:
+        """PeerLost, if this peer cannot do its part any more."""
+        seen = self.loop.turned  # not now: what came while the loop was away has not been heard yet
+        if peer.bye is not None:
+            if peer.bye.lost >= 0 and peer.bye.lost != self.rank:
+                self._blame(peer.bye.lost, f"worker {peer.bye.lost} is lost, says {peer}")
+            if peer.rank in missing:
+                self._blame(peer.rank, f"it waits for {peer}, which has {peer.bye.reason} after step {peer.step}")
+        elif peer.gone(seen):
+            self._blame(peer.rank, f"{peer.describe(seen)}, is gone: nobody listens at {peer.entry.address}")
+        elif (silence := peer.silent(seen, self.silence)) is not None:
+            self._blame(peer.rank, f"{peer.describe(seen)}, has been silent for {silence:.1f} s")
+
+    def _blame(self, rank: int, why: str) -> None:
+        self._lost = rank
+        raise PeerLost(f"worker {self.rank} stops: {why}")

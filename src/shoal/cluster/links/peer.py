@@ -1,0 +1,88 @@
+"""A peer as one worker's communication thread sees it: its links, its life, its last words."""
+
+import contextlib
+from dataclasses import dataclass, field
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from shoal.cluster.board import State
+from shoal.cluster.links.book import Entry
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.frames import CHUNK
+from shoal.cluster.links.link import Incoming, Outgoing
+from shoal.cluster.links.messages import Bye
+
+GONE_SECONDS, GONE_REFUSALS = 1.0, 5
+"""A closed connection that was refused so often for so long: nobody listens there any more. A slow or frozen peer
+does not come to this, for its kernel accepts connections in its stead."""
+
+
+@dataclass
+class Peer:
+    """The communication thread writes; others may read single values."""
+
+    rank: int
+    entry: Entry
+    way: "zmq.Socket[bytes]"
+    out: Outgoing = field(default_factory=Outgoing)
+    into: Incoming = field(default_factory=Incoming)
+    up: bool = False
+    """Whether the way to it is connected and its key was right."""
+    heard: float | None = None
+    """When anything of this run last came from it; None: never."""
+    down: float | None = None
+    """Since when the way to it is closed, if it was open once."""
+    refusals: int = 0
+    told: float = 0.0
+    """When anything was last sent to it."""
+    again: float = 0.0
+    """When things were last sent again."""
+    bye: Bye | None = None
+    state: int = State.absent
+    step: int = 0
+
+    @classmethod
+    def reach(cls, rank: int, entry: Entry, door: Door) -> "Peer":
+        way = door.way_to(entry.address, entry.public)
+        peer = cls(rank, entry, way)
+        peer._monitor = way.get_monitor_socket()
+        way.connect(entry.address)
+        return peer
+
+    def look(self, now: float) -> bool:
+        """What became of the connection since the last look; whether it has just been made (again)."""
+        made = False
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self.up, self.down, made = True, None, True
+                elif event == zmq.EVENT_DISCONNECTED and self.up:
+                    self.up, self.down, self.refusals = False, now, 0
+                elif event == zmq.EVENT_CONNECT_RETRIED:
+                    self.refusals += 1
+        return made
+
+    def gone(self, now: float) -> bool:
+        return self.down is not None and self.refusals >= GONE_REFUSALS and now - self.down >= GONE_SECONDS
+
+    def silent(self, now: float, floor: float) -> float | None:
+        """How long it has said nothing, if that is longer than a peer may: a chunk is on the way so long at most."""
+        if self.heard is None:
+            return None
+        silence = now - self.heard
+        return silence if silence > self.out.estimate.allowance(CHUNK, floor) else None
+
+    def __str__(self) -> str:
+        host = f" (host {self.entry.host})" if self.entry.host else ""
+        return f"worker {self.rank}{host}"
+
+    def describe(self, now: float) -> str:
+        """`worker 2 (host b), last seen computing in step 418, 3.2 s ago`."""
+        if self.heard is None:
+            return f"{self} at {self.entry.address}, which never came"
+        state = State(self.state).name if self.state in State._value2member_map_ else "busy"
+        return f"{self}, last seen {state} in step {self.step}, {max(0.0, now - self.heard):.1f} s ago"
+
+    _monitor: "zmq.Socket[bytes]" = field(init=False, repr=False)

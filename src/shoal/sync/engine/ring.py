@@ -1,0 +1,71 @@
+"""Sums buckets over links, between hosts: under keys, in the background, and abortable in the middle.
+
+How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency),
+middle ones and half precision through the owners of parts (two), large ones round the ring. The communication thread
+does it while the backward pass runs; several buckets are under way at a time. What leaves and what comes back are
+different tensors and the first is only read, so that an exchange that a lost worker has ended can be repeated.
+Do not use it inside one host: shared memory does the same without a socket.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.cluster.linked import LinkedGroup
+from shoal.core.errors import UsageError
+from shoal.sync.engine.base import Engine
+from shoal.sync.engine.sums.arithmetic import Arithmetic
+from shoal.sync.engine.sums.base import Sum
+from shoal.sync.engine.sums.owners import Owners
+from shoal.sync.engine.sums.ring import Ring
+from shoal.sync.engine.sums.straight import Straight
+from shoal.wire.bucket import Space
+
+SMALL = 64 << 10
+"""Bytes that go straight to everybody."""
+MIDDLE = 1 << 20
+"""Bytes that go through owners."""
+
+
+class RingEngine(Engine):
+    """Over the links of a group; tensors on the CPU."""
+
+    def __init__(self, group: LinkedGroup) -> None:
+        self.group = group
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._under_way: dict[int, Sum] = {}
+
+    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
+        for space in spaces:
+            if space.device.type != "cpu":
+                raise UsageError(f"a bucket on {space.device} cannot travel over links; use --trusted for NCCL")
+        self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
+        self._arithmetic = [Arithmetic(space.dtype) for space in spaces]
+        return self._pairs
+
+    def start(self, index: int) -> None:
+        leaving, result = self._pairs[index]
+        arithmetic = self._arithmetic[index]
+        task = way(leaving)(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
+        self._under_way[index] = task
+        self.group.mesh.submit(task)
+
+    def progress(self) -> None:
+        pass
+
+    def finish(self, index: int) -> None:
+        self.group.mesh.wait(self._under_way.pop(index), self.group.seconds)
+
+    def wire(self, index: int) -> int:
+        leaving, size = self._pairs[index][0], self.group.mesh.view.size
+        bytes_ = leaving.numel() * leaving.element_size()
+        return (size - 1) * bytes_ if way(leaving) is Straight else 2 * (size - 1) * bytes_ // size
+
+
+def way(leaving: Tensor) -> type[Sum]:
+    """How a tensor is summed."""
+    size = leaving.numel() * leaving.element_size()
+    if size <= SMALL:
+        return Straight
+    return Owners if size <= MIDDLE or leaving.element_size() == 2 else Ring

@@ -3,6 +3,7 @@
 ShoalError
 ├── UsageError      what the user wrote is wrong: a plan, a name, a script (exit code 2)
 ├── LayoutError     workers disagree about the model they train
+├── PayloadError    bytes of a peer that no codec can have made
 ├── DeadlineError   a wait ran out; names the worker that was waited for
 └── PeerLost        another worker of this run has died; this one must stop
 """
@@ -18,6 +19,10 @@ class UsageError(ShoalError):
 
 class LayoutError(ShoalError):
     """Workers hold models, data or calls that do not match, so there is nothing they could agree on."""
+
+
+class PayloadError(ShoalError):
+    """Bytes that a peer sent are not what the codec of this plan makes; nothing of them was used."""
 
 
 class DeadlineError(ShoalError):

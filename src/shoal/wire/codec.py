@@ -15,7 +15,7 @@ what of it did not travel. A codec refuses NaN and infinity by the layer's name,
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -41,6 +41,14 @@ class Codec(ABC):
 
     def start(self, layout: Layout) -> State:
         return {}
+
+    def named(self, state: State, layout: Layout) -> State:
+        """The state as views named `kind.layer`: what a checkpoint holds, whatever buckets the layers lie in."""
+        return {
+            f"{kind}.{part.name}": tensor[part.offset : part.end].view(part.shape)
+            for kind, tensor in state.items()
+            for part in layout.parts
+        }
 
     @abstractmethod
     def bound(self, layout: Layout) -> int:
@@ -77,7 +85,7 @@ def aligned(payload: Tensor) -> Tensor:
 
 
 def refuse_non_finite(values: Tensor, layout: Layout, rest: Tensor | None = None) -> None:
-    """Raise, with the layer's name, if a value is NaN or infinite. `rest` is finite by construction, but may add up."""
+    """Raise, with the layer's name, if a value is NaN or infinite."""
     for tensor in (values, rest):
         if tensor is not None and not bool((good := torch.isfinite(tensor)).all()):
             name = layout.name_at(int((~good).nonzero()[0]))
@@ -85,3 +93,10 @@ def refuse_non_finite(values: Tensor, layout: Layout, rest: Tensor | None = None
                 f"the gradient of {name!r} holds NaN or infinity, which no codec carries; "
                 "lower the learning rate, clip, or train without a codec"
             )
+
+
+def refuse(values: Tensor, layout: Layout, rest: Tensor | None) -> NoReturn:
+    """Say why a kernel could not encode this."""
+    refuse_non_finite(values, layout, rest)
+    names = ", ".join(part.name for part in layout.parts[:3])
+    raise ShoalError(f"gradients of {names} are too large to add up in float32; clip them or lower the learning rate")

@@ -4,6 +4,7 @@ ShoalError
 ├── UsageError      what the user wrote is wrong: a plan, a name, a script (exit code 2)
 ├── LayoutError     workers disagree about the model they train
 ├── DivergedError   workers that should hold the same numbers do not, or hold none
+├── PayloadError    bytes of a peer that no codec can have made
 ├── DeadlineError   a wait ran out; names the worker that was waited for
 └── PeerLost        another worker of this run has died; this one must stop
 """
@@ -23,6 +24,10 @@ class LayoutError(ShoalError):
 
 class DivergedError(ShoalError):
     """The training has gone wrong in its numbers: replicas differ, or gradients are not finite."""
+
+
+class PayloadError(ShoalError):
+    """Bytes that a peer sent are not what the codec of this plan makes; nothing of them was used."""
 
 
 class DeadlineError(ShoalError):

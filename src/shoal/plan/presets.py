@@ -23,4 +23,29 @@ PRESETS: dict[str, Preset] = {
         cites='Sergeev & Del Balso 2018, "Horovod: fast and easy distributed deep learning in TensorFlow"',
         note="ring all-reduce of gradients at every step",
     ),
+    "1bit-sgd": Preset(
+        text="allreduce, every(1), onebit(2048)",
+        cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',
+        note="signs with error feedback, 1/32 of the bytes",
+    ),
+    "2bit-mxnet": Preset(
+        text="allreduce, every(1), twobit(0.5)",
+        cites='Chen et al. 2015, "MXNet"; 2-bit compression of its KVStore',
+        note="three levels round a threshold, with residual",
+    ),
+    "terngrad": Preset(
+        text="allreduce, every(1), ternary(2.5)",
+        cites='Wen et al. 2017, "TernGrad"',
+        note="three levels per layer at random, clipped",
+    ),
+    "powersgd": Preset(
+        text="allreduce, every(1), lowrank(2)",
+        cites='Vogels et al. 2019, "PowerSGD"',
+        note="two thin factors a matrix, summed",
+    ),
+    "strom": Preset(
+        text="allreduce, every(1), threshold(0.001)",
+        cites='Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing"',
+        note="only what reaches a threshold travels",
+    ),
 }

@@ -7,6 +7,7 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
+from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
 
@@ -27,4 +28,18 @@ def alone_never_exchanges(plan: Plan, workers: int) -> str | None:
     return None
 
 
-RULES: tuple[Callable[[Plan, int], str | None], ...] = (some_workers, alone_never_exchanges)
+def codecs_compose(plan: Plan, workers: int) -> None:
+    compose(plan.wire)
+
+
+def alone_sends_nothing(plan: Plan, workers: int) -> None:
+    if isinstance(plan.exchange, Alone) and plan.wire:
+        raise UsageError(f"'{plan.wire[0]}' says what travels, but 'alone' sends nothing; remove one of the two")
+
+
+RULES: tuple[Callable[[Plan, int], str | None], ...] = (
+    some_workers,
+    alone_never_exchanges,
+    alone_sends_nothing,
+    codecs_compose,
+)

@@ -2,41 +2,17 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
+The terms of the wire axis are in codecs.py and wrappers.py.
 """
 
-from typing import ClassVar, Literal
-
-import msgspec
-from msgspec import structs
+from typing import ClassVar
 
 from shoal.core.errors import UsageError
-from shoal.plan.text import write
+from shoal.plan.codecs import CODECS
+from shoal.plan.term import AXES, Axis, Codec, Term
+from shoal.plan.wrappers import WRAPPERS
 
-Axis = Literal["exchange", "pace", "wire", "split"]
-
-AXES: dict[Axis, str] = {
-    "exchange": "how replicas agree",
-    "pace": "when replicas agree",
-    "wire": "what travels",
-    "split": "how the model is split",
-}
-"""Axis -> the question it answers, in the order a plan is written."""
-
-
-class Term(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
-    """Base of all terms: plain data that checks itself when made and refuses with UsageError."""
-
-    axis: ClassVar[Axis]
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        return write(self.name, structs.asdict(self))
-
-    @classmethod
-    def usage(cls) -> str:
-        """How the term is written, with its defaults: `every(1)`."""
-        fields = structs.fields(cls)
-        return write(cls.name, {f.name: f.name if f.required else f.default for f in fields})
+__all__ = ["AXES", "TERMS", "AllReduce", "Alone", "Axis", "Codec", "Every", "Exchange", "Pace", "Replicate", "Split", "Term"]
 
 
 class AllReduce(Term, frozen=True):
@@ -83,12 +59,6 @@ class Every(Term, frozen=True):
             raise UsageError(f"{self}: replicas agree at every step, so steps must be 1; write every(1)")
 
 
-class Codec(Term, frozen=True):
-    """Base of the terms of the wire axis; a plan holds a chain of them, and none exists yet."""
-
-    axis: ClassVar[Axis] = "wire"
-
-
 class Replicate(Term, frozen=True):
     """Every worker holds the whole model and sees its own share of every batch.
 
@@ -109,5 +79,7 @@ TERMS: dict[str, type[Term]] = {
     "alone": Alone,
     "every": Every,
     "replicate": Replicate,
+    **CODECS,
+    **WRAPPERS,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

@@ -26,8 +26,8 @@ Value = int | float | str
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<float>[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+)"
+    r"|(?P<name>\d*[A-Za-z_][A-Za-z0-9_-]*)"  # before numbers: 1bit-sgd is a name
     r"|(?P<int>[+-]?\d+)"
-    r"|(?P<name>[A-Za-z_][A-Za-z0-9_-]*)"
     r"|(?P<mark>[(),=])",
     re.ASCII,
 )

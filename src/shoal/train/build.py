@@ -15,6 +15,7 @@ from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
+from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
 from shoal.sync.engine.base import Engine
@@ -24,19 +25,41 @@ from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.alone import AloneExchange
 from shoal.sync.exchange.base import Exchange
+from shoal.sync.exchange.coded import CodedExchange
+from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.cast import CastMeeting
+from shoal.sync.meet.gather import GatherMeeting
+from shoal.sync.meet.lowrank import LowRankMeeting
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.statistics import Statistics
+from shoal.wire.codec import Codec
+from shoal.wire.codecs.cast import Cast
+from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.wrappers.feedback import Feedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
 
 
-def build_exchange(plan: Plan, group: Group, engines: "Engines") -> Exchange:
-    """HOW: nothing at all for a world of one, whatever the plan says."""
+def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) -> Exchange:
+    """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says."""
     if group.size == 1 or isinstance(plan.exchange, Alone):
         return AloneExchange()
-    return AllReduceExchange(group, engines.of)
+    exchange = AllReduceExchange(group, engines.of)
+    codec = compose(plan.wire, group.size)
+    return exchange if codec is None else CodedExchange(exchange, build_meeting(codec, group, engines, seed))
+
+
+def build_meeting(codec: Codec, group: Group, engines: "Engines", seed: int) -> Meeting:
+    """How payloads meet: summed if a codec's add up, else gathered. Codecs work on the host, whatever the device."""
+    engine = engines.of("cpu")
+    inner = codec.codec if isinstance(codec, Feedback) else codec
+    if isinstance(inner, LowRank):
+        return LowRankMeeting(inner, engine, feedback=inner is not codec)
+    if isinstance(codec, Cast):
+        return CastMeeting(codec, engine, group.size)
+    return GatherMeeting(codec, engine, group.rank, seed)
 
 
 def build_pace(

@@ -174,7 +174,7 @@ class Run:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
-        exchange = build_exchange(self.plan, self._group, self._engines)
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed)
         check_alike(self._group, members)
         adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)

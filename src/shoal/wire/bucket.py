@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from shoal.wire.layout import Layout
+
 CAPACITY = 4 << 20
 """Bytes of a bucket: small enough to leave while the backward pass still runs and to stay in a cache."""
 
@@ -34,6 +36,8 @@ class Slot:
     """Of the parameter, in the caller's list."""
     offset: int
     shape: torch.Size
+    name: str = ""
+    """Of the parameter; empty for what is no gradient, which no codec touches."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +49,17 @@ class BucketPlan:
     """Elements that are gradients."""
     space: Space
 
+    @property
+    def layout(self) -> Layout:
+        """The gradients in it, as codecs see them."""
+        return Layout.of([(slot.name, tuple(slot.shape)) for slot in self.slots])
 
-def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY) -> list[BucketPlan]:
-    """Deal tensors to buckets from the last to the first: the order in which a backward pass finishes them."""
+
+def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY, names: Sequence[str] = ()) -> list[BucketPlan]:
+    """Deal tensors to buckets from the last to the first: the order in which a backward pass finishes them.
+
+    Inside a bucket matrices come before vectors, so that a codec that leaves the vectors as they are sees one run.
+    """
     plans: list[BucketPlan] = []
     open_: dict[tuple[torch.dtype, torch.device], list[int]] = {}
     for index in reversed(range(len(tensors))):
@@ -56,15 +68,15 @@ def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY) -> list[BucketP
         group = open_.setdefault(key, [])
         group.append(index)
         if sum(tensors[i].numel() for i in group) * tensor.element_size() >= capacity:
-            plans.append(_plan(tensors, open_.pop(key)))
-    plans.extend(_plan(tensors, group) for group in open_.values())
+            plans.append(_plan(tensors, open_.pop(key), names))
+    plans.extend(_plan(tensors, group, names) for group in open_.values())
     return plans
 
 
-def _plan(tensors: Sequence[Tensor], group: list[int]) -> BucketPlan:
+def _plan(tensors: Sequence[Tensor], group: list[int], names: Sequence[str]) -> BucketPlan:
     slots, offset = [], 0
-    for index in group:
-        slots.append(Slot(index, offset, tensors[index].shape))
+    for index in sorted(group, key=lambda i: tensors[i].dim() < 2):
+        slots.append(Slot(index, offset, tensors[index].shape, names[index] if names else ""))
         offset += tensors[index].numel()
     first = tensors[group[0]]
     return BucketPlan(tuple(slots), offset, Space(offset + len(slots), first.dtype, first.device))
@@ -78,6 +90,7 @@ class Bucket:
         self.flat = flat
         self._apart = result is not None
         result = flat if result is None else result
+        self.result = result
         self._leaving, self.views = _views(plan, flat), _views(plan, result)
         self._leaving_marks, self.marks = flat[plan.payload :], result[plan.payload :]
         self.filled = [False] * len(plan.slots)

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from shoal.core.errors import PeerLost
-from shoal.sync.engine.base import Engine
+from shoal.core.errors import PayloadError, PeerLost
+from shoal.sync.engine.base import Engine, Parcel
 from shoal.wire.bucket import Space
 
 
@@ -27,6 +27,25 @@ class CollectiveEngine(Engine):
         self._tensors = [torch.zeros(s.numel, dtype=s.dtype, device=s.device) for s in spaces]
         return [(tensor, tensor) for tensor in self._tensors]
 
+    def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
+        self._post = CollectivePost(self.process_group, parcels)
+        return self._post.areas
+
+    def post(self, index: int, length: int) -> None:
+        self._post.post(index, length)
+
+    def collect(self, index: int) -> list[Tensor]:
+        try:
+            return self._post.collect(index)
+        except RuntimeError as error:
+            raise PeerLost(_lost("all-gather of payload", index, error)) from None
+
+    def release(self, index: int) -> None:
+        pass
+
+    def payload_wire(self, index: int) -> int:
+        return self._post.wire[index]
+
     def start(self, index: int) -> None:
         self._works[index] = self.process_group.allreduce([self._tensors[index]])
 
@@ -37,12 +56,65 @@ class CollectiveEngine(Engine):
         try:
             self._works.pop(index).wait()
         except RuntimeError as error:
-            reason = (str(error).splitlines() or ["no reason given"])[0][:120]
-            raise PeerLost(
-                f"the all-reduce of bucket {index} failed: {reason}; a worker or the network is gone"
-            ) from None
+            raise PeerLost(_lost("all-reduce of bucket", index, error)) from None
 
     def wire(self, index: int) -> int:
         """By the ring's arithmetic, 2 (p-1)/p of the bucket: the library does not tell what it really sent."""
         tensor, size = self._tensors[index], self.process_group.size()
         return 2 * (size - 1) * tensor.numel() * tensor.element_size() // size
+
+
+class CollectivePost:
+    """Payloads by all-gather, padded to the largest: one round if all are equally long, else lengths travel first.
+
+    The second round of every payload starts when the first is collected: the order is the same on all workers.
+    """
+
+    def __init__(self, process_group: dist.ProcessGroup, parcels: Sequence[Parcel]) -> None:
+        self.process_group, self.parcels = process_group, parcels
+        size, room = process_group.size(), [_padded(parcel.bound) for parcel in parcels]
+        self._own = [torch.zeros(most, dtype=torch.uint8) for most in room]
+        self._all = [[torch.zeros(most, dtype=torch.uint8) for _ in range(size)] for most in room]
+        self._lengths = [[torch.zeros(1, dtype=torch.int64) for _ in range(size)] for _ in parcels]
+        self._works: dict[int, dist.Work] = {}
+        self._waiting: dict[int, dist.Work] = {}
+        self.areas = [own[: parcel.bound] for own, parcel in zip(self._own, parcels, strict=True)]
+        self.wire = [0] * len(parcels)
+
+    def post(self, index: int, length: int) -> None:
+        if self.parcels[index].exact:
+            self._works[index] = self._send(index, self.parcels[index].bound)
+        else:
+            self._waiting[index] = self.process_group.allgather(
+                [self._lengths[index]], [torch.tensor([length], dtype=torch.int64)]
+            )
+
+    def _send(self, index: int, most: int) -> dist.Work:
+        most = _padded(most)
+        self.wire[index] = (self.process_group.size() - 1) * (most + (0 if self.parcels[index].exact else 8))
+        return self.process_group.allgather([[t[:most] for t in self._all[index]]], [self._own[index][:most]])
+
+    def collect(self, index: int) -> list[Tensor]:
+        for waiting, work in self._waiting.items():
+            work.wait()
+            lengths = [int(length) for length in self._lengths[waiting]]
+            if not all(0 <= length <= self.parcels[waiting].bound for length in lengths):
+                raise PayloadError(
+                    f"payload {waiting} has {lengths} bytes by rank; at most {self.parcels[waiting].bound} are "
+                    "possible, so all workers must run the same plan and model"
+                )
+            self._works[waiting] = self._send(waiting, max(lengths))
+        self._waiting.clear()
+        self._works.pop(index).wait()
+        parcel = self.parcels[index]
+        lengths = [parcel.bound if parcel.exact else int(length) for length in self._lengths[index]]
+        return [tensor[:length] for tensor, length in zip(self._all[index], lengths, strict=True)]
+
+
+def _padded(size: int) -> int:
+    return -(-max(size, 1) // 64) * 64
+
+
+def _lost(what: str, index: int, error: RuntimeError) -> str:
+    reason = (str(error).splitlines() or ["no reason given"])[0][:120]
+    return f"the {what} {index} failed: {reason}; a worker or the network is gone"

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.shared import SharedGroup
-from shoal.sync.engine.base import Engine
+from shoal.sync.engine.base import Engine, Parcel
+from shoal.sync.engine.post import Post
 from shoal.wire.bucket import Space
 
 CHUNK = 1 << 15
@@ -43,8 +44,9 @@ class MemoryEngine(Engine):
     def __init__(self, group: SharedGroup) -> None:
         self.group = group
         self._number: list[int] = []
-        self._turn = 0
         self._queue: list[int] = []
+        self._own: list[bool] = []
+        self._post = Post(group)
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         size, rank = self.group.size, self.group.rank
@@ -58,7 +60,6 @@ class MemoryEngine(Engine):
         self._full, self._summed = list(flags[0]), list(flags[1])
         self._number = [0] * len(spaces)
         self._parts: list[list[tuple[list[Tensor], Tensor | None]]] = []
-        self._own: list[bool] = []
         pairs = []
         for space, start in zip(spaces, starts, strict=True):
             copies = [
@@ -75,6 +76,7 @@ class MemoryEngine(Engine):
         for index, own in enumerate(self._own):
             if own:
                 self.group.patience.until(self._summed[index], self._number[index])
+        self._post.prepare()
 
     def start(self, index: int) -> None:
         self._number[index] += 1
@@ -109,6 +111,21 @@ class MemoryEngine(Engine):
         self.group.patience.publish(self._summed[index], self._number[index])
 
     def wire(self, index: int) -> int:
+        return 0
+
+    def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
+        return self._post.open(parcels)
+
+    def post(self, index: int, length: int) -> None:
+        self._post.post(index, length)
+
+    def collect(self, index: int) -> list[Tensor]:
+        return self._post.collect(index)
+
+    def release(self, index: int) -> None:
+        self._post.release(index)
+
+    def payload_wire(self, index: int) -> int:
         return 0
 
 

@@ -25,6 +25,8 @@ class Exchange(ABC):
     raw: int = 0
     sent: int = 0
     wire: int = 0
+    encoding: float = 0.0
+    """Seconds spent in codecs inside `start`."""
 
     @abstractmethod
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...

@@ -47,7 +47,8 @@ class EveryPace(Pace):
         tensors = [*self.parameters, *self.statistics.tensors]
         plans, members = [], []
         for group in groups:
-            for plan in lay_out([tensors[i] for i in group]):
+            named = [self.names[i] for i in group] if group is not groups[2] else []
+            for plan in lay_out([tensors[i] for i in group], names=named):
                 plans.append(plan)
                 members.append([group[slot.index] for slot in plan.slots])
         self.buckets: list[Bucket] = self.exchange.open(plans)
@@ -113,7 +114,11 @@ class EveryPace(Pace):
 
     def _start_next(self) -> None:
         self.spent.ready.append(now() - self._began)
+        before = self.exchange.encoding
         self.exchange.start(self._order[self._next])
+        coded = self.exchange.encoding - before
+        self.spent.encode += coded
+        self.spent.wait -= coded  # the caller counts all of this as waiting
         self._next += 1
 
     def ended(self) -> None:

@@ -1,0 +1,47 @@
+"""The contract of a meeting: the gradients of bucket i go in on every worker, their sum comes out on every worker.
+
+    meeting.open(layouts)               once; one layout per bucket
+    meeting.prepare()                   before the first bucket of an exchange
+    meeting.start(i, values, present)   bucket i is full: encode it and let it go; `present` says which layers it has
+    meeting.progress()                  never blocks
+    meeting.finish(i, out)              out = the sum; returns how many workers had each layer
+
+`values` are float32 on the CPU and are not changed. Buckets start in the same order everywhere, and all have started
+before the first is finished. All workers get the same bits.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from shoal.wire.codec import State
+from shoal.wire.layout import Layout
+
+
+class Meeting(ABC):
+    """Carries coded buckets."""
+
+    sent: int = 0
+    """Bytes of this worker's payloads so far."""
+    wire: int = 0
+    """Bytes this worker put on sockets so far."""
+
+    @abstractmethod
+    def open(self, layouts: Sequence[Layout]) -> None: ...
+
+    @abstractmethod
+    def prepare(self) -> None: ...
+
+    @abstractmethod
+    def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None: ...
+
+    @abstractmethod
+    def progress(self) -> None: ...
+
+    @abstractmethod
+    def finish(self, index: int, out: Tensor) -> list[float]: ...
+
+    def state(self) -> State:
+        """What the codecs remember, as tensors named `kind.layer`; views, so that they can be loaded in place."""
+        return {}

@@ -1,0 +1,78 @@
+"""Numbers of a few bits side by side, and ascending places as few bits: what sparse and fixed-point payloads are made of.
+
+Places are written as Elias and Fano did (P. Elias, "Efficient storage and retrieval by content and address of static
+files", JACM 1974; R. Fano, 1971): the lower bits of each packed, the upper ones as gaps in unary. For k of n places it
+takes k (2 + log2(n/k)) bits at most, and its size is known from k and n alone.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.errors import PayloadError
+from shoal.wire import kernels
+
+Bytes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.uint32]
+Places = npt.NDArray[np.int64]
+
+
+def packed_size(count: int, width: int) -> int:
+    return -(-count * width // 8)
+
+
+def pack(numbers: Numbers, width: int, out: Bytes) -> None:
+    """Write each number's lowest `width` bits; higher bits must be zero."""
+    if kernels.fast():
+        kernels.get("pack_bits")(numbers, width, out)
+    elif width:
+        bits = (numbers[:, None] >> np.arange(width, dtype=np.uint32)) & 1
+        out[:] = np.packbits(bits.astype(np.uint8).ravel(), bitorder="little")
+
+
+def unpack(data: Bytes, width: int, count: int) -> Numbers:
+    """The first `count` numbers; `data` is as long as `packed_size` says."""
+    numbers = np.zeros(count, np.uint32)
+    if kernels.fast():
+        kernels.get("unpack_bits")(data, width, numbers)
+    elif width:
+        bits = np.unpackbits(data, count=count * width, bitorder="little").reshape(count, width)
+        numbers = (bits.astype(np.uint32) << np.arange(width, dtype=np.uint32)).sum(1, dtype=np.uint32)
+    return numbers
+
+
+def _low(count: int, numel: int) -> int:
+    return max(0, (numel // count).bit_length() - 1) if count else 0
+
+
+def places_size(count: int, numel: int) -> int:
+    """Bytes of `count` places among `numel`."""
+    low = _low(count, numel)
+    return packed_size(count, low) + packed_size(count + (numel >> low) + 1, 1) if count else 0
+
+
+def write_places(places: Places, numel: int, out: Bytes) -> None:
+    """Places must ascend strictly."""
+    count = len(places)
+    if not count:
+        return
+    low = _low(count, numel)
+    split = packed_size(count, low)
+    pack((places & ((1 << low) - 1)).astype(np.uint32), low, out[:split])
+    upper = np.zeros(8 * (len(out) - split), np.uint8)
+    upper[(places >> low) + np.arange(count)] = 1
+    out[split:] = np.packbits(upper, bitorder="little")
+
+
+def read_places(data: Bytes, count: int, numel: int) -> Places:
+    """Refuses what is not strictly ascending or lies outside; `data` is as long as `places_size` says."""
+    if not count:
+        return np.zeros(0, np.int64)
+    low = _low(count, numel)
+    split = packed_size(count, low)
+    ones = np.flatnonzero(np.unpackbits(data[split:], bitorder="little"))
+    if len(ones) != count:
+        raise PayloadError(f"a payload of {count} places holds {len(ones)}; it was changed or is foreign")
+    places = ((ones - np.arange(count)) << low) | unpack(data[:split], low, count).astype(np.int64)
+    if places[-1] >= numel or (count > 1 and int(np.diff(places).min()) <= 0):
+        raise PayloadError(f"a payload's places do not ascend within {numel} elements; it was changed or is foreign")
+    return places

@@ -1,0 +1,1 @@
+"""Ways to write gradients as fewer bytes: one published method per file."""

@@ -1,0 +1,63 @@
+"""Fixed point: `bits` bits, of which `frac` stand after the point, rounded at random or to the nearest.
+
+Gupta et al., "Deep Learning with Limited Numerical Precision", ICML 2015: with stochastic rounding 16 bits train like
+float32, with rounding to the nearest small gradients vanish. What is out of range becomes the largest number there is.
+Do not use it where gradients may be smaller than 2^-frac by much: their noise is then larger than they are.
+
+    head | `bits` bits an element, lowest first
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.wire import bits
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment, uniforms
+
+
+@dataclass(frozen=True)
+class Fixed(Codec):
+    """Two's complement, shifted so that codes are not negative."""
+
+    code = 8
+    feedback = False
+    bits: int = 16
+    frac: int = 8
+    rounding: Literal["stochastic", "nearest"] = "stochastic"
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        return self.rounding == "stochastic"
+
+    def bound(self, layout: Layout) -> int:
+        return HEAD.size + bits.packed_size(layout.numel, self.bits)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        size = self.bound(layout)
+        whole = values if rest is None else rest.add_(values)
+        half = 1 << (self.bits - 1)
+        noise = uniforms(0, layout.numel, moment.words()) if self.rounding == "stochastic" else 0.5
+        # double, for 16 bits and 24 of noise do not fit a float's precision
+        level = torch.floor(whole.double() * 2.0**self.frac + noise).clamp(-half, half - 1)
+        write_head(out, self.code, layout.numel)
+        codes = (level.long() + half).numpy().astype(np.uint32)
+        bits.pack(codes, self.bits, out[HEAD.size : size].numpy())
+        if rest is not None:
+            rest -= (level * 2.0**-self.frac).float()
+        return size
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        codes = bits.unpack(payload[HEAD.size :].numpy(), self.bits, layout.numel)
+        level = torch.from_numpy(codes.astype(np.int64) - (1 << (self.bits - 1)))
+        out += (level.double() * 2.0**-self.frac).float()

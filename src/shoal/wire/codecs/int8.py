@@ -1,0 +1,92 @@
+"""8-bit integers with a scale per block, rounded up or down at random so that the mean is right.
+
+Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", ICLR 2016 (8 bits a gradient); block-wise scales as
+in Dettmers et al., "8-bit Optimizers via Block-wise Quantization", ICLR 2022; here linear, with stochastic rounding.
+Do not use it for blocks with a few very large values: the small ones beside them lose their bits.
+
+    head | a scale per block, float32 | one byte an element
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import kernels
+from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment, uniforms
+
+SMALLEST = 1e-30
+"""A block whose largest value is below travels as zeros: its scale would not be a normal number."""
+
+
+@dataclass(frozen=True)
+class Int8(Codec):
+    """Linear levels from -127 to 127 of each block's largest magnitude."""
+
+    code = 4
+    feedback = False
+    unbiased = True
+    block: int = 1024
+
+    def bound(self, layout: Layout) -> int:
+        return self._body(layout) + layout.numel
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * (len(layout.blocks(self.block, 8)) - 1))
+
+    def _scales(self, payload: Tensor, layout: Layout) -> Tensor:
+        return payload[HEAD.size :][: 4 * (len(layout.blocks(self.block, 8)) - 1)].view(torch.float32)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        size, body, words = self.bound(layout), self._body(layout), moment.words()
+        write_head(out, self.code, layout.numel)
+        out[HEAD.size : body].zero_()
+        scales, codes = self._scales(out, layout), out[body:size].view(torch.int8)
+        if kernels.fast():
+            table, left = layout.blocks(self.block, 8), values if rest is None else rest
+            bad = kernels.get("pack_int8")(
+                values.numpy(), left.numpy(), rest is not None, table,
+                np.uint32(words[0]), np.uint32(words[1]), scales.numpy(), codes.numpy(),
+            )  # fmt: skip
+            if bad >= 0:
+                refuse(values, layout, rest)
+        else:
+            self._reference(values, layout, words, rest, scales, codes)
+        return size
+
+    def _reference(
+        self, values: Tensor, layout: Layout, words: tuple[int, int], rest: Tensor | None, scales: Tensor, codes: Tensor
+    ) -> None:
+        refuse_non_finite(values, layout)
+        whole = values if rest is None else rest.add_(values)
+        for number, (start, end, _) in enumerate(layout.blocks(self.block, 8)[:-1].tolist()):
+            x = whole[start:end]
+            largest = x.abs().max()
+            large = bool(largest > SMALLEST)
+            scale = largest / 127 if large else torch.zeros(())
+            inverse = 127 / largest if large else torch.zeros(())
+            level = torch.floor(x * inverse + uniforms(start, end - start, words)).clamp(-127, 127)
+            scales[number], codes[start:end] = scale, level.to(torch.int8)
+            if rest is not None:
+                x -= level * scale
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        scales, codes = self._scales(payload, layout), payload[self._body(layout) :].view(torch.int8)
+        finite(scales, "scale")
+        if len(scales) and float(scales.min()) < 0:
+            raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
+        table = layout.blocks(self.block, 8)
+        if kernels.fast():
+            kernels.get("add_int8")(codes.numpy(), scales.numpy(), table, out.numpy())
+            return
+        for number, (start, end, _) in enumerate(table[:-1].tolist()):
+            out[start:end] += codes[start:end].float() * scales[number]

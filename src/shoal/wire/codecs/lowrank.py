@@ -1,0 +1,153 @@
+"""Low rank: a matrix travels as two thin factors, found by one step of power iteration from the last ones.
+
+Vogels et al., "PowerSGD: Practical Low-Rank Gradient Compression for Distributed Optimization", NeurIPS 2019. The
+factors of all workers add up, so an all-reduce carries them, in two rounds:
+
+    P = M Q        sum over workers        orthogonal columns of the sum
+    Q = M^T P      sum over workers        M ≈ P Q^T;  Q is where the next step begins
+
+`pack` and `add` do both rounds for one worker. Tensors of one dimension, and matrices too small to gain, travel whole.
+Do not use it for models of many small matrices, nor without feedback.
+
+    head | P and Q of every matrix, or the whole tensor, float32
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.core.seeds import mix
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.layout import Layout, Part
+from shoal.wire.moment import Moment
+
+KEPT = "q."
+SMALL = 1e-28
+"""Norms below are noise, or nothing."""
+
+
+@dataclass(frozen=True)
+class LowRank(Codec):
+    """Rank `rank` for every matrix that is larger than its factors."""
+
+    code = 15
+    rank: int = 2
+
+    def _rank(self, part: Part) -> int:
+        """0 for what travels whole."""
+        rows, columns = part.matrix
+        rank = min(self.rank, rows, columns)
+        return rank if len(part.shape) >= 2 and rank * (rows + columns) < rows * columns else 0
+
+    def sizes(self, layout: Layout) -> tuple[int, int]:
+        """Elements of the first round (P, and whole tensors) and of the second (Q)."""
+        first = sum(self._rank(p) * p.matrix[0] if self._rank(p) else p.numel for p in layout.parts)
+        return first, sum(self._rank(p) * p.matrix[1] for p in layout.parts)
+
+    def start(self, layout: Layout) -> State:
+        """The same on every worker: a product of sums needs one common beginning."""
+        state = {}
+        for part in layout.parts:
+            if rank := self._rank(part):
+                generator = torch.Generator().manual_seed(mix("lowrank", part.name, *part.shape))
+                state[KEPT + part.name] = torch.randn(part.matrix[1], rank, generator=generator)
+        return state
+
+    def named(self, state: State, layout: Layout) -> State:
+        kept = {name: tensor for name, tensor in state.items() if name.startswith(KEPT)}
+        return {**super().named({n: t for n, t in state.items() if n not in kept}, layout), **kept}
+
+    def bound(self, layout: Layout) -> int:
+        return HEAD.size + 4 * sum(self.sizes(layout))
+
+    def first(self, whole: Tensor, layout: Layout, state: State, out: Tensor) -> None:
+        """P = M Q of every matrix, and what travels whole."""
+        at = 0
+        for part in layout.parts:
+            x, rank = whole[part.offset : part.end], self._rank(part)
+            size = rank * part.matrix[0] if rank else part.numel
+            place = out[at : at + size]
+            if rank:
+                torch.mm(x.view(part.matrix), state[KEPT + part.name], out=place.view(-1, rank))
+            else:
+                place.copy_(x)
+            at += size
+
+    def second(self, first: Tensor, whole: Tensor, layout: Layout, out: Tensor, rest: Tensor | None) -> None:
+        """Make the columns of P orthogonal, in place; Q = M^T P; `rest` becomes what the two do not say."""
+        at = to = 0
+        for part in layout.parts:
+            rank = self._rank(part)
+            size = rank * part.matrix[0] if rank else part.numel
+            if rank:
+                p, matrix = first[at : at + size].view(-1, rank), whole[part.offset : part.end].view(part.matrix)
+                orthogonalise(p)
+                q = out[to : to + rank * part.matrix[1]].view(-1, rank)
+                torch.mm(matrix.T, p, out=q)
+                to += q.numel()
+                if rest is not None:
+                    torch.addmm(matrix, p, q.T, alpha=-1.0, out=rest[part.offset : part.end].view(part.matrix))
+            elif rest is not None:
+                rest[part.offset : part.end].zero_()
+            at += size
+
+    def last(self, first: Tensor, second: Tensor, layout: Layout, out: Tensor) -> None:
+        """out += P Q^T."""
+        at = to = 0
+        for part in layout.parts:
+            rank = self._rank(part)
+            size = rank * part.matrix[0] if rank else part.numel
+            place = out[part.offset : part.end]
+            if rank:
+                q = second[to : to + rank * part.matrix[1]].view(-1, rank)
+                place.view(part.matrix).addmm_(first[at : at + size].view(-1, rank), q.T)
+                to += q.numel()
+            else:
+                place.add_(first[at : at + size])
+            at += size
+
+    def keep(self, second: Tensor, layout: Layout, state: State) -> None:
+        """Begin the next step with this Q."""
+        to = 0
+        for part in layout.parts:
+            if rank := self._rank(part):
+                kept = second[to : to + rank * part.matrix[1]]
+                to += kept.numel()
+                if bool(kept.any()):  # a gradient of zeros has no direction to go on with
+                    state[KEPT + part.name].copy_(kept.view(-1, rank))
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        size, (one, _) = self.bound(layout), self.sizes(layout)
+        whole = values if rest is None else rest.add_(values)
+        write_head(out, self.code, layout.numel)
+        body = out[HEAD.size : size].view(torch.float32)
+        self.first(whole, layout, state, body[:one])
+        self.second(body[:one], whole, layout, body[one:], rest)
+        self.keep(body[one:], layout, state)
+        return size
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        body = payload[HEAD.size :].view(torch.float32)
+        finite(body, "factor")
+        one, _ = self.sizes(layout)
+        self.last(body[:one], body[one:], layout, out)
+
+
+def orthogonalise(matrix: Tensor) -> None:
+    """Gram and Schmidt, in place: rank is small, and every worker computes the same bits."""
+    for column in range(matrix.shape[1]):
+        here = matrix[:, column]
+        for before in range(column):
+            here -= (matrix[:, before] * here).sum() * matrix[:, before]
+        norm = torch.linalg.vector_norm(here)
+        if float(norm) > SMALL:
+            here /= norm
+        else:
+            here.zero_()

@@ -1,0 +1,83 @@
+"""One bit an element: its sign; each side of a block is replaced by that side's mean.
+
+Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
+DNNs", Interspeech 2014. Blocks stand for the paper's columns: at most `block` elements, never of two layers. Do not use
+it without error feedback: what rounding loses is most of the gradient.
+
+    head | (mean of the negative, mean of the others) per block, float32 | bits
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.wire import kernels
+from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+
+@dataclass(frozen=True)
+class OneBit(Codec):
+    """Signs and two means per block."""
+
+    code = 5
+    block: int = 2048
+
+    def bound(self, layout: Layout) -> int:
+        return self._body(layout) + int(layout.blocks(self.block, 1)[-1, 0])
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(8 * (len(layout.blocks(self.block, 1)) - 1))
+
+    def _means(self, payload: Tensor, layout: Layout) -> Tensor:
+        return payload[HEAD.size :][: 8 * (len(layout.blocks(self.block, 1)) - 1)].view(torch.float32).view(-1, 2)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        size, body = self.bound(layout), self._body(layout)
+        write_head(out, self.code, layout.numel)
+        out[HEAD.size : body].zero_()
+        means, data = self._means(out, layout), out[body:size]
+        if kernels.fast():
+            table, left = layout.blocks(self.block, 1), values if rest is None else rest
+            bad = kernels.get("pack_signs")(
+                values.numpy(), left.numpy(), rest is not None, table, means.numpy(), data.numpy()
+            )
+            if bad >= 0:
+                refuse(values, layout, rest)
+        else:
+            self._reference(values, layout, rest, means, data)
+        return size
+
+    def _reference(self, values: Tensor, layout: Layout, rest: Tensor | None, means: Tensor, data: Tensor) -> None:
+        refuse_non_finite(values, layout)
+        whole = values if rest is None else rest.add_(values)
+        weights = 2 ** torch.arange(8)
+        for number, (start, end, at) in enumerate(layout.blocks(self.block, 1)[:-1].tolist()):
+            x = whole[start:end]
+            up = x >= 0
+            means[number, 0] = x[~up].mean() if bool((~up).any()) else 0.0
+            means[number, 1] = x[up].mean() if bool(up.any()) else 0.0
+            padding = torch.zeros(-len(x) % 8, dtype=torch.bool)
+            codes = (torch.cat([up, padding]).view(-1, 8) * weights).sum(1)
+            data[at : at + len(codes)] = codes.to(torch.uint8)
+            if rest is not None:
+                x -= torch.where(up, means[number, 1], means[number, 0])
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        means, data = self._means(payload, layout), payload[self._body(layout) :]
+        finite(means, "mean")
+        table = layout.blocks(self.block, 1)
+        if kernels.fast():
+            kernels.get("add_signs")(data.numpy(), means.numpy(), table, out.numpy())
+            return
+        for number, (start, end, at) in enumerate(table[:-1].tolist()):
+            codes = data[at : at + -(-(end - start) // 8)]
+            up = ((codes[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).bool().view(-1)[: end - start]
+            out[start:end] += torch.where(up, means[number, 1], means[number, 0])

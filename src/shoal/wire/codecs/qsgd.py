@@ -1,0 +1,85 @@
+"""Stochastic levels against the norm of a bucket of elements, written in Elias' code: common small levels are short.
+
+Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NIPS 2017; P. Elias,
+"Universal codeword sets and representations of the integers", 1975. With `bits` = b there are 2^b - 1 levels on either
+side. Unbiased, so it needs no feedback. Do not use it where encoding is the bottleneck: every element's code depends on
+where the one before ended.
+
+    head | norm per bucket, float32 | gamma codes of all elements        the length is what they really take
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import kernels
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, finite, padded, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment, uniforms
+
+
+@dataclass(frozen=True)
+class Qsgd(Codec):
+    """Levels of norm / (2^bits - 1)."""
+
+    code = 9
+    feedback = False
+    unbiased = True
+    exact = False
+    bits: int = 4
+    bucket: int = 512
+
+    @property
+    def levels(self) -> int:
+        return (1 << self.bits) - 1
+
+    def bound(self, layout: Layout) -> int:
+        longest = 2 * (self.levels + 1).bit_length()  # a gamma code of the largest level, and its sign
+        return self._body(layout) + -(-layout.numel * longest // 8)
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * (len(layout.blocks(self.bucket, 8)) - 1))
+
+    def _norms(self, payload: Tensor, layout: Layout) -> Tensor:
+        return payload[HEAD.size :][: 4 * (len(layout.blocks(self.bucket, 8)) - 1)].view(torch.float32)
+
+    def _spread(self, norms: Tensor, layout: Layout) -> Tensor:
+        """The size of one level, for each element."""
+        table = torch.from_numpy(layout.blocks(self.bucket, 8)[:-1])
+        return (norms / self.levels).repeat_interleave(table[:, 1] - table[:, 0])
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        whole = values if rest is None else rest.add_(values)
+        body, norms = self._body(layout), self._norms(out, layout)
+        write_head(out, self.code, layout.numel)
+        out[HEAD.size :].zero_()
+        for number, (start, end, _) in enumerate(layout.blocks(self.bucket, 8)[:-1].tolist()):
+            norms[number] = torch.linalg.vector_norm(whole[start:end])
+        step = self._spread(norms, layout)
+        ratio = torch.where(step > 0, whole.abs() / step, 0.0)
+        level = torch.floor(ratio + uniforms(0, layout.numel, moment.words())).clamp_(max=self.levels)
+        signed = torch.copysign(level, whole)
+        length = kernels.get("pack_gamma")(signed.to(torch.int32).numpy(), out[body:].numpy())
+        if rest is not None:
+            rest -= signed * step
+        return body + int(length)
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        body = self._body(layout)
+        if not body <= payload.numel() <= self.bound(layout):
+            raise PayloadError(f"a payload of {payload.numel()} bytes cannot hold {layout.numel} elements of this codec")
+        norms = self._norms(payload, layout)
+        finite(norms, "norm")
+        level = np.zeros(layout.numel, np.int32)
+        data = payload[body:].numpy()
+        if (norms < 0).any() or kernels.get("unpack_gamma")(data, self.levels, level) != len(data):
+            raise PayloadError("a payload's codes end too early, too late or out of range; it was changed or is foreign")
+        out += torch.from_numpy(level) * self._spread(norms, layout)

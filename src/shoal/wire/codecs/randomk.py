@@ -1,0 +1,79 @@
+"""Elements chosen at random travel, the same places on every worker, so that no place needs to be sent.
+
+Konečný et al., "Federated Learning: Strategies for Improving Communication Efficiency", 2016 (random masks from a
+seed); Stich et al., "Sparsified SGD with Memory", NeurIPS 2018. The bucket is cut into as many strata as elements
+travel, one is drawn from each. Without feedback values are multiplied by the stratum's length, which makes it unbiased.
+Do not use it where topk is affordable: it learns as much from far more bytes.
+
+    head (count) | two words of the moment, 16 bytes | payload of the values' codec
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import choice
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codecs.raw import Raw
+from shoal.wire.head import HEAD, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import MASK, Moment, hashes
+
+START = HEAD.size + 16
+
+
+@dataclass(frozen=True)
+class RandomK(Codec):
+    """Exactly one element of every stratum."""
+
+    code = 12
+    unbiased = True
+    ratio: float
+    values: Codec = Raw()
+
+    def _count(self, layout: Layout) -> int:
+        return choice.wanted(self.ratio, layout.numel)
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.values.exact
+
+    def bound(self, layout: Layout) -> int:
+        return START + self.values.bound(Layout.flat(self._count(layout)))
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        count, words = self._count(layout), moment.common()
+        places, lengths = strata(layout.numel, count, words)
+        whole = values if rest is None else rest.add_(values)
+        chosen = whole[places] * lengths if rest is None else whole[places]
+        write_head(out, self.code, layout.numel, count)
+        out[HEAD.size : START].view(torch.int64).copy_(torch.tensor(words))
+        left = None if rest is None else torch.zeros(count)
+        length = self.values.pack(chosen, Layout.flat(count), {}, moment, out[START:], left)
+        if rest is not None:
+            rest[places] = left if left is not None else 0.0
+        return START + length
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        count, extra = read_head(payload, self.code, layout.numel)
+        if extra or count != self._count(layout) or payload.numel() < START:
+            raise PayloadError(f"a payload says {count} elements where {self._count(layout)} were due; it is foreign")
+        first, second = payload[HEAD.size : START].view(torch.int64).tolist()
+        if not (0 <= first <= MASK and 0 <= second <= MASK):
+            raise PayloadError("a payload's seed is out of range; it was changed or is foreign")
+        values = torch.zeros(count)
+        self.values.add(payload[START:], Layout.flat(count), values)
+        out[strata(layout.numel, count, (first, second))[0]] += values
+
+
+def strata(numel: int, count: int, words: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """One place of each of `count` strata, and the strata's lengths."""
+    edges = torch.from_numpy(np.arange(count + 1, dtype=np.int64) * numel // max(count, 1))
+    lengths = edges[1:] - edges[:-1]
+    return edges[:-1] + hashes(0, count, words) % lengths.clamp(min=1), lengths

@@ -1,0 +1,43 @@
+"""Values as they are: the null member of the family, and what small tensors travel as.
+
+Do not use it as a plan's codec: without any, an exchange adds up in place and copies less.
+"""
+
+import torch
+from torch import Tensor
+
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+
+class Raw(Codec):
+    """Four bytes an element, exact."""
+
+    code = 1
+    feedback = False
+    unbiased = True
+
+    def bound(self, layout: Layout) -> int:
+        return HEAD.size + 4 * layout.numel
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        size = self.bound(layout)
+        write_head(out, self.code, layout.numel)
+        body = out[HEAD.size : size].view(torch.float32)
+        body.copy_(values)
+        if rest is not None:
+            body.add_(rest)
+            rest.zero_()
+        return size
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        body = payload[HEAD.size :].view(torch.float32)
+        finite(body, "value")
+        out.add_(body)

@@ -1,0 +1,112 @@
+"""The common part of sparsifiers: some elements travel, with their places; the others wait in the residual.
+
+    head (count; extra = 0) | places, as Elias and Fano write them | padding | payload of the values' codec
+    head (extra = 1)        | payload of the values' codec for all elements, when that is smaller
+
+Li et al. ("Nexus") choose the format by density in the same way. A member says which elements travel.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import bits
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codecs.raw import Raw
+from shoal.wire.head import HEAD, padded, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+SPARSE, DENSE = 0, 1
+
+
+class Chosen(NamedTuple):
+    """Places that ascend, and the values there."""
+
+    places: npt.NDArray[np.int64]
+    values: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Sparse(Codec):
+    """Sends what `choose` chooses."""
+
+    exact = False
+    ratio: float
+    values: Codec = Raw()
+    """How the chosen values are written."""
+
+    def at(self, ratio: float) -> Self:
+        """The same with another ratio, for a warm-up."""
+        return replace(self, ratio=ratio)
+
+    @abstractmethod
+    def choose(self, values: Tensor, layout: Layout, moment: Moment, rest: Tensor | None) -> Chosen:
+        """With `rest`: adds `values` to it, and takes out what is chosen."""
+
+    @abstractmethod
+    def most(self, layout: Layout) -> int:
+        """The most elements that are ever chosen."""
+
+    def bound(self, layout: Layout) -> int:
+        return min(self._sparse_size(self.most(layout), layout), self._dense_size(layout))
+
+    def _start(self, count: int, layout: Layout) -> int:
+        return HEAD.size + padded(bits.places_size(count, layout.numel))
+
+    def _sparse_size(self, count: int, layout: Layout) -> int:
+        return self._start(count, layout) + self.values.bound(Layout.flat(count))
+
+    def _dense_size(self, layout: Layout) -> int:
+        return HEAD.size + self.values.bound(layout)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        if self._dense_size(layout) <= self._sparse_size(self.most(layout), layout):
+            write_head(out, self.code, layout.numel, extra=DENSE)
+            return HEAD.size + self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest)
+        chosen = self.choose(values, layout, moment, rest)
+        count = len(chosen.places)
+        start = self._start(count, layout)
+        write_head(out, self.code, layout.numel, count, SPARSE)
+        size = bits.places_size(count, layout.numel)
+        out[HEAD.size + size : start].zero_()
+        bits.write_places(chosen.places, layout.numel, out[HEAD.size : HEAD.size + size].numpy())
+        left = None if rest is None else torch.zeros(count)
+        sent = torch.from_numpy(chosen.values)
+        refuse_non_finite(sent, Layout.flat(count))
+        length = self.values.pack(sent, Layout.flat(count), {}, moment, out[start:], left)
+        if rest is not None and left is not None and not isinstance(self.values, Raw):
+            rest[torch.from_numpy(chosen.places)] += left
+        return start + length
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        count, extra = read_head(payload, self.code, layout.numel)
+        if extra == DENSE:
+            self.values.add(payload[HEAD.size :], layout, out)
+            return
+        places = self._places(payload, layout, count, extra)
+        values = torch.zeros(count)
+        self.values.add(payload[self._start(count, layout) :], Layout.flat(count), values)
+        out.index_add_(0, torch.from_numpy(places), values)
+
+    def sent(self, payload: Tensor, layout: Layout) -> npt.NDArray[np.int64] | None:
+        """Which places a payload carries; None for all."""
+        count, extra = read_head(payload, self.code, layout.numel)
+        return None if extra == DENSE else self._places(payload, layout, count, extra)
+
+    def _places(self, payload: Tensor, layout: Layout, count: int, extra: int) -> npt.NDArray[np.int64]:
+        if extra != SPARSE or count > self.most(layout) or payload.numel() < self._start(count, layout):
+            raise PayloadError(
+                f"a payload of {payload.numel()} bytes says {count} of {layout.numel} elements (format {extra}); "
+                f"at most {self.most(layout)} are sent"
+            )
+        data = payload[HEAD.size : HEAD.size + bits.places_size(count, layout.numel)].numpy()
+        return bits.read_places(data, count, layout.numel)

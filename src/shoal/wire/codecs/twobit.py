@@ -1,0 +1,63 @@
+"""Two bits an element: +threshold, -threshold or nothing; what is left waits in the residual.
+
+The 2-bit gradient compression of MXNet's KVStore (Chen et al., "MXNet", 2015; added in version 1.0). Do not use it
+without feedback, nor with a threshold far from the size of the gradients: too large a one delays every update, too
+small a one holds the large ones back.
+
+    head | codes: 0 nothing, 1 +threshold, 2 -threshold
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.wire import kernels, levels
+from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+
+@dataclass(frozen=True)
+class TwoBit(Codec):
+    """Three levels, known to both sides."""
+
+    code = 6
+    threshold: float = 0.5
+
+    def bound(self, layout: Layout) -> int:
+        return HEAD.size + levels.bytes_of(layout.numel)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        size = self.bound(layout)
+        write_head(out, self.code, layout.numel)
+        pack_levels(values, layout, self.threshold, out[HEAD.size : size], rest)
+        return size
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        levels.check(payload[HEAD.size :])
+        levels.add(payload[HEAD.size :], self.threshold, out)
+
+
+def pack_levels(values: Tensor, layout: Layout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
+    """The codes of `values + rest` against the threshold."""
+    if kernels.fast():
+        left = values if rest is None else rest
+        pack = kernels.get("pack_levels")
+        if not pack(values.numpy(), left.numpy(), rest is not None, np.float32(threshold), data.numpy()):
+            refuse(values, layout, rest)
+        return
+    refuse_non_finite(values, layout)
+    whole = values if rest is None else rest.add_(values)
+    level = torch.tensor(threshold)
+    up, down = whole >= level, whole <= -level
+    levels.write(up.long() + 2 * down.long(), data)
+    if rest is not None:
+        rest -= level * up
+        rest += level * down

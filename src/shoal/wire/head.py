@@ -1,0 +1,47 @@
+"""The head of a payload: 16 bytes that say who made it and of how much, checked before anything is allocated.
+
+version (1) | codec (1) | extra (2) | count (4) | elements (8)        little-endian; what follows is aligned to 16
+"""
+
+import struct
+
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+
+VERSION = 1
+HEAD = struct.Struct("<BBHIQ")
+ALIGNED = 16
+
+
+def padded(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def write_head(out: Tensor, code: int, numel: int, count: int = 0, extra: int = 0) -> None:
+    HEAD.pack_into(out.numpy(), 0, VERSION, code, extra, count, numel)
+
+
+def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:
+    """(count, extra) of a payload that claims to be of this codec and this many elements."""
+    if payload.numel() < HEAD.size:
+        raise PayloadError(f"a payload of {payload.numel()} bytes has no head of {HEAD.size}; it was cut or is foreign")
+    version, made_by, extra, count, elements = HEAD.unpack_from(payload.numpy(), 0)
+    if (version, made_by, elements) != (VERSION, code, numel):
+        raise PayloadError(
+            f"a payload of codec {made_by} (version {version}) for {elements} elements came where codec {code} "
+            f"(version {VERSION}) for {numel} was due; all workers must run the same plan and model"
+        )
+    return count, extra
+
+
+def exactly(payload: Tensor, size: int) -> None:
+    """Refuse a payload that is shorter or longer than its head implies."""
+    if payload.numel() != size:
+        raise PayloadError(f"a payload of {payload.numel()} bytes came where {size} were due; it was cut or is foreign")
+
+
+def finite(values: Tensor, what: str) -> None:
+    if not bool(torch.isfinite(values).all()):
+        raise PayloadError(f"a payload holds a {what} that is not finite; its sender refuses such gradients")

@@ -1,0 +1,96 @@
+"""Compiled inner loops of the codecs: plain functions over numpy arrays, compiled by numba when first asked for.
+
+    kernels.get("pack_signs")       the compiled function, or the plain one if numba is not there
+    kernels.fast()                  whether codecs should use them; otherwise they take their torch reference
+    kernels.warm()                  compile all (`python -m shoal.wire.kernels`)
+
+Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
+compiled in every process. One thread each, without the interpreter's lock. A file's SIGNATURES are all that is compiled.
+"""
+
+import importlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+MODULES = ("blocks", "levels", "select", "bits", "elias")
+
+_slow = False
+
+
+@cache
+def _numba() -> Any:
+    try:
+        return importlib.import_module("numba")
+    except ImportError:
+        return None
+
+
+def fast() -> bool:
+    """Whether compiled kernels are to be used."""
+    return not _slow and _numba() is not None
+
+
+@contextmanager
+def reference() -> Iterator[None]:
+    """Inside, codecs take their torch reference: the oracle of the kernels' tests."""
+    global _slow
+    before, _slow = _slow, True
+    try:
+        yield
+    finally:
+        _slow = before
+
+
+@cache
+def get(name: str) -> Callable[..., Any]:
+    """The kernel called `name`, compiled if that is possible."""
+    for module_name in MODULES:
+        module = importlib.import_module(f"shoal.wire.kernels.{module_name}")
+        if name in module.SIGNATURES:
+            function: Callable[..., Any] = getattr(module, name)
+            numba = _numba()
+            return function if numba is None else _compile(numba, function, *module.SIGNATURES[name])
+    raise KeyError(name)
+
+
+def warm() -> list[str]:
+    """Compile every kernel; returns their names."""
+    names = [n for m in MODULES for n in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
+    for name in names:
+        get(name)
+    return names
+
+
+def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: bool) -> Callable[..., Any]:
+    # reassociation alone: sums may be vectorised, NaN and infinity still mean what they mean
+    options = {"nogil": True, "fastmath": {"reassoc"} if relaxed else False}
+    folder = _cache_folder()
+    if folder is None:
+        compiled: Callable[..., Any] = numba.njit(signature, cache=False, **options)(function)
+        return compiled
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)  # for our functions only: the script's own keep their place
+    try:
+        compiled = numba.njit(signature, cache=True, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = before
+    return compiled
+
+
+@cache
+def _cache_folder() -> Path | None:
+    """Where compiled code is kept, if it can be written."""
+    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    try:
+        base = Path(given) if given else Path.home() / ".cache"
+        folder = base / "shoal" / "kernels"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except (OSError, RuntimeError):  # no home, or a read-only one
+        return None

@@ -1,0 +1,29 @@
+"""Residuals when the number of workers changes: whatever waits to be sent goes on waiting, in fewer or more hands.
+
+A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision.
+What is the same on every worker (the factors of lowrank) stays as it is.
+"""
+
+from collections.abc import Sequence
+
+from shoal.core.errors import UsageError
+from shoal.wire.codec import State
+from shoal.wire.codecs.lowrank import KEPT
+
+
+def merge(states: Sequence[State]) -> State:
+    """One worker's state that holds what several held."""
+    if not states:
+        raise UsageError("no states to merge; give at least one worker's")
+    first = states[0]
+    for state in states:
+        if {n: t.shape for n, t in state.items()} != {n: t.shape for n, t in first.items()}:
+            raise UsageError("codec states of different models or plans cannot be merged; use those of one run")
+    return {n: t.clone() if n.startswith(KEPT) else sum(s[n] for s in states) + 0.0 for n, t in first.items()}
+
+
+def split(state: State, workers: int) -> list[State]:
+    """Equal shares for `workers` workers."""
+    if workers < 1:
+        raise UsageError(f"{workers} workers cannot share a residual; use 1 or more")
+    return [{n: t.clone() if n.startswith(KEPT) else t / workers for n, t in state.items()} for _ in range(workers)]

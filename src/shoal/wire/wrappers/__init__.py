@@ -1,0 +1,1 @@
+"""Codecs made of codecs: error feedback, momentum correction, warm-up, parts that travel as they are."""

@@ -1,0 +1,61 @@
+"""Error feedback: what a codec did not send is added to what it sends next.
+
+Seide et al. 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
+With `decay` below 1 old errors fade, as the residuals of eSGD do. Do not use it round an unbiased codec whose noise is
+larger than the gradient: the residual then grows without end.
+
+State: `residual`, as long as the bucket. sent + residual = values + residual before (times decay), to float precision.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.wire.codec import Codec, State
+from shoal.wire.codecs.sparse import Sparse
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+RESIDUAL = "residual"
+
+
+@dataclass(frozen=True)
+class Feedback(Codec):
+    """A codec that forgets nothing."""
+
+    codec: Codec
+    decay: float = 1.0
+
+    @property
+    def code(self) -> int:  # type: ignore[override]
+        return self.codec.code
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.codec.exact
+
+    def at(self, ratio: float) -> "Feedback":
+        """The same with another ratio, for a warm-up of a sparsifier."""
+        assert isinstance(self.codec, Sparse)
+        return Feedback(self.codec.at(ratio), self.decay)
+
+    def start(self, layout: Layout) -> State:
+        return {RESIDUAL: torch.zeros(layout.numel), **self.codec.start(layout)}
+
+    def named(self, state: State, layout: Layout) -> State:
+        return self.codec.named(state, layout)
+
+    def bound(self, layout: Layout) -> int:
+        return self.codec.bound(layout)
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        residual = state[RESIDUAL]
+        if self.decay != 1.0:
+            residual.mul_(self.decay)
+        return self.codec.pack(values, layout, state, moment, out, residual)
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self.codec.add(payload, layout, out)

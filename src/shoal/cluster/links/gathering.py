@@ -20,9 +20,9 @@ class Gathering(Task):
     kind = "gather"
     alike = False
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, channel: int = 0, limit: int = LARGEST) -> None:
         super().__init__(len(data))
-        self.data = data
+        self.data, self.channel, self.limit = data, channel, limit
         self._parts: dict[int, bytearray] = {}
         self._wanted: dict[int, int] = {}
         self._ranks: Sequence[int] = ()
@@ -33,8 +33,8 @@ class Gathering(Task):
         return [self.data if rank == self._rank else bytes(self._parts[rank]) for rank in self._ranks]
 
     def begin(self, view: View, send: Send) -> None:
-        if len(self.data) > LARGEST:
-            raise Refused(f"a gather of {len(self.data)} bytes; at most {LARGEST} go at once")
+        if len(self.data) > self.limit:
+            raise Refused(f"a gather of {len(self.data)} bytes; at most {self.limit} go at once")
         self._ranks, self._rank = view.ranks, view.rank
         self._wanted = dict.fromkeys(view.others, 1)
         raw = np.frombuffer(self.data, np.uint8)
@@ -46,8 +46,8 @@ class Gathering(Task):
             self.done.set()
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
-        if chunk.total > LARGEST:
-            raise Refused(f"worker {sender} gathers {chunk.total} bytes; at most {LARGEST} go at once")
+        if chunk.total > self.limit:
+            raise Refused(f"worker {sender} gathers {chunk.total} bytes; at most {self.limit} go at once")
         if sender not in self._parts:
             self._parts[sender], self._wanted[sender] = bytearray(chunk.total), chunks(chunk.total)
         start = chunk.index * CHUNK

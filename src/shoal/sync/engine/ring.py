@@ -4,6 +4,7 @@ How a bucket is summed depends on its size and dtype (see `sums/`): small ones s
 middle ones and half precision through the owners of parts (two), large ones round the ring. The communication thread
 does it while the backward pass runs; several buckets are under way at a time. What leaves and what comes back are
 different tensors and the first is only read, so that an exchange that a lost worker has ended can be repeated.
+Payloads of codecs go straight from each worker to every other.
 Do not use it inside one host: shared memory does the same without a socket.
 """
 
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.gathering import Gathering
 from shoal.core.errors import UsageError
-from shoal.sync.engine.base import Engine
+from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.sums.arithmetic import Arithmetic
 from shoal.sync.engine.sums.base import Sum
 from shoal.sync.engine.sums.owners import Owners
@@ -22,6 +24,7 @@ from shoal.sync.engine.sums.ring import Ring
 from shoal.sync.engine.sums.straight import Straight
 from shoal.wire.bucket import Space
 
+SUMS = Sum.channel
 SMALL = 64 << 10
 """Bytes that go straight to everybody."""
 MIDDLE = 1 << 20
@@ -35,6 +38,10 @@ class RingEngine(Engine):
         self.group = group
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._under_way: dict[int, Sum] = {}
+        self._parcels: Sequence[Parcel] = ()
+        self._areas: list[Tensor] = []
+        self._posted: dict[int, Gathering] = {}
+        self._lengths: dict[int, int] = {}
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -61,6 +68,28 @@ class RingEngine(Engine):
         leaving, size = self._pairs[index][0], self.group.mesh.view.size
         bytes_ = leaving.numel() * leaving.element_size()
         return (size - 1) * bytes_ if way(leaving) is Straight else 2 * (size - 1) * bytes_ // size
+
+    def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
+        self._parcels = parcels
+        self._areas = [torch.zeros(parcel.bound, dtype=torch.uint8) for parcel in parcels]
+        return self._areas
+
+    def post(self, index: int, length: int) -> None:
+        payload = self._areas[index][:length].numpy().tobytes()
+        task = Gathering(payload, channel=SUMS, limit=self._parcels[index].bound)
+        self._posted[index], self._lengths[index] = task, length
+        self.group.mesh.submit(task)
+
+    def collect(self, index: int) -> list[Tensor]:
+        task = self._posted.pop(index)
+        self.group.mesh.wait(task, self.group.seconds)
+        return [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in task.result]
+
+    def release(self, index: int) -> None:
+        pass
+
+    def payload_wire(self, index: int) -> int:
+        return (self.group.mesh.view.size - 1) * self._lengths[index]
 
 
 def way(leaving: Tensor) -> type[Sum]:

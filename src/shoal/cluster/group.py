@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.board import Board
+from shoal.cluster.membership.session import Session, Steady
 from shoal.core.errors import UsageError
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
@@ -19,10 +20,14 @@ DEADLINE_SECONDS = 600.0
 
 
 class Group(ABC):
-    """A fixed set of workers. Not thread-safe: one thread of each worker uses it."""
+    """The workers of one view after the other. Not thread-safe: one thread of each worker uses it."""
 
     rank: int
+    """Among the members of the view; changes with it."""
     size: int
+    seat: int
+    """On the board and in the record; never changes."""
+    session: Session
     board: Board
     seconds: float
     """How long any wait for a peer may take."""
@@ -32,8 +37,8 @@ class Group(ABC):
         """Everybody's `data`, in order of rank, on every worker."""
 
     @abstractmethod
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite `tensors` in place with worker 0's."""
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+        """Overwrite `tensors` in place with those of worker `root`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -44,13 +49,14 @@ class Solo(Group):
     """A world of one: the null member, and what `python train.py` gets."""
 
     def __init__(self) -> None:
-        self.rank, self.size, self.board, self.seconds = 0, 1, Board.private(), deadline_seconds()
+        self.rank, self.size, self.seat, self.session = 0, 1, 0, Steady(0, 1)
+        self.board, self.seconds = Board.private(), deadline_seconds()
         self.board.enter(0)
 
     def gather(self, data: bytes) -> list[bytes]:
         return [data]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         pass
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.cluster.board import Board
+from shoal.cluster.membership.session import Steady
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
@@ -28,7 +29,8 @@ class LinkedGroup(Group):
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
 
     def __init__(self, run: str, book: Book, rank: int, door: Door, board: Board | None = None) -> None:
-        self.rank, self.size, self.seconds = rank, len(book), deadline_seconds()
+        self.rank, self.size, self.seat, self.session = rank, len(book), rank, Steady(rank, len(book))
+        self.seconds = deadline_seconds()
         self.board = board or Board.private()
         self.board.enter(rank)
         self.mesh = Mesh(run, book, rank, door, self.board)
@@ -41,13 +43,13 @@ class LinkedGroup(Group):
         self.mesh.wait(task, self.seconds)
         return task.result
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
-            task = HandingOn(as_bytes(staged).numpy())
+            task = HandingOn(as_bytes(staged).numpy(), root)
             self.mesh.submit(task)
             self.mesh.wait(task, self.seconds)
-            if self.rank != 0 and staged.data_ptr() != tensor.data_ptr():
+            if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
 
     def close(self) -> None:

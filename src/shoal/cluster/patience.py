@@ -1,7 +1,7 @@
 """How a worker waits for others in shared memory: briefly at full speed, then politely, never without an end.
 
-Every wait has a deadline and a suspect. A waiter also ends when the launcher says that a worker is lost, or when a
-peer's process is gone although nobody said so (another launcher than ours).
+Every wait has a deadline and a suspect. A waiter also ends when the members of the run change, when the launcher says
+that a worker is lost, or when a peer's process is gone although nobody said so (another launcher than ours).
 """
 
 import os
@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.cluster.board import Board, State
+from shoal.cluster.membership.session import Session, Steady
 from shoal.cluster.order import fence
 from shoal.core.clock import Deadline, now
-from shoal.core.errors import DeadlineError, PeerLost
+from shoal.core.errors import DeadlineError, PeerLost, ViewEnded
 
 Flags = npt.NDArray[np.int64]
 
@@ -29,17 +30,21 @@ LOOK_AROUND = 0.25
 
 
 class Patience:
-    """Waits of one worker on rows of flags, one flag per worker."""
+    """Waits of one worker on rows of flags, one flag per seat; the flags of members count."""
 
-    def __init__(self, board: Board, rank: int, seconds: float) -> None:
-        self.board = board
-        self.rank = rank
-        self.seconds = seconds
+    def __init__(self, board: Board, seat: int, seconds: float, session: Session | None = None) -> None:
+        self.board, self.seat, self.seconds = board, seat, seconds
+        self.session = session or Steady(seat, seat + 1)
+        self.seats: npt.NDArray[np.int64] | None = None
+        """Of the members; None: all."""
+
+    def _lowest(self, row: Flags) -> int:
+        return int(row.min() if self.seats is None else row[self.seats].min())
 
     def until(self, row: Flags, number: int) -> None:
-        """Return when every worker's flag in `row` has reached `number`."""
+        """Return when every member's flag in `row` has reached `number`; ViewEnded if the members change before."""
         for look in range(SPINS + YIELDS):
-            if row.min() >= number:
+            if self._lowest(row) >= number:
                 break
             if look >= SPINS:
                 os.sched_yield()
@@ -49,7 +54,7 @@ class Patience:
 
     def reached(self, row: Flags, number: int) -> bool:
         """Whether `until` would return at once."""
-        if row.min() < number:
+        if self._lowest(row) < number:
             return False
         fence()
         return True
@@ -57,35 +62,38 @@ class Patience:
     def publish(self, row: Flags, number: int) -> None:
         """Set this worker's flag: everything it wrote before is there for whoever sees it."""
         fence()
-        row[self.rank] = number
+        row[self.seat] = number
 
     def _long(self, row: Flags, number: int) -> None:
         deadline = Deadline.after(self.seconds)
         looked, pause = now(), SLEEP
-        while row.min() < number:
+        while self._lowest(row) < number:
+            if self.session.disturbed:
+                raise ViewEnded("the members change")
             lost = self.board.aborted
             if lost is not None:
-                raise PeerLost(f"worker {self.rank} stops: worker {lost} is lost")
+                raise PeerLost(f"worker {self.seat} stops: worker {lost} is lost")
             if now() - looked > LOOK_AROUND:
                 looked = now()
-                self._look_around(np.flatnonzero(row < number).tolist(), deadline)
+                behind = np.flatnonzero(row < number) if self.seats is None else self.seats[row[self.seats] < number]
+                self._look_around(behind.tolist(), deadline)
             time.sleep(pause)
             pause = min(pause * 1.2, LONGEST_SLEEP)
 
     def _look_around(self, missing: list[int], deadline: Deadline) -> None:
-        for peer in missing:
+        for peer in [] if self.session.elastic else missing:  # else its launcher and the coordinator will know
             row = self.board.read(peer)
             if row["state"] == State.ended:
                 raise PeerLost(
-                    f"worker {self.rank} waits for worker {peer}, which has ended after step {int(row['step'])}; "
+                    f"worker {self.seat} waits for worker {peer}, which has ended after step {int(row['step'])}; "
                     "all workers must make the same number of steps"
                 )
             if row["pid"] and not _alive(int(row["pid"])):
-                raise PeerLost(f"worker {self.rank} stops: {self.board.describe(peer)}, is gone")
+                raise PeerLost(f"worker {self.seat} stops: {self.board.describe(peer)}, is gone")
         if deadline.expired:
             suspects = "; ".join(self.board.describe(peer) for peer in missing)
             raise DeadlineError(
-                f"worker {self.rank} waited {deadline.budget:.0f} s for {suspects}; "
+                f"worker {self.seat} waited {deadline.budget:.0f} s for {suspects}; "
                 "raise SHOAL_DEADLINE (seconds) if its step is really that long"
             )
 

@@ -1,9 +1,11 @@
 """A group whose workers share one host's memory.
 
-Arena:  board | flags of the mailboxes | mailbox of worker 0 | … | mailbox of worker p-1 | regions of the exchange …
+Arena:  board | flags of the mailboxes | mailbox of seat 0 | … | mailbox of the last seat | regions of the exchange …
 
 A round of post:  write own mailbox -> posted[me] = n -> wait for all posted -> read -> taken[me] = n
-The next round waits for all taken first, so nobody's mailbox is overwritten before everybody has read it.
+The next round waits for all taken first, so nobody's mailbox is overwritten before everybody has read it. Where the
+members may change, an operation ends with one more flag: held[me] = n, once its result is whole here; it is complete
+when all hold it. Numbers begin anew with every view, above all that were used before.
 """
 
 import struct
@@ -15,74 +17,108 @@ from torch import Tensor
 from shoal.cluster import board
 from shoal.cluster.arena import Arena, pages
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.membership.session import Session, Steady, seat_of
+from shoal.cluster.membership.view import View
 from shoal.cluster.patience import Patience
 from shoal.core.errors import UsageError
 
 MAILBOX = 1 << 20
+VIEW_BITS = 40
+"""Numbers of a view: more rounds than any run has."""
 _LENGTH = struct.Struct("<q")
 
 
 class SharedGroup(Group):
-    """Workers of one host that hold the same arena."""
+    """Workers of one host that hold the same arena, which has a seat for each of them."""
 
     store: object = None
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
 
-    def __init__(self, arena: Arena, rank: int, size: int) -> None:
-        if size > board.MOST_WORKERS:
-            raise UsageError(f"{size} workers on one host; at most {board.MOST_WORKERS} are possible")
-        self.arena, self.rank, self.size, self.seconds = arena, rank, size, deadline_seconds()
+    def __init__(self, arena: Arena, seat: int, seats: int, session: Session | None = None) -> None:
+        if seats > board.MOST_WORKERS:
+            raise UsageError(f"{seats} workers on one host; at most {board.MOST_WORKERS} are possible")
+        self.arena, self.seat, self.seats, self.seconds = arena, seat, seats, deadline_seconds()
+        self.session = session or Steady(seat, seats)
         self.board = board.Board(arena.map(0, board.BYTES))
-        self.board.enter(rank)
-        self.patience = Patience(self.board, rank, self.seconds)
-        flags_bytes = pages(2 * 8 * size)
-        memory = np.frombuffer(arena.map(board.BYTES, flags_bytes + size * MAILBOX), np.uint8)
-        self._posted, self._taken = memory[: 2 * 8 * size].view(np.int64).reshape(2, size)
-        self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(size)]
-        self._round = 0
-        self._used = board.BYTES + flags_bytes + size * MAILBOX
+        self.board.enter(seat)
+        self.patience = Patience(self.board, seat, self.seconds, self.session)
+        flags_bytes = pages(3 * 8 * seats)
+        memory = np.frombuffer(arena.map(board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
+        self._posted, self._taken, self._held = memory[: 3 * 8 * seats].view(np.int64).reshape(3, seats)
+        self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
+        self._used = board.BYTES + flags_bytes + seats * MAILBOX
+        self.session.entered.insert(0, self._enter)
+        self._enter(self.session.view)
+
+    def _enter(self, view: View) -> None:
+        """The members of a view meet: numbers begin above all that were used before."""
+        self.rank, self.size = view.rank(self.session.member), len(view)
+        self.members = [seat_of(member) for member in view.members]
+        everybody = self.members == list(range(self.seats))
+        self.patience.seats = None if everybody else np.array(self.members)
+        self._round = self.base
+        for row in (self._taken, self._posted, self._held):
+            self.patience.publish(row, max(int(row[self.seat]), self._round))
+
+    @property
+    def base(self) -> int:
+        """The number from which flags count in this view."""
+        return self.session.view.epoch << VIEW_BITS
 
     def region(self, size: int) -> memoryview:
-        """`size` more bytes of shared memory, the same for every worker; a collective call."""
+        """`size` more bytes of shared memory, the same for every worker; all must ask for the same in the same order."""
         size = pages(size)
         memory = memoryview(self.arena.map(self._used, size))
         self._used += size
         return memory
 
     def gather(self, data: bytes) -> list[bytes]:
-        parts: list[bytearray] = [bytearray() for _ in range(self.size)]
+        return self.session.operate(lambda: self._gather(data), self._confirm)
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+        self.session.operate(lambda: self._broadcast(tensors, root), self._confirm)
+
+    def _confirm(self) -> None:
+        if self.session.elastic:
+            self.patience.publish(self._held, self._round)
+            self.patience.until(self._held, self._round)
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        parts: list[bytearray] = [bytearray() for _ in self.members]
         total = [0] * self.size
         sent, room = 0, MAILBOX - _LENGTH.size
         while True:
             self._begin()
             chunk = np.frombuffer(data[sent : sent + room], np.uint8)
             sent += len(chunk)
-            box = self._boxes[self.rank]
+            box = self._boxes[self.seat]
             box[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(data)), np.uint8)
             box[_LENGTH.size : _LENGTH.size + len(chunk)] = chunk
             self._meet()
-            for r, peer in enumerate(self._boxes):
-                (total[r],) = _LENGTH.unpack(peer[: _LENGTH.size].tobytes())
-                take = min(room, total[r] - len(parts[r]))
-                parts[r] += peer[_LENGTH.size : _LENGTH.size + take].tobytes()
+            for rank, seat in enumerate(self.members):
+                peer = self._boxes[seat]
+                (total[rank],) = _LENGTH.unpack(peer[: _LENGTH.size].tobytes())
+                take = min(room, total[rank] - len(parts[rank]))
+                parts[rank] += peer[_LENGTH.size : _LENGTH.size + take].tobytes()
             self._end()
             if all(len(part) == length for part, length in zip(parts, total, strict=True)):
                 return [bytes(part) for part in parts]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        giver = self._boxes[self.members[root]]
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
             raw = as_bytes(staged).numpy()
             for start in range(0, len(raw), MAILBOX):
                 piece = raw[start : start + MAILBOX]
                 self._begin()
-                if self.rank == 0:
-                    self._boxes[0][: len(piece)] = piece
+                if self.rank == root:
+                    giver[: len(piece)] = piece
                 self._meet()
-                if self.rank != 0:
-                    piece[:] = self._boxes[0][: len(piece)]
+                if self.rank != root:
+                    piece[:] = giver[: len(piece)]
                 self._end()
-            if self.rank != 0 and staged.data_ptr() != tensor.data_ptr():
+            if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
 
     def _begin(self) -> None:

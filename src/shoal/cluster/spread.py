@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has them, where mypy cannot see it
 
 from shoal.cluster.board import Board
+from shoal.cluster.membership.session import Steady
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
 from shoal.core.errors import PeerLost
 
@@ -23,7 +24,8 @@ class SpreadGroup(Group):
     """Workers that meet through a store and talk through gloo."""
 
     def __init__(self, store: Store, rank: int, size: int, board: Board | None = None) -> None:
-        self.rank, self.size, self.seconds = rank, size, deadline_seconds()
+        self.rank, self.size, self.seat, self.session = rank, size, rank, Steady(rank, size)
+        self.seconds = deadline_seconds()
         self.store = store
         self.board = board or Board.private()
         self.board.enter(rank)
@@ -44,13 +46,13 @@ class SpreadGroup(Group):
             self.process_group.allgather([theirs], [mine]).wait()
         return [t[:n].numpy().tobytes() for t, n in zip(theirs, lengths.tolist(), strict=True)]
 
-    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
             if staged.numel():
                 with self._named("a broadcast"):
-                    self.process_group.broadcast(as_bytes(staged), 0).wait()
-            if self.rank != 0 and staged.data_ptr() != tensor.data_ptr():
+                    self.process_group.broadcast(as_bytes(staged), root).wait()
+            if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
 
     @contextmanager

@@ -6,7 +6,9 @@ ShoalError
 ├── DivergedError   workers that should hold the same numbers do not, or hold none
 ├── PayloadError    bytes of a peer that no codec can have made
 ├── DeadlineError   a wait ran out; names the worker that was waited for
-└── PeerLost        another worker of this run has died; this one must stop
+├── PeerLost        another worker of this run has died; this one must stop
+├── ViewEnded       the members of a run change; what was under way is settled and perhaps done again
+└── Evicted         this worker is no member of its run any more
 """
 
 
@@ -36,3 +38,11 @@ class DeadlineError(ShoalError):
 
 class PeerLost(ShoalError):  # noqa: N818  (a fact about a peer, not a mistake of ours)
     """A worker of this run is gone, so the step in progress can never complete."""
+
+
+class ViewEnded(ShoalError):  # noqa: N818  (never leaves the package)
+    """The members of the run change in the middle of an operation; caught by whoever can do it again."""
+
+
+class Evicted(ShoalError):  # noqa: N818  (a fact, not a mistake)
+    """The run goes on without this worker; the message says why."""

@@ -13,7 +13,9 @@ from shoal.sync.exchange.base import Exchange
 _HEAD = struct.Struct("<?q")
 
 
-def mean_of_sparse(exchange: Exchange, parameter: Tensor, gradient: Tensor | None) -> Tensor | None:
+def mean_of_sparse(
+    exchange: Exchange, parameter: Tensor, gradient: Tensor | None, factor: float = 1.0
+) -> Tensor | None:
     """The mean over all workers of a parameter's sparse gradient; None if nobody had one."""
     # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it
     dense = gradient is not None and not gradient.is_sparse
@@ -28,6 +30,7 @@ def mean_of_sparse(exchange: Exchange, parameter: Tensor, gradient: Tensor | Non
         return parameter.grad
     rows = torch.cat([rows for rows, _ in present])
     values = torch.cat([values for _, values in present])
+    values = values if factor == 1.0 else values * factor
     mean = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False).coalesce()
     return mean.to_dense() if dense else mean
 

@@ -16,18 +16,18 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class HandingOn(Task):
-    """`memory` is what the first of the view hands on, and where the others take it."""
+    """`memory` is what the worker at place `root` of the view hands on, and where the others take it."""
 
     kind = "broadcast"
 
-    def __init__(self, memory: Bytes) -> None:
+    def __init__(self, memory: Bytes, root: int = 0) -> None:
         super().__init__(len(memory))
-        self.memory = memory
+        self.memory, self.root = memory, root
         self._left = chunks(len(memory))
 
     def begin(self, view: View, send: Send) -> None:
         self._view, self._send = view, send
-        if view.place == 0:
+        if view.place == self.root:
             if view.size > 1:
                 for index in range(self._left):
                     send(view.after, 0, index, pack(self.memory[index * CHUNK : (index + 1) * CHUNK], "uint8"))
@@ -38,11 +38,11 @@ class HandingOn(Task):
         if len(place) != payload.size or sender != self._view.before:
             raise Refused(f"worker {sender} hands on piece {chunk.index} with {payload.size} bytes, not {len(place)}")
         place[:] = payload.array
-        if self._view.after != self._view.ranks[0]:
+        if self._view.after != self._view.ranks[self.root]:
             self._send(self._view.after, 0, chunk.index, payload)
         self._left -= 1
         if not self._left:
             self.done.set()
 
     def missing(self) -> list[int]:
-        return [self._view.before] if hasattr(self, "_view") and self._view.place else []
+        return [self._view.before] if hasattr(self, "_view") and self._view.place != self.root else []

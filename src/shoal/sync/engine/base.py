@@ -18,6 +18,14 @@ and, beside summing, carries payloads whose length differs from worker to worker
 
 Both may be the same tensor. Between `finish` and the next `prepare` what came back belongs to the caller alone. All
 workers get the same bits.
+
+Where members may be lost in the middle, an engine leaves what left as it was until the next `prepare`, and can
+
+    engine.whole()      tell whether all that has started here could be finished from what is there now
+    engine.repeat()     let all that has started start again, among the members of the new view
+    engine.recover()    finish all that has started without anybody's help: it was whole when the view ended
+
+After `repeat` and `recover` everything is finished again.
 """
 
 from abc import ABC, abstractmethod
@@ -57,6 +65,18 @@ class Engine(ABC):
 
     @abstractmethod
     def finish(self, index: int) -> None: ...
+
+    repeatable: bool = False
+    """Whether it can do the last three."""
+
+    def whole(self) -> bool:
+        raise NotImplementedError
+
+    def repeat(self) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        raise NotImplementedError
 
     @abstractmethod
     def wire(self, index: int) -> int:

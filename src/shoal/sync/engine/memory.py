@@ -1,18 +1,19 @@
 """Sums buckets through one host's shared memory: no sockets, no copy that is not needed.
 
-Every worker's bucket lies in shared memory. What happens when all have filled it depends on how many they are:
+Every worker's bucket lies in shared memory, and is only read by the others. What happens when all have filled it
+depends on how many they are:
 
-two workers, or a small bucket: each adds up all of it for itself, into memory of its own. Nobody waits a second time;
-the price is that the adding is done twice. (For two workers a tie with slices: docs/design.md.)
+two workers, or a small bucket: each adds up all of it for itself. Nobody waits a second time; the price is that the
+adding is done twice. (For two workers a tie with slices: docs/design.md.)
 
-more workers: worker r adds up slice r of all buckets and writes the sum back into every one (reduce-scatter and
+more workers: worker r adds up slice r of all buckets and writes the sum into everybody's result (reduce-scatter and
 all-gather in one pass, while the slice is in the cache), and all wait for all slices.
 
     worker 0:  | sum of slice 0 -> all |                        |
     worker 1:  |                       | sum of slice 1 -> all  |
 
-    full[b][r] = n      worker r's bucket b is full for the n-th time
-    summed[b][r] = n    worker r has added up its part of bucket b: it reads no more of it
+    full[b][s] = n      the bucket b in seat s is full for the n-th time
+    summed[b][s] = n    the worker in seat s has added up its part of bucket b: it reads no more of it
 
 The work is done by the training thread itself, between layers of its backward pass: on a host whose cores all
 compute, a helper thread would only take turns with it.
@@ -28,6 +29,7 @@ from torch import Tensor
 from shoal.cluster.shared import SharedGroup
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.post import Post
+from shoal.sync.engine.tally import Tally
 from shoal.wire.bucket import Space
 
 CHUNK = 1 << 15
@@ -37,78 +39,109 @@ SMALL = 256 << 10
 LINE = 64
 _HALF = (torch.float16, torch.bfloat16)
 
+Part = tuple[list[Tensor], list[Tensor]]
+"""Pieces to be added up, and where the sum goes."""
+
 
 class MemoryEngine(Engine):
     """For a group that shares memory."""
 
+    repeatable = True
+
     def __init__(self, group: SharedGroup) -> None:
         self.group = group
-        self._number: list[int] = []
+        self.tally = Tally(group)
         self._queue: list[int] = []
-        self._own: list[bool] = []
+        self._copies: list[list[Tensor]] = []
+        self._results: list[list[Tensor]] = []
+        self._parts: dict[tuple[int, tuple[int, ...], bool], list[Part]] = {}
+        self._alone = False
+        """Whether this worker finishes what has started without the others."""
         self._post = Post(group)
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
-        size, rank = self.group.size, self.group.rank
-        flags_bytes = 2 * len(spaces) * _lines(8 * size)
-        starts, end = [], flags_bytes
-        for space in spaces:
-            starts.append(end)
-            end += size * _lines(space.numel * space.dtype.itemsize)
-        memory = self.group.region(max(end, 1))
-        flags = np.frombuffer(memory, np.int64, flags_bytes // 8).reshape(2, len(spaces), -1)[:, :, :size]
-        self._full, self._summed = list(flags[0]), list(flags[1])
-        self._number = [0] * len(spaces)
-        self._parts: list[list[tuple[list[Tensor], Tensor | None]]] = []
-        pairs = []
-        for space, start in zip(spaces, starts, strict=True):
-            copies = [
-                _tensor(memory, start + r * _lines(space.numel * space.dtype.itemsize), space) for r in range(size)
-            ]
-            own = size == 2 or space.numel * space.dtype.itemsize <= SMALL
-            result = torch.zeros_like(copies[rank]) if own else None
-            self._own.append(own)
-            self._parts.append(_whole(copies, result) if result is not None else _slice(copies, rank))
-            pairs.append((copies[rank], copies[rank] if result is None else result))
-        return pairs
+        seats, seat = self.group.seats, self.group.seat
+        sizes = [_lines(space.numel * space.dtype.itemsize) for space in spaces]
+        shared = [seats > 2 and size > SMALL for size in sizes]
+        flags_bytes = 2 * len(spaces) * _lines(8 * seats)
+        areas = sum(size * seats * (1 + both) for size, both in zip(sizes, shared, strict=True))
+        memory = self.group.region(max(flags_bytes + areas, 1))
+        flags = np.frombuffer(memory, np.int64, flags_bytes // 8).reshape(2, len(spaces), -1)[:, :, :seats]
+        self.tally.open(list(flags[0]), list(flags[1]))
+        at = flags_bytes
+        for space, size, both in zip(spaces, sizes, shared, strict=True):
+            rows = [[_tensor(memory, at + (row * seats + s) * size, space) for s in range(seats)] for row in range(1 + both)]
+            at += size * seats * (1 + both)
+            self._copies.append(rows[0])
+            self._results.append(rows[1] if both else [torch.zeros_like(rows[0][seat])] * seats)
+        return [(copies[seat], results[seat]) for copies, results in zip(self._copies, self._results, strict=True)]
 
     def prepare(self) -> None:
-        for index, own in enumerate(self._own):
-            if own:
-                self.group.patience.until(self._summed[index], self._number[index])
+        self.tally.prepare()
         self._post.prepare()
+        self._queue, self._alone = [], False
 
     def start(self, index: int) -> None:
-        self._number[index] += 1
-        self.group.patience.publish(self._full[index], self._number[index])
+        self.tally.start(index)
         self._queue.append(index)
         self.progress()
 
     def progress(self) -> None:
-        while self._queue and self.group.patience.reached(self._full[self._queue[0]], self._number[self._queue[0]]):
+        while self._queue and self.tally.full(self._queue[0]):
             self._sum(self._queue.pop(0))
 
     def finish(self, index: int) -> None:
         while index in self._queue:
-            head = self._queue[0]
-            self.group.patience.until(self._full[head], self._number[head])
+            self.tally.await_full(self._queue[0])
             self._sum(self._queue.pop(0))
-        if not self._own[index]:
-            self.group.patience.until(self._summed[index], self._number[index])
+        if not self._by_itself(index):
+            self.tally.await_summed(index)
+
+    def whole(self) -> bool:
+        return self.tally.whole() and self._post.tally.whole()
+
+    def repeat(self) -> None:
+        self.tally.repeat()
+        self._post.tally.repeat()
+        self._queue, self._alone = list(self.tally.started), False
+
+    def recover(self) -> None:
+        self._queue, self._alone = list(self.tally.started), True
+
+    def _by_itself(self, index: int) -> bool:
+        size = self._copies[index][0].numel() * self._copies[index][0].element_size()
+        return self._alone or len(self.tally.members) <= 2 or _lines(size) <= SMALL
 
     def _sum(self, index: int) -> None:
-        for pieces, result in self._parts[index]:
-            total = pieces[0] if result is None else result
-            if total.dtype in _HALF:
+        for pieces, targets in self._parts_of(index):
+            total = targets[0]
+            if len(pieces) == 1:
+                total.copy_(pieces[0])
+            elif total.dtype in _HALF:
                 total.copy_(torch.stack(pieces).float().sum(0))
             else:
                 torch.add(pieces[0], pieces[1], out=total)
                 for piece in pieces[2:]:
                     total.add_(piece)
-            if result is None:
-                for piece in pieces[1:]:
-                    piece.copy_(total)
-        self.group.patience.publish(self._summed[index], self._number[index])
+            for target in targets[1:]:
+                target.copy_(total)
+        self.tally.summed(index)
+
+    def _parts_of(self, index: int) -> list[Part]:
+        """What this worker adds up of a bucket, in chunks; made once for each set of members."""
+        members, whole = self.tally.members, self._by_itself(index)
+        key = (index, members, whole)
+        if key not in self._parts:
+            copies = [self._copies[index][seat] for seat in members]
+            results = [self._results[index][seat] for seat in members]
+            begin, end = 0, copies[0].numel()
+            if whole:
+                results = [self._results[index][self.group.seat]]
+            else:
+                begin, end = _slice(copies[0], len(members), members.index(self.group.seat))
+            cuts = [slice(at, min(at + CHUNK, end)) for at in range(begin, end, CHUNK)]
+            self._parts[key] = [([copy[cut] for copy in copies], [result[cut] for result in results]) for cut in cuts]
+        return self._parts[key]
 
     def wire(self, index: int) -> int:
         return 0
@@ -133,19 +166,11 @@ def _tensor(memory: memoryview, start: int, space: Space) -> Tensor:
     return torch.frombuffer(memory, dtype=space.dtype, offset=start, count=space.numel)
 
 
-def _whole(copies: list[Tensor], result: Tensor) -> list[tuple[list[Tensor], Tensor | None]]:
-    """All of the copies, in chunks, each with its place in the result."""
-    chunks = [slice(at, at + CHUNK) for at in range(0, result.numel(), CHUNK)]
-    return [([copy[chunk] for copy in copies], result[chunk]) for chunk in chunks]
-
-
-def _slice(copies: list[Tensor], rank: int) -> list[tuple[list[Tensor], Tensor | None]]:
-    """This worker's slice of all copies, in chunks; slices begin at cache lines, sums go into the copies."""
-    numel, size = copies[0].numel(), len(copies)
-    step = LINE // copies[0].element_size()
-    width = -(-numel // (size * step)) * step
-    begin, end = min(rank * width, numel), min((rank + 1) * width, numel)
-    return [([copy[at : min(at + CHUNK, end)] for copy in copies], None) for at in range(begin, end, CHUNK)]
+def _slice(copy: Tensor, parts: int, number: int) -> tuple[int, int]:
+    """Begin and end of one of `parts` slices, which begin at cache lines."""
+    numel, step = copy.numel(), LINE // copy.element_size()
+    width = -(-numel // (parts * step)) * step
+    return min(number * width, numel), min((number + 1) * width, numel)
 
 
 def _lines(size: int) -> int:

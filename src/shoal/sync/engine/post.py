@@ -13,6 +13,7 @@ from torch import Tensor
 from shoal.cluster.shared import SharedGroup
 from shoal.core.errors import PayloadError
 from shoal.sync.engine.base import Parcel
+from shoal.sync.engine.tally import Tally
 
 LINE = 64
 
@@ -21,51 +22,49 @@ class Post:
     """The areas and flags of one engine."""
 
     def __init__(self, group: SharedGroup) -> None:
-        self.group = group
+        self.group, self.tally = group, Tally(group)
         self._parcels: Sequence[Parcel] = ()
-        self._number: list[int] = []
 
     def open(self, parcels: Sequence[Parcel]) -> list[Tensor]:
-        size = self.group.size
-        row = -(-8 * size // LINE) * LINE
+        seats = self.group.seats
+        row = -(-8 * seats // LINE) * LINE
         starts, end = [], 3 * len(parcels) * row
         for parcel in parcels:
             starts.append(end)
-            end += size * _lines(parcel.bound)
+            end += seats * _lines(parcel.bound)
         memory = self.group.region(max(end, 1))
-        flags = np.frombuffer(memory, np.int64, 3 * len(parcels) * row // 8).reshape(3, len(parcels), -1)[:, :, :size]
-        self._posted, self._taken, self._lengths = (list(kind) for kind in flags)
+        flags = np.frombuffer(memory, np.int64, 3 * len(parcels) * row // 8).reshape(3, len(parcels), -1)[:, :, :seats]
+        self.tally.open(list(flags[0]), list(flags[1]))
+        self._lengths = list(flags[2])
         self._areas = [
-            [_area(memory, start + r * _lines(parcel.bound), parcel.bound) for r in range(size)]
+            [_area(memory, start + s * _lines(parcel.bound), parcel.bound) for s in range(seats)]
             for start, parcel in zip(starts, parcels, strict=True)
         ]
-        self._parcels, self._number = parcels, [0] * len(parcels)
-        return [areas[self.group.rank] for areas in self._areas]
+        self._parcels = parcels
+        return [areas[self.group.seat] for areas in self._areas]
 
     def prepare(self) -> None:
-        for taken, number in zip(self._taken if self._parcels else (), self._number, strict=True):
-            self.group.patience.until(taken, number)
+        self.tally.prepare()
 
     def post(self, index: int, length: int) -> None:
-        self._number[index] += 1
-        self._lengths[index][self.group.rank] = length
-        self.group.patience.publish(self._posted[index], self._number[index])
+        self._lengths[index][self.group.seat] = length
+        self.tally.start(index)
 
     def collect(self, index: int) -> list[Tensor]:
-        self.group.patience.until(self._posted[index], self._number[index])
-        parcel, lengths = self._parcels[index], self._lengths[index].tolist()
-        for rank, length in enumerate(lengths):
+        self.tally.await_full(index)
+        parcel, found = self._parcels[index], []
+        for seat in self.tally.members:
+            area, length = self._areas[index][seat], int(self._lengths[index][seat])
             if not 0 <= length <= parcel.bound:
                 raise PayloadError(
-                    f"worker {rank} posted {length} bytes as payload {index}, which has at most {parcel.bound}; "
+                    f"worker {seat} posted {length} bytes as payload {index}, which has at most {parcel.bound}; "
                     "all workers must run the same plan and model"
                 )
-        return [
-            area if parcel.exact else area[:length] for area, length in zip(self._areas[index], lengths, strict=True)
-        ]
+            found.append(area if parcel.exact else area[:length])
+        return found
 
     def release(self, index: int) -> None:
-        self.group.patience.publish(self._taken[index], self._number[index])
+        self.tally.summed(index)
 
 
 def _area(memory: memoryview, start: int, size: int) -> Tensor:

@@ -20,13 +20,16 @@ class AllReduceExchange(Exchange):
     """Sums every bucket over the group, on the engine that suits where the bucket lies."""
 
     def __init__(self, group: Group, engine_for: Callable[[str], Engine]) -> None:
-        self.group = group
+        self.group, self.session = group, group.session
         self.weight = 1.0 / group.size
-        self.peers = [rank for rank in range(group.size) if rank != group.rank]
         self._engine_for = engine_for
         self._engines: list[tuple[Engine, int]] = []
         self._busy: list[Engine] = []
         self._buckets: list[Bucket] = []
+
+    @property
+    def peers(self) -> list[int]:  # type: ignore[override]
+        return [rank for rank in range(self.group.size) if rank != self.group.rank]
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
         kinds = sorted({plan.space.device.type for plan in plans})
@@ -64,6 +67,21 @@ class AllReduceExchange(Exchange):
     def finish(self, index: int) -> None:
         engine, place = self._engines[index]
         engine.finish(place)
+
+    @property
+    def repeatable(self) -> bool:  # type: ignore[override]
+        return all(engine.repeatable for engine in self._busy)
+
+    def whole(self) -> bool:
+        return all(engine.whole() for engine in self._busy)
+
+    def repeat(self) -> None:
+        for engine in self._busy:
+            engine.repeat()
+
+    def recover(self) -> None:
+        for engine in self._busy:
+            engine.recover()
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.group.gather(data)

@@ -6,6 +6,7 @@ to train one model: p workers give p different ones.
 
 from collections.abc import Sequence
 
+from shoal.cluster.membership.session import Steady
 from shoal.sync.exchange.base import Exchange
 from shoal.wire.bucket import Bucket, BucketPlan
 
@@ -15,6 +16,7 @@ class AloneExchange(Exchange):
 
     weight = 1.0
     peers = ()
+    session = Steady(0, 1)
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
         return []

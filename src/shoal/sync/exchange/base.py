@@ -7,11 +7,15 @@
     exchange.finish(i)               bucket i holds what the replicas agreed on
 
 An exchange counts what it costs in `sent` and `wire` (bytes of this worker since it was opened).
+
+When members are lost in the middle (`session`), `repeat` or `recover` lets everything be finished again: see
+`sync/engine/base.py`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from shoal.cluster.membership.session import Session
 from shoal.wire.bucket import Bucket, BucketPlan
 
 
@@ -42,6 +46,19 @@ class Exchange(ABC):
 
     @abstractmethod
     def finish(self, index: int) -> None: ...
+
+    session: Session
+    """Whose members take part."""
+    repeatable: bool = False
+
+    def whole(self) -> bool:
+        raise NotImplementedError
+
+    def repeat(self) -> None:
+        raise NotImplementedError
+
+    def recover(self) -> None:
+        raise NotImplementedError
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:

@@ -25,10 +25,28 @@ class CodedExchange(Exchange):
     """Round another exchange, which carries what is not coded."""
 
     def __init__(self, inner: Exchange, meeting: Meeting) -> None:
-        self.inner, self.meeting = inner, meeting
-        self.peers = inner.peers
+        self.inner, self.meeting, self.session = inner, meeting, inner.session
         self._coded: dict[int, int] = {}
         self._plain: dict[int, int] = {}
+
+    @property
+    def peers(self) -> Sequence[int]:  # type: ignore[override]
+        return self.inner.peers
+
+    @property
+    def repeatable(self) -> bool:  # type: ignore[override]
+        return self.inner.repeatable and self.meeting.repeatable
+
+    def whole(self) -> bool:
+        return self.inner.whole() and self.meeting.whole()
+
+    def repeat(self) -> None:
+        self.inner.repeat()
+        self.meeting.repeat()
+
+    def recover(self) -> None:
+        self.inner.recover()
+        self.meeting.recover()
 
     @property
     def weight(self) -> float:  # type: ignore[override]

@@ -7,7 +7,8 @@
     meeting.finish(i, out)              out = the sum; returns how many workers had each layer
 
 `values` are float32 on the CPU and are not changed. Buckets start in the same order everywhere, and all have started
-before the first is finished. All workers get the same bits.
+before the first is finished. All workers get the same bits. A meeting that is `repeatable` may finish everything again,
+after `repeat` or `recover` of its engine, without changing what it remembers twice.
 """
 
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from shoal.sync.engine.base import Engine
 from shoal.wire.codec import State
 from shoal.wire.layout import Layout
 
@@ -26,6 +28,23 @@ class Meeting(ABC):
     """Bytes of this worker's payloads so far."""
     wire: int = 0
     """Bytes this worker put on sockets so far."""
+
+    engine: Engine
+    one_round: bool = True
+    """Whether all that travels has left when the last bucket has started."""
+
+    @property
+    def repeatable(self) -> bool:
+        return self.one_round and self.engine.repeatable
+
+    def whole(self) -> bool:
+        return self.engine.whole()
+
+    def repeat(self) -> None:
+        self.engine.repeat()
+
+    def recover(self) -> None:
+        self.engine.recover()
 
     @abstractmethod
     def open(self, layouts: Sequence[Layout]) -> None: ...

@@ -38,6 +38,7 @@ class CastMeeting(Meeting):
         spaces = [Space(n.numel + len(n.parts), self.codec.dtype, torch.device("cpu")) for n in layouts]
         self._pairs = self.engine.open(spaces)
         self._scales = [FIRST if self.codec.scaled else 1.0] * len(layouts)
+        self._next = list(self._scales)  # not before everybody has finished with the ones of this exchange
         self._scratch = torch.empty(max((n.numel for n in layouts), default=0))
 
     def prepare(self) -> None:
@@ -45,6 +46,7 @@ class CastMeeting(Meeting):
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         leaving, layout = self._pairs[index][0], self._layouts[index]
+        self._scales[index] = self._next[index]
         refuse_non_finite(values, layout)
         scaled = torch.mul(values, self._scales[index], out=self._scratch[: layout.numel])
         leaving[: layout.numel].copy_(scaled.clamp_(-self._largest, self._largest))
@@ -61,5 +63,5 @@ class CastMeeting(Meeting):
         result, numel = self._pairs[index][1], self._layouts[index].numel
         torch.mul(result[:numel].float(), 1.0 / self._scales[index], out=out)
         if self.codec.scaled and bool(result[:numel].any()):
-            self._scales[index] = power_of_two(out, TOP)
+            self._next[index] = power_of_two(out, TOP)
         return result[numel:].tolist()

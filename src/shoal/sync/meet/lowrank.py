@@ -24,6 +24,8 @@ from shoal.wire.wrappers.feedback import RESIDUAL
 class LowRankMeeting(Meeting):
     """PowerSGD, on an engine that sums. Bucket i's P is number 2i of the engine, its Q number 2i + 1."""
 
+    one_round = False
+
     def __init__(self, codec: LowRank, engine: Engine, feedback: bool) -> None:
         self.codec, self.engine, self.feedback = codec, engine, feedback
         self._started: list[int] = []

@@ -31,6 +31,12 @@ class Pace(ABC):
     """WHEN replicas agree. Called by the thread that runs the backward pass."""
 
     spent: Spent
+    late: bool = False
+    """Whether nothing leaves before the pass has ended: there is something to be said first."""
+
+    def rescale(self) -> float:
+        """What sums are multiplied by if members were lost since the samples were dealt; replaced by whoever knows."""
+        return 1.0
 
     @abstractmethod
     def begun(self) -> None: ...

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.core.clock import now
-from shoal.core.errors import ShoalError
+from shoal.core.errors import ShoalError, ViewEnded
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace, Spent
 from shoal.sync.sparse import mean_of_sparse
@@ -30,6 +30,7 @@ class EveryPace(Pace):
         statistics: Statistics | None = None,
     ) -> None:
         self.exchange, self.names, self.parameters = exchange, names, parameters
+        self.session = exchange.session
         self.sparse = set(sparse)
         self.statistics = statistics or Statistics([])
         self.spent = Spent()
@@ -62,16 +63,32 @@ class EveryPace(Pace):
             self._forget()
         self._midway = True
         self._began = now()
-        self.exchange.prepare()
         self._order = [b for b, group in enumerate(self._members) if self._active(group[0], group)]
         self._next = 0
+        if self.late:
+            self.session.outside(self.exchange.prepare)
+        else:
+            self._enter()
         self.spent.ready.clear()
         self.spent.parts = [self._members[b] for b in self._order]
 
+    def _enter(self) -> None:
+        """The operation begins, in a view whose members have all done with the one before."""
+        while self._order:
+            self.session.enter(self._holds)
+            try:
+                return self.exchange.prepare()
+            except ViewEnded:
+                self.session.settle()
+
+    def _holds(self) -> bool:
+        """Whether this worker could finish from what is there; asked by another thread when a view ends."""
+        return self._next == len(self._order) and self.exchange.whole()
+
     def _forget(self) -> None:
         """An exception ended the last pass halfway, on all workers alike: what had started comes to nothing."""
-        for number in self._order[: self._next]:
-            self.exchange.finish(number)
+        self._order = self._order[: self._next]
+        self._agree()
         for bucket in self.buckets:
             bucket.reset()
 
@@ -109,7 +126,7 @@ class EveryPace(Pace):
 
     def _launch(self) -> None:
         """Start full buckets, in the one order all workers keep."""
-        while self._next < len(self._order) and self.buckets[self._order[self._next]].missing == 0:
+        while not self.late and self._next < len(self._order) and self.buckets[self._order[self._next]].missing == 0:
             self._start_next()
 
     def _start_next(self) -> None:
@@ -127,17 +144,43 @@ class EveryPace(Pace):
             self._complete(number)
         packed = now()
         self.spent.encode += packed - start
+        if self.late:
+            self._enter()
         while self._next < len(self._order):
             self._start_next()
-        self.spent.done.clear()
+        self._agree()
+        factor = self.rescale()
         for number in self._order:
-            self.exchange.finish(number)
+            if factor != 1.0:
+                self.buckets[number].result.mul_(factor)
             self._deliver(number)
-            self.spent.done.append(now() - self._began)
         for index in sorted(self.sparse):
-            self._deliver_sparse(index)
+            self._deliver_sparse(index, factor)
         self._midway = False
         self.spent.wait += now() - packed
+
+    def _agree(self) -> None:
+        """Finish everything, together with whoever is a member in the end."""
+        alone = not self._order
+        while not alone:
+            self.spent.done.clear()
+            try:
+                self._finish()
+                self.session.complete()
+                return
+            except ViewEnded:
+                if self.session.settle():
+                    self.exchange.recover()
+                    alone = True
+                else:
+                    self.exchange.repeat()
+        self.spent.done.clear()
+        self._finish()
+
+    def _finish(self) -> None:
+        for number in self._order:
+            self.exchange.finish(number)
+            self.spent.done.append(now() - self._began)
 
     def stand_in(self) -> None:
         kept = [parameter.grad for parameter in self.parameters]
@@ -171,7 +214,7 @@ class EveryPace(Pace):
                     self.parameters[index].grad = bucket.views[slot]
         bucket.reset()
 
-    def _deliver_sparse(self, index: int) -> None:
+    def _deliver_sparse(self, index: int, factor: float) -> None:
         parameter = self.parameters[index]
         mine = None if self._empty_handed else parameter.grad
-        parameter.grad = mean_of_sparse(self.exchange, parameter, mine)
+        parameter.grad = mean_of_sparse(self.exchange, parameter, mine, factor)

@@ -1,0 +1,112 @@
+"""A worker's place in the views of its run, as groups, engines and loaders use it.
+
+    session.enter()        the next operation begins; waits while a view is being made
+    … its parts arrive; a wait that notices `disturbed` raises ViewEnded …
+    session.complete()     everybody holds the result; ViewEnded if the view ended before
+    session.settle()       after ViewEnded: waits for the new view; True: the operation counts, False: do it again
+    session.begin(step)    between two steps: lets newcomers in
+
+Only the training thread calls these. `view` changes inside `enter`, `settle` and `begin`, and nowhere else, so code in
+between sees one view.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TypeVar
+
+from shoal.cluster.membership.view import View
+from shoal.core.errors import ViewEnded
+
+T = TypeVar("T")
+
+
+class Session(ABC):
+    """Where this worker stands."""
+
+    member: str
+    view: View
+    elastic: bool = True
+    """Whether the view can change at all."""
+
+    def __init__(self) -> None:
+        self.entered: list[Callable[[View], None]] = []
+        """Called in the training thread with every new view, in this order."""
+
+    @property
+    @abstractmethod
+    def disturbed(self) -> bool:
+        """Whether a view is being made, or a newer one is there: nothing more completes in `view`. Cheap."""
+
+    @abstractmethod
+    def enter(self, holds: Callable[[], bool]) -> None:
+        """Begin the next operation. `holds`: whether this worker can complete it from what is there; any thread asks."""
+
+    @abstractmethod
+    def complete(self) -> None: ...
+
+    @abstractmethod
+    def settle(self) -> bool: ...
+
+    @abstractmethod
+    def begin(self, step: int) -> None: ...
+
+    def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
+        """Do an operation until it is complete in some view; `attempt` is done again if a view ends in the middle.
+
+        `confirm` says that the result is whole here, and waits until it is everywhere.
+        """
+        while True:
+            found: list[T] = []
+            self.enter(lambda found=found: bool(found))  # type: ignore[misc]
+            try:
+                found.append(attempt())
+                confirm()
+                self.complete()
+            except ViewEnded:
+                if not self.settle():
+                    continue
+            return found[0]
+
+    def outside(self, wait: Callable[[], None]) -> None:
+        """Wait for others where no operation is under way, again in the next view if one ends meanwhile."""
+        while True:
+            try:
+                return wait()
+            except ViewEnded:
+                self.settle()
+
+
+class Steady(Session):
+    """One view for ever: the null member, and what a run without a coordinator has."""
+
+    elastic = False
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.view = View(0, tuple(member_name(seat) for seat in range(size)))
+        self.member = member_name(rank)
+
+    @property
+    def disturbed(self) -> bool:
+        return False
+
+    def enter(self, holds: Callable[[], bool]) -> None:
+        pass
+
+    def complete(self) -> None:
+        pass
+
+    def settle(self) -> bool:
+        raise AssertionError("a steady view does not end")
+
+    def begin(self, step: int) -> None:
+        pass
+
+
+def member_name(seat: int, start: int = 0) -> str:
+    """The id of the worker in a seat: who takes the seat of a lost one has another id."""
+    return f"w{seat}.{start}"
+
+
+def seat_of(member: str) -> int:
+    return int(member[1:].partition(".")[0])

@@ -1,0 +1,76 @@
+"""Who has filled what, and who still reads it: flags in shared memory, counted anew in every view.
+
+    full[i][s] = n      item i of seat s is there for the n-th time
+    read[i][s] = n      seat s reads no more of the n-th items i: they may be written again
+
+Numbers of a later view are above all of an earlier one, so nobody takes an old flag for a new one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.cluster.shared import SharedGroup
+
+Flags = npt.NDArray[np.int64]
+
+
+class Tally:
+    """The flags of some items, and how often they were exchanged in this view."""
+
+    def __init__(self, group: SharedGroup) -> None:
+        self.group, self.patience = group, group.patience
+        self._full: Sequence[Flags] = ()
+        self._read: Sequence[Flags] = ()
+        self._numbers: list[int] = []
+        self._base = self._count = 0
+        self.started: list[int] = []
+        """Of the exchange under way, in order."""
+        self.members: tuple[int, ...] = ()
+        """Seats that take part in it."""
+
+    def open(self, full: Sequence[Flags], read: Sequence[Flags]) -> None:
+        """A worker that takes a lost one's seat owes nothing and is owed nothing."""
+        self._full, self._read, self._numbers = full, read, [0] * len(full)
+        for row in (*full, *read):
+            self.patience.publish(row, max(int(row[self.group.seat]), self.group.base))
+
+    def prepare(self) -> None:
+        """Wait until nobody reads what was there the last time; the next exchange begins."""
+        for row, number in zip(self._read, self._numbers, strict=True):
+            self.patience.until(row, number)
+        self._next()
+        self.started = []
+
+    def _next(self) -> None:
+        base = self.group.base
+        self._count = self._count + 1 if base == self._base else 1
+        self._base, self.members = base, tuple(self.group.members)
+
+    def start(self, index: int) -> None:
+        self._numbers[index] = self._base + self._count
+        self.patience.publish(self._full[index], self._numbers[index])
+        self.started.append(index)
+
+    def full(self, index: int) -> bool:
+        return self.patience.reached(self._full[index], self._numbers[index])
+
+    def await_full(self, index: int) -> None:
+        self.patience.until(self._full[index], self._numbers[index])
+
+    def summed(self, index: int) -> None:
+        self.patience.publish(self._read[index], self._numbers[index])
+
+    def await_summed(self, index: int) -> None:
+        self.patience.until(self._read[index], self._numbers[index])
+
+    def whole(self) -> bool:
+        return all(self.full(index) for index in list(self.started))
+
+    def repeat(self) -> None:
+        """The same again, among the members of the new view."""
+        self._next()
+        again, self.started = self.started, []
+        for index in again:
+            self.start(index)

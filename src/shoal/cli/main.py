@@ -5,7 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import bench, bench_models, compare, lab, plan, probe, run, show, systems
+from shoal.cli import bench, bench_models, compare, importing, lab, plan, probe, run, show, systems
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -42,6 +42,7 @@ app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, 
 app.command("probe")(probe.probe)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
+app.command("import")(importing.import_)
 app.command("systems")(systems.systems)
 app.command("bench")(bench.bench)
 app.command("bench-models", hidden=True)(bench_models.models)

@@ -36,6 +36,13 @@ REVIEWED = {
 }
 
 
+REVIEWED_CALLS = {
+    (
+        "train/checkpoint/legacy.py",
+        "torch.load",
+    ): "weights_only, in a process of its own without network: `shoal import`",
+}
+
 BOUND = {
     "cluster/lab/probes.py": "inside a namespace that has no way out",
     "cluster/probe.py": "to one address, for one connection, which must know a token",
@@ -66,7 +73,8 @@ def test_no_decoder_that_runs_code_is_imported(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=relative)
 def test_nothing_that_runs_text_is_called(path: Path) -> None:
     for node in nodes(path, ast.Call):
-        assert ast.unparse(node.func) not in CALLS, f"line {node.lineno}"
+        called = ast.unparse(node.func)
+        assert called not in CALLS or (relative(path), called) in REVIEWED_CALLS, f"line {node.lineno}"
         told = {word.arg: ast.unparse(word.value) for word in node.keywords}
         assert told.get("allow_pickle", "False") == "False", f"line {node.lineno}"
         assert told.get("shell", "False") == "False", f"line {node.lineno}"

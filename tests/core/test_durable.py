@@ -63,9 +63,8 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         crash.build(tmp_path / str(number))
         final = tmp_path / str(number) / "x"
         if final.exists():
-            assert {path.name: path.read_bytes() for path in final.iterdir()} == dict.fromkeys(
-                "ab", b"1" * 50 + b"2" * 50
-            )
+            found = {path.name: path.read_bytes() for path in final.iterdir()}
+            assert found == dict.fromkeys("ab", b"1" * 50 + b"2" * 50)
 
 
 class FullDisk(Disk):

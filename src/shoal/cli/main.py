@@ -5,7 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import bench, bench_models, compare, keys, lab, plan, probe, run, show, systems
+from shoal.cli import bench, bench_models, compare, importing, keys, lab, plan, probe, run, show, systems
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -43,6 +43,7 @@ app.add_typer(keys.app, name="keys", help="Keys by which machines know each othe
 app.command("probe")(probe.probe)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
+app.command("import")(importing.import_)
 app.command("systems")(systems.systems)
 app.command("bench")(bench.bench)
 app.command("bench-models", hidden=True)(bench_models.models)

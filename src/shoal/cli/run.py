@@ -6,6 +6,7 @@ Exit codes: 0 done · 1 the script failed · 2 the command was wrong · 130 inte
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,38 +17,66 @@ from shoal.cluster.launch.threads import threads_per_worker
 if TYPE_CHECKING:
     from shoal.cluster.lab.spec import Spec
     from shoal.cluster.launch.local import Failure, Job
-    from shoal.core.record import Summary
+    from shoal.core.record import RunInfo, Summary
     from shoal.plan.plan import Plan
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+PLAN, AUTO = "allreduce, every(1)", "auto"
+"""What a run is started with if the command does not say."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was given; None where the user said nothing."""
+
+    script: str | None
+    arguments: tuple[str, ...] = ()
+    workers: int | None = None
+    plan: str | None = None
+    name: str | None = None
+    runs: str | None = None
+    seed: int | None = None
+    lab: str | None = None
+    checkpoint: str | None = None
+    resume: str | None = None
 
 
 def run(
-    script: Annotated[str, typer.Argument(help="The training script.", show_default=False)],
+    script: Annotated[str | None, typer.Argument(help="The training script.", show_default=False)] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script.")] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", "-w", help="Worker processes; else 1, or one for each host of the lab.")
     ] = None,
-    plan: Annotated[str, typer.Option(help="A plan, a named plan, or a TOML file.")] = "allreduce, every(1)",
+    plan: Annotated[
+        str | None, typer.Option(help="A plan, a named plan, or a TOML file; else 'allreduce, every(1)'.")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="The run's id; made up if left out.")] = None,
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the sample order and all random numbers.")] = 0,
+    seed: Annotated[int | None, typer.Option(help="Of the sample order and all random numbers; else 0.")] = None,
     lab: Annotated[
         str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
     ] = None,
     trusted: Annotated[
         bool, typer.Option("--trusted", help="Between hosts use gloo: no keys, for a network that is yours alone.")
     ] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="auto (the default), off, a time (30s) or 500steps.")
+    ] = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with this run; what is not given comes from its record.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
     """Train SCRIPT on several workers, by a plan."""
     from shoal.cli.errors import usage_errors
 
+    words = tuple(arguments or ())
+    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
-        job = prepare(script, arguments or [], workers, plan, name, runs, seed, lab)
+        job = prepare(options)
         raise typer.Exit(supervise(job, json=json, quiet=quiet))
 
 
@@ -64,33 +93,54 @@ def interruptible() -> Iterator[None]:
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def prepare(
-    script: str,
-    arguments: list[str],
-    workers: int | None,
-    plan: str,
-    name: str | None,
-    runs: str | None,
-    seed: int,
-    lab: str | None = None,
-) -> "Job":
+def prepare(options: Options) -> "Job":
     """Check everything that can be wrong before anything starts, then open the run's record."""
-    from shoal.core import record
-    from shoal.core.ids import check_id, new_id
+    import msgspec
 
-    spec = check_lab(lab, workers) if lab is not None else None
-    if workers is None:
-        workers = spec.size if spec else 1
-    chosen = check_command(Path(script), workers, plan, seed)
-    run_id = check_id(name, "--name") if name is not None else new_id()
-    directory = record.run_dir(record.runs_root(runs), run_id).absolute()
+    from shoal.cli.resume import from_record, pick
+    from shoal.core import record
+    from shoal.core.errors import UsageError
+    from shoal.core.ids import check_id, new_id
+    from shoal.core.lock import hold
+
+    attempts: list[record.RunInfo] = []
+    if options.resume is not None:
+        options, attempts = from_record(options)
+    if options.script is None:
+        raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
+    spec = check_lab(options.lab, options.workers) if options.lab is not None else None
+    workers = options.workers if options.workers is not None else spec.size if spec else 1
+    chosen = check_command(options, workers)
+    run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
+    directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
     warm()  # slow, so only once the command is right
     from shoal.cluster.launch.local import Job
 
-    open_record(directory, run_id, chosen, workers, seed, script, str(spec or ""))
-    threads = threads_per_worker(workers)
-    return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads, spec)
+    info = describe(options, run_id, chosen, workers, str(spec or ""))
+    checkpoint = None
+    if attempts:
+        hold(directory, run_id)
+        checkpoint = pick(directory, run_id)
+        step = int(checkpoint.name.rpartition("-")[2]) if checkpoint is not None else 0
+        info = msgspec.structs.replace(info, attempt=len(attempts) + 1, step=step)
+    open_record(directory, info)
+    if not attempts:
+        hold(directory, run_id)
+    return Job(
+        Path(options.script),
+        list(options.arguments),
+        workers,
+        run_id,
+        directory,
+        str(chosen),
+        info.seed,
+        threads_per_worker(workers),
+        spec,
+        checkpoint=info.checkpoint,
+        resume=checkpoint,
+        attempt=info.attempt,
+    )
 
 
 def warm() -> None:
@@ -102,20 +152,22 @@ def warm() -> None:
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 
-def check_command(script: Path, workers: int, plan: str, seed: int) -> "Plan":
+def check_command(options: Options, workers: int) -> "Plan":
     """The plan, if the command makes sense; UsageError if not."""
     from shoal.cluster.board import MOST_WORKERS
     from shoal.core.errors import UsageError
     from shoal.plan.load import load
     from shoal.plan.rules import check
+    from shoal.train.checkpoint.interval import Interval
 
-    if not script.is_file():
-        raise UsageError(f"no script {str(script)!r} here; give the path of a Python file")
-    if seed < 0:
-        raise UsageError(f"--seed {seed} is not a seed; give a whole number, 0 or more")
+    if not Path(options.script or "").is_file():
+        raise UsageError(f"no script {options.script!r} here; give the path of a Python file")
+    if options.seed is not None and options.seed < 0:
+        raise UsageError(f"--seed {options.seed} is not a seed; give a whole number, 0 or more")
     if workers > MOST_WORKERS:
         raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
-    chosen = load(plan)
+    Interval.parse(options.checkpoint or AUTO)
+    chosen = load(options.plan or PLAN)
     for warning in check(chosen, workers):
         typer.echo(f"shoal: note: {warning}", err=True)
     return chosen
@@ -134,28 +186,42 @@ def check_lab(lab: str, workers: int | None) -> "Spec":
     return spec
 
 
-def open_record(directory: Path, run: str, plan: "Plan", workers: int, seed: int, script: str, lab: str = "") -> None:
-    """Make the run's folder with what the run was started with."""
+def describe(options: Options, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
+    """What the run is started with, for its record: never anything of the environment, which may hold secrets."""
     import sys
     import time
 
     from shoal.core import record
-    from shoal.core.errors import UsageError
 
-    info = record.RunInfo(
+    return record.RunInfo(
         run=run,
         plan=str(plan),
         workers=workers,
-        seed=seed,
-        script=script,
+        seed=options.seed or 0,
+        script=options.script or "",
         command=["shoal", *sys.argv[1:]],
         started=time.time(),
         versions=record.versions(),
         machine=record.machine(),
         lab=lab,
+        arguments=list(options.arguments),
+        folder=str(Path.cwd()),
+        fingerprint=record.fingerprint_of(Path(options.script or "")),
+        checkpoint=options.checkpoint or AUTO,
     )
+
+
+def open_record(directory: Path, info: "RunInfo") -> None:
+    """Make the run's folder with what the run was started with, or add to it that the run goes on."""
+    from shoal.core import record
+    from shoal.core.errors import UsageError
+
     try:
-        record.write_info(directory, info)
+        if info.attempt == 1:
+            record.write_info(directory, info)
+        else:
+            record.write_attempt(directory, info)
+            (directory / "summary.json").unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"cannot write the record in {str(directory)!r}: {error.strerror}; choose another folder with --runs"
@@ -175,6 +241,7 @@ def supervise(job: "Job", *, json: bool, quiet: bool) -> int:
         code = EXIT_FAILED if failure else 0
     except KeyboardInterrupt:
         pass  # everything is stopped; what there is of the run is summed up below
+    sweep(job.dir)
     summary = summarise(Record.open(job.dir), code)
     write_summary(job.dir, summary)
     if failure:
@@ -184,6 +251,15 @@ def supervise(job: "Job", *, json: bool, quiet: bool) -> int:
     if json:
         typer.echo(msgspec.json.encode(summary).decode())
     return code
+
+
+def sweep(directory: Path) -> None:
+    """Remove a checkpoint that a worker had begun and could not finish; no worker is left."""
+    from shoal.core.disk import DISK
+    from shoal.train.checkpoint.manifest import unfinished
+
+    for part in list(unfinished(directory)):
+        DISK.remove(part)
 
 
 def launch(job: "Job", quiet: bool) -> "Failure | None":

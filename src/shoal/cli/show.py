@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 def show(
     run: Annotated[str | None, typer.Argument(help="The run's id; the newest run if left out.")] = None,
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="Prove from the ledger that every sample was used exactly once an epoch.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Show what a run did: loss, time per phase, workers, bytes, warnings."""
@@ -22,10 +25,37 @@ def show(
 
     with usage_errors():
         record = Record.open(resolve(runs_root(runs), run))
-        if json:
+        if ledger:
+            typer.echo(ledger_json(record) if json else ledger_text(record))
+        elif json:
             typer.echo(as_json(record))
         else:
             open_console().print(draw_run(record))
+
+
+def ledger_json(record: "Record") -> str:
+    """`{"epochs": [{"epoch": 0, "samples": 60000, "missing": 0, "duplicate": 0, …}]}`, one for each pass."""
+    import msgspec
+
+    from shoal.core.ledger import prove, read_ledger
+
+    return msgspec.json.encode({"epochs": prove(read_ledger(record.dir))}).decode()
+
+
+def ledger_text(record: "Record") -> str:
+    """The same, a line each."""
+    from shoal.core.ledger import prove, read_ledger
+
+    proofs = prove(read_ledger(record.dir))
+    if not proofs:
+        return "no step of this run used a joined loader"
+    lines = [f"{'epoch':>6} {'loader':>7} {'pass':>5} {'samples':>10} {'missing':>8} {'duplicate':>10}"]
+    for proof in proofs:
+        end = "" if proof.finished else "  not finished"
+        end = f"{end}  {proof.dropped} dropped (drop_last)" if proof.dropped else end
+        figures = f"{proof.epoch:>6} {proof.loader:>7} {proof.number:>5} {proof.samples:>10}"
+        lines.append(f"{figures} {proof.missing:>8} {proof.duplicate:>10}{end}")
+    return "\n".join(lines)
 
 
 def as_json(record: "Record") -> str:

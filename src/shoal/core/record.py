@@ -1,11 +1,13 @@
 """Where a run keeps its record, and what stands in its first and last file.
 
 runs/<id>/run.json          RunInfo: written before the first step
+runs/<id>/attempt-<n>.json  RunInfo again, when the run is continued for the n-th time (from 2)
 runs/<id>/worker-<r>.jsonl  events of worker r (journal.py)
 runs/<id>/launcher.jsonl    what the launcher did to them, if they were in a lab
 runs/<id>/summary.json      Summary: written at the end
 """
 
+import hashlib
 import os
 import platform
 import re
@@ -14,6 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.core.disk import DISK
+from shoal.core.durable import write_file
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id
 from shoal.core.version import __version__
@@ -35,6 +39,16 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, str | int]
     lab: str = ""
     """The lab the workers were in, as text; empty: none."""
+    arguments: list[str] = []
+    """The script's own."""
+    folder: str = ""
+    """Where the command was given."""
+    fingerprint: str = ""
+    """SHA-256 of the script's text."""
+    checkpoint: str = "auto"
+    attempt: int = 1
+    step: int = 0
+    """Of a continued run: how many steps it had made when it went on."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +109,29 @@ def write_info(directory: Path, info: RunInfo) -> None:
         directory.mkdir(parents=True, exist_ok=False)
     except FileExistsError:
         raise UsageError(f"run {info.run!r} exists already in {directory.parent}; choose another --name") from None
-    (directory / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(info)))
+    write_file(directory / "run.json", msgspec.json.format(msgspec.json.encode(info)))
+    DISK.sync_folder(directory.parent)
+
+
+def write_attempt(directory: Path, info: RunInfo) -> None:
+    """Add to the record of a run that it goes on."""
+    write_file(directory / f"attempt-{info.attempt}.json", msgspec.json.format(msgspec.json.encode(info)))
+
+
+def read_attempts(directory: Path) -> list[RunInfo]:
+    """What the run was started with, and each time it was continued, in order."""
+    attempts = [read_info(directory)]
+    while (path := directory / f"attempt-{len(attempts) + 1}.json").exists():
+        try:
+            attempts.append(msgspec.json.decode(path.read_bytes(), type=RunInfo))
+        except ValueError as error:
+            raise UsageError(f"{path} is not a run's record: {error}") from None
+    return attempts
+
+
+def fingerprint_of(script: Path) -> str:
+    """SHA-256 of a script's text."""
+    return hashlib.sha256(script.read_bytes()).hexdigest()
 
 
 def read_info(directory: Path) -> RunInfo:

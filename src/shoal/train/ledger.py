@@ -46,12 +46,10 @@ class Ledger:
         for run, step in self._pending:
             run.trained = True
             self._open(run)
-            each, place = step.ranges, _place(run)
+            each, place = step.ranges, {**_place(run), "stream": step.stream, "first": number, "last": number}
             for begin, end in each:
                 share = sum(step.counts) if len(each) == 1 else end - begin
-                self._take(
-                    Took(**place, stream=step.stream, begin=begin, end=end, samples=share, first=number, last=number)
-                )
+                self._take(Took(**place, begin=begin, end=end, samples=share))
         self._pending.clear()
         if now() - self._flushed >= FLUSH_SECONDS:
             self.flush()

@@ -101,7 +101,7 @@ class Run:
         if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
             together.keeper = Keeper(
-                group, context.dir, manifest, interval, self._sink, together.ledger, together.joined, self._where
+                group, context.dir, manifest, interval, self._journal, together.ledger, together.joined, self._where
             )
 
     def _where(self, samples: list[int]) -> Where:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import AnyEvent, Happened
-from shoal.core.record import RunInfo, launcher_file, read_info, run_dir, worker_file
+from shoal.core.events import AnyEvent, Happened, Logged, Started, Step
+from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, run_dir, worker_file
 from shoal.watch.tail import Tail
 
 SUMMARY = "summary.json"
@@ -28,6 +28,11 @@ class Record:
         return cls(directory, read_info(directory))
 
     @property
+    def attempts(self) -> list[RunInfo]:
+        """How the run was started, and each time it was continued."""
+        return read_attempts(self.dir)
+
+    @property
     def ranks(self) -> list[int]:
         """The workers that were planned and those that left a file, in order."""
         return sorted({*range(self.info.workers), *recorded_ranks(self.dir)})
@@ -42,8 +47,18 @@ class Record:
         return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, Happened)]
 
     def events(self, rank: int) -> Iterator[AnyEvent]:
-        """What worker `rank` recorded, in order; nothing if it left no file."""
-        return Tail(worker_file(self.dir, rank)).read()
+        """What worker `rank` recorded, in order; nothing if it left no file.
+
+        Steps that a later attempt took back, because it went on from a checkpoint before them, are left out.
+        """
+        limits = [attempt.step for attempt in self.attempts]
+        attempt = 1
+        for event in Tail(worker_file(self.dir, rank)).read():
+            if isinstance(event, Started):
+                attempt = event.attempt
+            void = isinstance(event, Step | Logged) and event.step >= min(limits[attempt:], default=event.step + 1)
+            if not void:
+                yield event
 
 
 def recorded_ranks(directory: Path) -> list[int]:

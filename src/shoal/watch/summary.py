@@ -26,7 +26,7 @@ def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> S
         run=record.info.run,
         dir=str(record.dir),
         plan=record.info.plan,
-        workers=record.info.workers,
+        workers=record.attempts[-1].workers,
         steps=max((worker.steps for worker in workers), default=0),
         samples=samples,
         seconds=seconds,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shoal.core.events import SECONDS, AnyEvent, Ended, Layers, Reported, Started, Step, Traffic, Warned
+from shoal.core.events import SECONDS, AnyEvent, Ended, Layers, Reported, Skipped, Started, Step, Traffic, Warned
 from shoal.core.record import Phases
 from shoal.watch.record import Record
 
@@ -104,6 +104,9 @@ def _add_other(worker: Worker, event: AnyEvent) -> None:
             worker.peers = peers
         case Warned(text=text):
             worker.warnings.append(text)
+        case Skipped(step=step, workers=guilty):
+            whose = ", ".join(f"worker {rank}" for rank in guilty) or "no single worker"
+            worker.warnings.append(f"step {step} skipped: gradients of {whose} are not finite")
         case Ended(exit=state, error=error):
             worker.state, worker.error = state, error
 

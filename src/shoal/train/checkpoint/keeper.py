@@ -17,7 +17,8 @@ import msgspec
 from shoal.cluster.group import Group
 from shoal.core.clock import now
 from shoal.core.errors import DivergedError
-from shoal.core.events import Saved, Sink, Warned
+from shoal.core.events import Saved, Warned
+from shoal.core.journal import Journal
 from shoal.train.checkpoint.interval import Interval, guess
 from shoal.train.checkpoint.manifest import FORMAT, Manifest
 from shoal.train.checkpoint.snapshot import Camera, Where, common, own
@@ -53,7 +54,7 @@ class Keeper:
         directory: Path,
         base: Manifest,
         interval: Interval,
-        sink: Sink,
+        sink: Journal,
         ledger: Ledger | None,
         joined: Sequence[Joined],
         where: Callable[[list[int]], Where],
@@ -69,9 +70,14 @@ class Keeper:
         self._cost: float | None = None
         self._paused = 0.0
         self._warned = False
+        self._flush = False
+        """Whether the event of the checkpoint's own step is still to be handed over."""
 
     def step_ended(self, step: int, samples: int) -> None:
         """All workers come here after every step with the same number."""
+        if self._flush:
+            self._flush = False
+            self.sink.flush()
         if step >= self._next and self.joined:
             self.meet(step, samples)
 
@@ -135,6 +141,8 @@ class Keeper:
             epoch = 0
         manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples))
         self._writer.start(manifest, self._camera.take(tensors), texts)
+        self.sink.flush()
+        self._flush = True
         self._saved, self._due, self._paused = step, 0.0, now() - began
 
     def _tell(self) -> None:

@@ -44,7 +44,7 @@ def pieces(tensors: Mapping[str, Tensor], texts: Mapping[str, str] | None = None
     yield len(text).to_bytes(8, "little") + text
     for tensor in tensors.values():
         if tensor.numel():
-            yield memoryview(as_bytes(tensor.detach().contiguous()).numpy())
+            yield memoryview(as_bytes(tensor.detach().contiguous()).numpy())  # type: ignore[arg-type]  # it is one
 
 
 def parse(data: bytes, name: str = "shard") -> tuple[dict[str, Tensor], dict[str, str]]:

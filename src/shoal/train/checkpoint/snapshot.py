@@ -8,7 +8,7 @@ Non-tensors are JSON of `train/state.py`; a function in an optimizer's state sta
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import torch
@@ -78,7 +78,7 @@ def own(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The state of this worker alone."""
     generators, standard, numpy = seeds.capture()
     if numpy is not None:
-        kind, words, *rest = numpy  # type: ignore[misc]
+        kind, words, *rest = cast(tuple[Any, ...], numpy)
         numpy = [kind, [int(word) for word in words], *rest]
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     tensors: dict[str, Tensor] = {}

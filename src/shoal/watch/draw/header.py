@@ -24,6 +24,7 @@ def header(record: Record, summary: Summary) -> Table:
         "seed": str(info.seed),
         "script": info.script,
         **({"lab": info.lab} if info.lab else {}),
+        **({"continued": continued(record)} if len(record.attempts) > 1 else {}),
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(info.started)),
         "versions": ", ".join(f"{name} {version}" for name, version in info.versions.items()),
         "machine": ", ".join(f"{name} {fact}" for name, fact in info.machine.items()),
@@ -32,6 +33,14 @@ def header(record: Record, summary: Summary) -> Table:
     }.items():
         table.add_row(Text(name, style="bold"), Text(figures.clean(text)))
     return table
+
+
+def continued(record: Record) -> str:
+    """When a run went on, where, and with how many workers."""
+    return "; ".join(
+        f"{time.strftime('%X', time.localtime(again.started))} from step {again.step} with {again.workers} workers"
+        for again in record.attempts[1:]
+    )
 
 
 def came_to(summary: Summary) -> str:

@@ -1,0 +1,17 @@
+"""Nothing may be left behind by a fault: processes, shared memory, half a checkpoint."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import forked
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def tidy(tmp_path: Path) -> Iterator[None]:
+    forked.adopt_orphans()
+    before, memory = forked.children(), set(os.listdir("/dev/shm"))
+    yield
+    assert forked.soon(20.0, lambda: forked.children() <= before), "processes are left"
+    assert forked.soon(10.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"

@@ -1,0 +1,127 @@
+"""P11 another number of workers, P12 everything killed: the run goes on, and every sample counts exactly once."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from forked import command, reap, shoal, soon
+from scripts import assert_exactly_once, assert_seen_once, forget, resumed_at, script
+
+from shoal.train.checkpoint.manifest import listed
+
+WAIT = 60.0
+HOLD = "time.sleep(0.05)"
+"""After every step of a run that is to be killed: it must not be over before."""
+
+
+def kill_after_checkpoints(folder: Path, number: int, *words: str, **env: str) -> None:
+    """Start a run, and kill -9 launcher and workers once it has made some checkpoints."""
+    running = command(folder, "run", "--name", "one", *words, "script.py", **env)
+    assert soon(WAIT, lambda: len(listed(folder / "runs" / "one")) >= number), "no checkpoint came"
+    os.kill(running.pid, signal.SIGKILL)
+    assert reap(running.pid, WAIT) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("options", ["", "num_workers=1", "num_workers=2, persistent_workers=True"])
+def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, options: str) -> None:
+    script(tmp_path, options=options)
+    whole = shoal(tmp_path, "run", "--name", "whole", "--workers", "2", "script.py")
+    assert whole.code == 0, whole.err
+    forget(tmp_path)
+    for path in (tmp_path / "runs" / "whole").rglob("*"):
+        path.unlink() if path.is_file() else None
+    os.rename(tmp_path / "runs" / "whole", tmp_path / "whole")
+    script(tmp_path, options=options, each=HOLD)
+    kill_after_checkpoints(tmp_path, 2, "--workers", "2", "--checkpoint", "3steps")
+    script(tmp_path, options=options)
+    again = shoal(tmp_path, "run", "--resume", "one", "--json")
+    assert again.code == 0, again.err
+    assert "has changed since" in again.err
+    assert resumed_at(again, tmp_path) >= 3
+    assert again.checksum == whole.checksum
+    assert again.json["steps"] in (23, 24)  # the event of the checkpoint's own step may be lost with its process
+    assert_exactly_once(tmp_path, "one", 96, 2)
+    assert_seen_once(tmp_path, 96, 2)
+    assert not list((tmp_path / "runs/one/checkpoints").glob("*.part"))
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 3), (3, 2)])
+def test_p11_another_number_of_workers_in_the_middle_of_an_epoch(tmp_path: Path, before: int, after: int) -> None:
+    script(tmp_path, samples=100, batch=2, each=HOLD)
+    kill_after_checkpoints(tmp_path, 1, "--workers", str(before), "--checkpoint", "3steps")
+    script(tmp_path, samples=100, batch=2)
+    again = shoal(tmp_path, "run", "--resume", "one", "--workers", str(after), "--json")
+    assert again.code == 0, again.err
+    assert again.json["workers"] == after
+    assert resumed_at(again, tmp_path) >= 3
+    assert_exactly_once(tmp_path, "one", 100, 2)
+    assert_seen_once(tmp_path, 100, 2)
+
+
+def test_p12_killed_before_any_checkpoint(tmp_path: Path) -> None:
+    script(tmp_path, each=HOLD)
+    running = command(tmp_path, "run", "--name", "one", "--workers", "2", "--checkpoint", "off", "script.py")
+    assert soon(WAIT, (tmp_path / "seen-0.txt").exists)
+    os.kill(running.pid, signal.SIGKILL)
+    reap(running.pid, WAIT)
+    script(tmp_path)
+    again = shoal(tmp_path, "run", "--resume", "one")
+    assert again.code == 0, again.err
+    assert "has no checkpoint that can be used; it starts from the beginning" in again.err
+    assert_exactly_once(tmp_path, "one", 96, 2)
+
+
+def test_p12_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
+    script(tmp_path, epochs=40, each=HOLD)
+    running = command(tmp_path, "run", "--name", "one", "--workers", "2", "--checkpoint", "1h", "script.py")
+    assert soon(WAIT, lambda: (tmp_path / "seen-1.txt").exists() and (tmp_path / "seen-1.txt").stat().st_size > 99)
+    os.kill(running.pid, signal.SIGTERM)
+    outcome = running.wait()
+    assert outcome.code == 130, outcome.err
+    assert "Traceback" not in outcome.err
+    assert len(listed(tmp_path / "runs" / "one")) == 1
+    script(tmp_path)
+    again = shoal(tmp_path, "run", "--resume", "one", "--json")
+    assert again.code == 0, again.err
+    assert resumed_at(again, tmp_path) >= 1
+    assert_exactly_once(tmp_path, "one", 96, 2)
+    assert "continued" in shoal(tmp_path, "show", "one").out
+
+
+def test_p12_a_run_that_still_runs_is_not_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.core.lock.hold.__defaults__", (0.2,))
+    script(tmp_path, epochs=40, each=HOLD)
+    running = command(tmp_path, "run", "--name", "one", "script.py")
+    assert soon(WAIT, (tmp_path / "seen-0.txt").exists)
+    refused = shoal(tmp_path, "run", "--resume", "one")
+    os.kill(running.pid, signal.SIGINT)
+    running.wait()
+    assert refused.code == 2
+    assert refused.err.endswith("shoal: run 'one' is still running; stop it first, or wait for its end\n")
+
+
+WRONG = {
+    "no such run": (["--resume", "nothing"], "no run"),
+    "another seed": (["--resume", "one", "--seed", "5"], "follows from its seed 0"),
+    "a name": (["--resume", "one", "--name", "two"], "keeps its name"),
+    "no interval": (["--resume", "one", "--checkpoint", "often"], "is not an interval"),
+    "no script any more": (["--resume", "one", "gone.py"], "no script 'gone.py' here"),
+}
+
+
+def test_p12_what_cannot_be_continued_is_refused_on_one_line(tmp_path: Path) -> None:
+    script(tmp_path, samples=8, epochs=1)
+    assert shoal(tmp_path, "run", "--name", "one", "script.py").code == 0
+    for what, (words, reason) in WRONG.items():
+        outcome = shoal(tmp_path, "run", *words)
+        assert outcome.code == 2, (what, outcome)
+        assert reason in outcome.err.splitlines()[-1], what
+    text = (tmp_path / "script.py").read_text()
+    changed = text.replace("nn.Linear(4, 8)", "nn.Linear(4, 9)").replace("nn.Linear(8, 2)", "nn.Linear(9, 2)")
+    script(tmp_path, samples=8, epochs=4, each=HOLD)
+    assert shoal(tmp_path, "run", "--name", "two", "--checkpoint", "1steps", "script.py").code == 0
+    (tmp_path / "script.py").write_text(changed)
+    outcome = shoal(tmp_path, "run", "--resume", "two")
+    assert outcome.code == 1
+    assert "parameter.0.weight is [9, 4] torch.float32 here and [8, 4] torch.float32 in the checkpoint" in outcome.err

@@ -1,0 +1,83 @@
+"""S8: numbers that are not finite; O1: replicas that differ."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from forked import shoal
+from scripts import assert_exactly_once, script
+
+POISON = "x[17] = float('nan')"
+
+
+def events(folder: Path, kind: str, rank: int = 0) -> list[dict]:
+    lines = (folder / f"runs/one/worker-{rank}.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_s8_a_poisoned_sample_is_skipped_by_all_and_named(tmp_path: Path, workers: int) -> None:
+    script(tmp_path, samples=50, batch=4, epochs=2)
+    text = (tmp_path / "script.py").read_text()
+    (tmp_path / "script.py").write_text(text.replace("data = Tensor", f"{POISON}\ndata = Tensor"))
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", str(workers), "script.py")
+    assert outcome.code == 0, outcome.err
+    assert all(math.isfinite(float(word)) for word in outcome.checksum.split()[1:])
+    skipped = events(tmp_path, "skipped")
+    assert len(skipped) == 2  # once an epoch
+    for event in skipped:
+        (guilty,) = event["workers"]
+        assert "17" in event["samples"]
+        assert len(event["places"]) <= 4
+        seen = [line.split() for line in (tmp_path / f"seen-{guilty}.txt").read_text().splitlines()]
+        assert any(int(step) == event["step"] and "17" in ids for _, step, _, *ids in seen)
+    assert outcome.err.count("skipped: gradients of worker") == 2
+    assert_exactly_once(tmp_path, "one", 50, 2)
+
+
+def test_s8_three_in_a_row_end_the_run_with_the_reason(tmp_path: Path) -> None:
+    script(tmp_path, samples=64)
+    text = (tmp_path / "script.py").read_text()
+    poison = "if run.rank == 1 and run._progress.step >= 2: inputs = inputs * float('inf')\n        loss ="
+    (tmp_path / "script.py").write_text(text.replace("loss =", poison, 1))
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
+    assert outcome.code == 1
+    assert (
+        "worker 1 failed: shoal.core.errors.DivergedError: worker 1's gradients were not finite in 3 steps"
+        in outcome.err
+    )
+    assert [event["step"] for event in events(tmp_path, "skipped")] == [2, 3, 4]
+
+
+def test_s8_a_grad_scaler_is_left_alone(tmp_path: Path) -> None:
+    script(tmp_path, samples=64)
+    text = (tmp_path / "script.py").read_text()
+    text = text.replace("loss.backward()", "scaler.scale(loss).backward()").replace(
+        "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+    )
+    text = text.replace(
+        "for epoch in",
+        "scaler = torch.amp.GradScaler('cpu', init_scale=2.0**127, growth_interval=1000)\nfor epoch in",
+        1,
+    )
+    (tmp_path / "script.py").write_text(text)
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
+    assert outcome.code == 0, outcome.err
+    assert events(tmp_path, "skipped") == []
+
+
+@pytest.mark.parametrize(("workers", "told"), [(2, "worker 1 and worker 0 hold"), (3, "so worker 1 has gone astray")])
+def test_o1_replicas_that_differ_end_the_run_with_names(tmp_path: Path, workers: int, told: str) -> None:
+    each = "\n        if run.rank == 1 and run._progress.step == 3: model[0].weight.data[0, 0] += 1e-3"
+    script(tmp_path, samples=64, each=f"pass{each}")
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", str(workers), "script.py")
+    assert outcome.code == 1
+    assert "DivergedError: after step" in outcome.err
+    assert told in outcome.err
+
+
+def test_o1_under_the_plan_alone_replicas_may_differ(tmp_path: Path) -> None:
+    script(tmp_path, samples=64)
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "--plan", "alone", "script.py")
+    assert outcome.code == 0, outcome.err

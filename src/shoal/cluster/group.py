@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shoal.cluster.board import Board
 from shoal.cluster.membership.session import Session, Steady
-from shoal.core.errors import UsageError
+from shoal.core.errors import PeerLost, UsageError
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
 DEADLINE_SECONDS = 600.0
@@ -37,8 +37,16 @@ class Group(ABC):
         """Everybody's `data`, in order of rank, on every worker."""
 
     @abstractmethod
-    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        """Overwrite `tensors` in place with those of worker `root`."""
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        """Overwrite `tensors` in place with those of the giver: see `giver`."""
+
+    def giver(self, members: Sequence[str] = ()) -> int:
+        """The rank of the first of `members` that is in the view; worker 0 if none was named."""
+        view = self.session.view
+        here = [view.rank(member) for member in members if member in view]
+        if members and not here:
+            raise PeerLost(f"worker {self.rank} stops: all that know the state ({', '.join(members)}) are lost")
+        return here[0] if here else 0
 
     @abstractmethod
     def close(self) -> None:
@@ -56,7 +64,7 @@ class Solo(Group):
     def gather(self, data: bytes) -> list[bytes]:
         return [data]
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
         pass
 
     def close(self) -> None:

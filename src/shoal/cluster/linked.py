@@ -43,7 +43,8 @@ class LinkedGroup(Group):
         self.mesh.wait(task, self.seconds)
         return task.result
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        root = self.giver(givers)
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
             task = HandingOn(as_bytes(staged).numpy(), root)

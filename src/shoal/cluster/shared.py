@@ -75,8 +75,8 @@ class SharedGroup(Group):
     def gather(self, data: bytes) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data), self._confirm)
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
-        self.session.operate(lambda: self._broadcast(tensors, root), self._confirm)
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), self._confirm)
 
     def _confirm(self) -> None:
         if self.session.elastic:

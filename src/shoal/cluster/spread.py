@@ -46,7 +46,8 @@ class SpreadGroup(Group):
             self.process_group.allgather([theirs], [mine]).wait()
         return [t[:n].numpy().tobytes() for t, n in zip(theirs, lengths.tolist(), strict=True)]
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> None:
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        root = self.giver(givers)
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
             if staged.numel():

@@ -3,17 +3,18 @@
 Samples follow from (seed, epoch) alone: every one exactly once an epoch, in the same global order for any
 number of workers. `batch_size` counts per worker: a step of p workers with batch b takes what one worker with
 batch p*b would take. The remainder of an epoch is dealt evenly; who gets none of it takes part in that step
-with weight zero, unnoticed by the script. A run that is continued deals what remains of the pass it was in.
+with weight zero, unnoticed by the script. A run that is continued deals what remains of the pass it was in; so does
+one whose members change, and what a lost worker had been dealt is dealt again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.errors import UsageError
 from shoal.data.deal import part
 from shoal.data.observer import Observer
-from shoal.data.remaining import Remaining
+from shoal.data.remaining import Range, Remaining
 from shoal.data.source.base import Place, Source, Step
 from shoal.data.source.choose import choose
 from shoal.data.standing import Standing
@@ -31,9 +32,17 @@ class Pass:
     trained: bool = False
     """Whether a step was made of it; passes that only look at data are done again by a run that is continued."""
 
+    changed: bool = False
+    """Whether something came back since the inner loader was begun."""
+
     def give(self, step: Step) -> None:
         taken = sum(end - begin for begin, end in step.ranges)
         self.left[step.stream] = self.left.get(step.stream, Remaining()).take(taken)[1]
+
+    def give_back(self, stream: int, ranges: Iterable[Range]) -> None:
+        """Dealt, and not consumed: whoever had it is lost."""
+        self.left[stream] = self.left[stream].give_back(ranges)
+        self.changed = True
 
 
 class Loader:
@@ -41,12 +50,13 @@ class Loader:
 
     def __init__(
         self, loader: Any, *, rank: int, size: int, seed: int, observer: Observer, number: int = 0,
-        standing: Standing | None = None,
+        standing: Standing | None = None, place: Callable[[], Place] | None = None,
     ) -> None:  # fmt: skip
         if isinstance(loader, Loader):
             raise UsageError("this loader has been joined already; join the DataLoader it was made from")
         self._loader = loader
         self._place = Place(rank, size)
+        self._where = place or (lambda: Place(rank, size))
         self._seed = seed
         self._observer = observer
         self._number = number
@@ -66,16 +76,22 @@ class Loader:
             observer.load_began()
             if run is None:
                 return
-            steps = self._source.steps(run.turn, dict(run.left))
-            for step in steps:
-                run.give(step)
-                observer.dealt(run, step)
-                if step.counts[self._place.rank]:
-                    observer.load_ended(step.counts)
-                    yield step.batch
-                else:
-                    observer.short(step.counts)
-                observer.load_began()
+            more = True
+            while more:
+                self._move(run)
+                steps, more = self._source.steps(run.turn, dict(run.left)), False
+                for step in steps:
+                    run.give(step)
+                    observer.dealt(run, step)
+                    if step.counts[self._place.rank]:
+                        observer.load_ended(step.counts)
+                        yield step.batch
+                    else:
+                        observer.short(step.counts)
+                    observer.load_began()
+                    if run.changed or self._where() != self._place:
+                        more = True
+                        break
             self._done += [run.turn.number] * run.trained
             observer.finished(run)
         finally:
@@ -84,6 +100,12 @@ class Loader:
             if run in self._open:
                 self._open.remove(run)
             observer.exhausted(run)
+
+    def _move(self, run: Pass) -> None:
+        """Deal for the members there are now."""
+        run.changed = False
+        if (place := self._where()) != self._place:
+            self._place, self._source = place, choose(self._loader, place)
 
     def __len__(self) -> int:
         """Steps of a pass, the same on every worker; one with a short last step yields one batch less."""
@@ -124,8 +146,7 @@ class Loader:
 
     def own_places(self, step: Step) -> list[int]:
         """Positions of the samples that this worker has in a step."""
-        places = [place for begin, end in step.ranges for place in range(begin, end)]
-        return places[part(len(places), self._place.size, self._place.rank)]
+        return places_of(step, self._place.rank)
 
     def names(self, turn: Turn, places: list[int]) -> list[Any]:
         """What the dataset calls the samples at `places`, if that is known."""
@@ -135,3 +156,9 @@ class Loader:
     def facts(self) -> tuple[int, int | None, int]:
         """Which loader this is, how many positions a pass has, and how many its end may drop."""
         return self._number, self._source.items, self._source.drops
+
+
+def places_of(step: Step, rank: int) -> list[int]:
+    """Positions that a worker was dealt in a step."""
+    places = [place for begin, end in step.ranges for place in range(begin, end)]
+    return places[part(len(places), len(step.counts), rank)]

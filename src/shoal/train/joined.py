@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.group import Group
+from shoal.cluster.membership.view import View
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
@@ -38,7 +39,7 @@ class AnnouncingPace(Pace):
         self.evidence = Evidence(parameters)
 
     def begun(self) -> None:
-        self.group.board.note(self.group.rank, State.exchanging)
+        self.group.board.note(self.group.seat, State.exchanging)
         self._begins()
         self.evidence.clear()
         self.inner.begun()
@@ -50,7 +51,7 @@ class AnnouncingPace(Pace):
     def ended(self) -> None:
         self._ends()
         self.inner.ended()
-        self.group.board.note(self.group.rank, State.computing)
+        self.group.board.note(self.group.seat, State.computing)
 
     def stand_in(self) -> None:
         self.inner.stand_in()
@@ -78,8 +79,12 @@ class Joined:
         self.alone = not exchange.peers
         self.exchanged = False
         """Whether there was an exchange in this step."""
-        self._present = group.size
+        self._present = self._everyone = group.size
+        self._counts: Sequence[int] = ()
+        self._dealt = self.formed = group.session.dealt
+        """`formed`: the view whose members made the last exchange."""
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
+        pace.rescale = self._rescale  # type: ignore[method-assign]
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
         progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
         for model in members.models:
@@ -109,20 +114,36 @@ class Joined:
     def _weight(self) -> float:
         """Whoever has nothing in this step stays out of the mean, unless it has held something back before."""
         assert self.backward is not None
-        return 1.0 / (self.group.size if self.backward.held else self._present)
+        return 1.0 / (self._everyone if self.backward.held else self._present)
 
-    def weigh(self, counts: Sequence[int]) -> None:
-        """Let every worker count by its samples in the passes to come."""
+    def _rescale(self) -> float:
+        """Who was dealt samples and is lost does not count: the others make up for its part of the mean."""
+        self.formed = self.group.session.dealt
+        if self.formed is self._dealt or not self._counts:
+            return 1.0
+        here = [n for n, member in zip(self._counts, self._dealt.members, strict=True) if member in self.formed]
+        return sum(self._counts) / sum(here) if sum(here) else 1.0
+
+    def weigh(self, counts: Sequence[int], late: bool = False) -> None:
+        """Let every worker count by its samples in the passes to come; `late`: see the pace."""
         self.exchanged = False
+        self.pace.inner.late = late
         if self.backward is not None:
+            self._take(counts, self.group.session.dealt)
             self._present = sum(n > 0 for n in counts) or len(counts)
-            rank, everyone = self.group.rank, len(counts)
-            self.backward.weigh(share(counts, rank, self._present), held=share(counts, rank, everyone))
+            rank = self._dealt.rank(self.group.session.member)
+            self.backward.weigh(share(counts, rank, self._present), held=share(counts, rank, self._everyone))
+
+    def _take(self, counts: Sequence[int], view: View) -> None:
+        self._counts, self._dealt, self._everyone = counts, view, len(counts)
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         """As `weigh`, for a script that calls every pass itself: nobody is ever short of it."""
         if self.backward is not None:
-            self.backward.weigh(share(counts, self.group.rank, len(counts)))
+            view = self.group.session.dealt  # of the gather that brought the counts
+            self._take(counts, view)
+            self._present = len(counts)
+            self.backward.weigh(share(counts, view.rank(self.group.session.member), len(counts)))
 
     def stand_in(self) -> None:
         """Take part in one exchange of the others, with nothing but what was held back in earlier steps."""

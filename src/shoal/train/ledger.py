@@ -4,6 +4,7 @@ Steps that follow each other in one pass become one entry; entries end where a c
 goes on from there can take back whole ones.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from shoal.core.clock import now
 from shoal.core.ledger import AnyEntry, Finished, Opened, Resumed, Took, ledger_file
 from shoal.core.log import Log
 from shoal.data.loader import Pass
+from shoal.data.remaining import joined
 from shoal.data.source.base import Step
 
 FLUSH_SECONDS = 0.5
@@ -36,6 +38,14 @@ class Ledger:
 
     def dealt(self, run: Pass, step: Step) -> None:
         self._pending.append((run, step))
+
+    def returned(self, run: Pass, step: Step, places: Sequence[int]) -> None:
+        """Of what was dealt, a lost worker's part was not consumed."""
+        gone = set(places)
+        kept = [p for begin, end in step.ranges for p in range(begin, end) if p not in gone]
+        share = sum(step.counts) * len(kept) // max(1, len(kept) + len(gone))
+        trimmed = step._replace(ranges=joined((p, p + 1) for p in kept), counts=(share,), batch=None)
+        self._pending = [(r, trimmed if r is run and s is step else s) for r, s in self._pending]
 
     def forget(self, run: Pass) -> None:
         """The rest of a pass was looked at, and no step was made of it."""

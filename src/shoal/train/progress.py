@@ -25,7 +25,7 @@ class Progress:
     """Counts steps and samples of one worker, and times their phases."""
 
     def __init__(self, sink: Sink, group: Group, speed: float = 1.0) -> None:
-        self.sink, self.board, self.rank, self.seconds, self.speed = sink, group.board, group.rank, group.seconds, speed
+        self.sink, self.board, self.seat, self.seconds, self.speed = sink, group.board, group.seat, group.seconds, speed
         self.step = 0
         self.epoch = 0
         self.samples = 0
@@ -51,13 +51,13 @@ class Progress:
         if self._opened is None:
             self._opened = time_
         self._load_from = time_
-        self.board.note(self.rank, State.loading)
+        self.board.note(self.seat, State.loading)
 
     def load_ended(self, samples: int) -> None:
         self._batch_at = now()
         self._load += self._batch_at - self._load_from
         self._samples += samples
-        self.board.note(self.rank, State.computing)
+        self.board.note(self.seat, State.computing)
 
     def forward_began(self, model: object) -> None:
         """What the script did since it had the batch is its forward pass too; a model inside a model is not."""
@@ -100,7 +100,7 @@ class Progress:
         self._update_from, self._spent_before = now(), self.exchanging()
         if self._opened is None:
             self._opened = self._update_from
-        self.board.note(self.rank, State.updating)
+        self.board.note(self.seat, State.updating)
 
     def update_ended(self, first: bool) -> None:
         """`first`: of several optimizers, one counts the steps."""
@@ -112,7 +112,7 @@ class Progress:
             if first and not self.has_loader:
                 self._close(time_)
                 self._opened = self._batch_at = time_
-        self.board.note(self.rank, State.computing)
+        self.board.note(self.seat, State.computing)
 
     def pause(self) -> None:
         """What follows is not training: the end of a pass over the data, of an epoch, of the run."""
@@ -155,7 +155,7 @@ class Progress:
             )
         )
         self.step += 1
-        self.board.progress(self.rank, self.epoch, self.step, self.samples, totals[3])
+        self.board.progress(self.seat, self.epoch, self.step, self.samples, totals[3])
         self._opened = None
         self._clear(totals)
         for layers in self._layers:
@@ -163,7 +163,7 @@ class Progress:
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
             self.tell_layers()
-        pass_gate(self.board, self.rank, self.step, self.seconds)
+        pass_gate(self.board, self.seat, self.step, self.seconds)
 
     def _slow_down(self) -> None:
         """Sleep as long as a slower processor would have computed on."""

@@ -69,7 +69,7 @@ class Run:
         self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
         self._begin(context)
-        self._journal = Journal(record.worker_file(context.dir, group.rank))
+        self._journal = Journal(record.worker_file(context.dir, group.seat))
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
@@ -138,7 +138,7 @@ class Run:
         self._sink.emit(
             Started(
                 at=time.time(),
-                rank=self.rank,
+                rank=self._group.seat,
                 size=self.size,
                 host=platform.node(),
                 pid=os.getpid(),
@@ -204,6 +204,7 @@ class Run:
             observer=self._together,
             number=number,
             standing=self._resume.standing(number) if self._resume is not None else None,
+            place=self._together.place,
         )
         self._loaders.append(loader)
         return loader
@@ -279,7 +280,7 @@ class Run:
         """Record this worker's numbers at this step; `loss` is shown live."""
         values = _numbers(scalars)
         if "loss" in values:
-            self._group.board.loss(self.rank, values["loss"])
+            self._group.board.loss(self._group.seat, values["loss"])
         self._sink.emit(Logged(at=time.time(), step=self._progress.step, values=values))
 
     def report(self, **metrics: float | Tensor) -> None:
@@ -307,7 +308,7 @@ class Run:
             self._together.ledger.close()
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
-        self._group.board.note(self.rank, State.ended)
+        self._group.board.note(self._group.seat, State.ended)
         atexit.unregister(self.close)
 
 

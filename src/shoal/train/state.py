@@ -90,34 +90,59 @@ def patch(value: Any, own: Any) -> Any:
 
 
 def adopt_state(
-    group: Group, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], parameters: Sequence[Tensor]
+    group: Group,
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    parameters: Sequence[Tensor],
+    givers: Sequence[str] = (),
 ) -> None:
-    """Every worker takes over worker 0's parameters, buffers, optimizer and scheduler states; a collective call."""
-    group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())])
+    """Every worker takes over one's parameters, buffers, optimizer and scheduler states; a collective call.
+
+    Whose: that of the first of `givers` that is still a member, or worker 0's.
+    """
+    while not _adopt(group, models, optimizers, parameters, givers):
+        pass  # the giver was lost in the middle: another one's, from the beginning
+
+
+def _adopt(
+    group: Group,
+    models: Sequence[nn.Module],
+    optimizers: Sequence[Optimizer],
+    parameters: Sequence[Tensor],
+    givers: Sequence[str],
+) -> bool:
+    group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())], givers)
+    begun = group.session.dealt
     owners: list[Any] = [*optimizers, *schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
-    if group.rank == 0:
+    if gives := group.rank == group.giver(givers):
         text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
-    states = msgspec.json.decode(group.gather(text)[0])
-    if group.rank != 0:
+    said = [word for word in group.gather(text) if word]
+    if not said:
+        return False
+    states = msgspec.json.decode(said[0])
+    if not gives:
         states = restore(states, tensors)
-    group.broadcast(tensors)
-    if group.rank != 0:
+    group.broadcast(tensors, givers)
+    if group.session.dealt != begun:
+        return False
+    if not gives:
         for owner, state in zip(owners, states, strict=False):
             owner.load_state_dict(patch(state, owner.state_dict()))
+    return True
 
 
-def adopt_gradients(group: Group, parameters: Sequence[Tensor]) -> None:
-    """Every worker takes over worker 0's gradients, or their absence; a collective call. Sparse ones stay."""
-    kinds = group.gather(bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters))[0]
+def adopt_gradients(group: Group, parameters: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+    """Every worker takes over the giver's gradients, or their absence; a collective call. Sparse ones stay."""
+    kinds = group.gather(bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters))[group.giver(givers)]
     for parameter, kind in zip(parameters, kinds, strict=True):
         if kind == 0:
             parameter.grad = None
         elif kind == 1 and (parameter.grad is None or parameter.grad.is_sparse):
             parameter.grad = torch.zeros_like(parameter)
     dense = [p.grad for p, kind in zip(parameters, kinds, strict=True) if kind == 1]
-    group.broadcast([gradient for gradient in dense if gradient is not None])
+    group.broadcast([gradient for gradient in dense if gradient is not None], givers)
 
 
 _MOVING = {"last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "best", "num_bad_epochs",

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
+from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
-from shoal.data.loader import Pass
-from shoal.data.source.base import Step
+from shoal.data.loader import Pass, places_of
+from shoal.data.source.base import Place, Step
 from shoal.train.checkpoint.keeper import Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.joined import Joined
@@ -45,6 +46,13 @@ class Together:
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
         self._batch: tuple[Pass, Step] | None = None
+        self._pending: list[tuple[Pass, Step, View]] = []
+        """Dealt since the last step, and among whom."""
+
+    def place(self) -> Place:
+        """This worker among those that are dealt samples next."""
+        dealt = self.group.session.dealt
+        return Place(dealt.rank(self.group.session.member), len(dealt))
 
     def add(self, joined: Joined) -> None:
         first = not any(other.members.optimizers for other in self.joined)
@@ -123,18 +131,32 @@ class Together:
         self.progress.load_began()
 
     def _step_ended(self, number: int) -> None:
+        self._return_what_was_lost()
         if self.ledger is not None:
             self.ledger.commit(number)
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
 
+    def _return_what_was_lost(self) -> None:
+        """Samples of members that did not take part in the step's exchange are dealt again."""
+        pending, self._pending = self._pending, []
+        made = next((joined.formed for joined in self.joined if joined.exchanged), self.group.session.view)
+        for run, step, view in pending:
+            lost = [rank for rank, member in enumerate(view.members) if member not in made]
+            ranges = [(place, place + 1) for rank in lost for place in places_of(step, rank)]
+            if ranges:
+                run.give_back(step.stream, ranges)
+                if self.ledger is not None:
+                    self.ledger.returned(run, step, [place for place, _ in ranges])
+
     def dealt(self, run: Pass, step: Step) -> None:
         self._batch = (run, step)
+        self._pending.append((run, step, self.group.session.dealt))
         if self.ledger is not None:
             self.ledger.dealt(run, step)
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
-        self.progress.load_ended(counts[self.group.rank])
+        self.progress.load_ended(counts[self.place().rank])
         self._some_short = 0 in counts and any(not joined.alone for joined in self.joined)
         self._weigh(counts)
 
@@ -142,12 +164,24 @@ class Together:
         if all(joined.alone for joined in self.joined):
             return
         self._weigh(counts)
-        while (said := self.group.gather(_SHORT)[0]) not in (_DONE, _AGREED):
+        said, givers = self._hear(_SHORT)
+        while said not in (_DONE, _AGREED, _SHORT):
             if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
                 self.joined[int(said)].stand_in()
-        self._adopt(said == _AGREED)
-        number = int(self.group.gather(b"")[0])
+            said, givers = self._hear(_SHORT)
+        if said == _SHORT:  # all that had samples are lost: nobody makes this step
+            self._return_what_was_lost()
+            return
+        self._adopt(said == _AGREED, givers)
+        number = int(next(filter(None, self.group.gather(b""))))
         self._stood_in = number if number > self.progress.step else None
+
+    def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
+        """What those with samples say, and who they are; `short` if there is nobody left of them."""
+        words = self.group.gather(word)
+        members = self.group.session.dealt.members
+        having = [(said, member) for said, member in zip(words, members, strict=True) if said != _SHORT]
+        return having[0][0] if having else _SHORT, [member for _, member in having]
 
     def finished(self, run: Pass) -> None:
         if self.ledger is not None:
@@ -160,25 +194,26 @@ class Together:
                 self.ledger.commit(self.progress.step + 1)
             if run is not None:
                 self.ledger.forget(run)
-        self._weigh((1,) * self.group.size)
+        self._pending = [] if run is None else [entry for entry in self._pending if entry[0] is not run]
+        self._weigh((1,) * len(self.group.session.dealt))
         self.progress.pause()
 
     def _weigh(self, counts: Sequence[int]) -> None:
         for joined in self.joined:
-            joined.weigh(counts)
+            joined.weigh(counts, late=0 in counts)
 
     def _settle(self) -> None:
         """After a step in which some had nothing: hand them what it came to."""
         if self._some_short:
             self._some_short = False
             agreed = all(joined.agreed or not joined.exchanged for joined in self.joined)
-            said = self.group.gather(_AGREED if agreed and any(j.exchanged for j in self.joined) else _DONE)
-            self._adopt(said[0] == _AGREED)
+            said, givers = self._hear(_AGREED if agreed and any(j.exchanged for j in self.joined) else _DONE)
+            self._adopt(said == _AGREED, givers)
             self.group.gather(str(self.progress.step + self.progress.stepped).encode())
 
-    def _adopt(self, gradients: bool) -> None:
+    def _adopt(self, gradients: bool, givers: Sequence[str]) -> None:
         for joined in self.joined:
             members = joined.members
-            adopt_state(self.group, members.models, members.optimizers, members.parameters)
+            adopt_state(self.group, members.models, members.optimizers, members.parameters, givers)
             if gradients:
-                adopt_gradients(self.group, members.parameters)
+                adopt_gradients(self.group, members.parameters, givers)

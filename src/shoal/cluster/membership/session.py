@@ -32,6 +32,15 @@ class Session(ABC):
         self.entered: list[Callable[[View], None]] = []
         """Called in the training thread with every new view, in this order."""
 
+    fresh: tuple[str, ...] = ()
+    """Members of the view that wait for the state of the others."""
+
+    @property
+    @abstractmethod
+    def dealt(self) -> View:
+        """The view that formed the last complete operation: the same for all members at the same operation, so it
+        decides who is dealt samples next."""
+
     @property
     @abstractmethod
     def disturbed(self) -> bool:
@@ -85,6 +94,10 @@ class Steady(Session):
         super().__init__()
         self.view = View(0, tuple(member_name(seat) for seat in range(size)))
         self.member = member_name(rank)
+
+    @property
+    def dealt(self) -> View:
+        return self.view
 
     @property
     def disturbed(self) -> bool:

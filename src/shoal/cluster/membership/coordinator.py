@@ -47,6 +47,10 @@ class Rules:
     """Seconds after which what was not answered is said again."""
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""
+    first: int = 1
+    """Members that the first view waits for; those that are lost before it count as having come."""
+    gather: float = 120.0
+    """Seconds it waits for them, from the first that came."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +95,9 @@ class Coordinator:
         self.rules, self.memory = rules, Memory()
         for entry in past:
             self.memory.add(entry)
-        self.seats = {member: Seat(now) for member in self.view.members}
+        self.seats = {member: Seat(now) for member in self.view.members if member not in self.memory.lost}
         self.proposal: Proposal | None = None
+        self._came: float | None = None
         self._ticked = now
         self._do: list[Effect] = []
 
@@ -112,7 +117,8 @@ class Coordinator:
             case Standing():
                 self._standing(report, now)
             case Leave():
-                self._lose(report.member, "left", now)
+                if report.member in self.seats:
+                    self._lose(report.member, "left", now)
             case Gone():
                 self._lose(report.member, report.reason, now)
         return self._done()
@@ -125,6 +131,8 @@ class Coordinator:
                 seat.heard += asleep
         for member in self._silent(now):
             self._lose(member, f"silent for {now - self.seats[member].heard:.1f} s", now)
+        if self._due(now):
+            self._propose(now)
         self._remind(now)
         return self._done()
 
@@ -139,7 +147,9 @@ class Coordinator:
 
     def _hello(self, report: Hello, now: float) -> None:
         self.seats.setdefault(report.member, Seat(now)).heard = now
-        if report.member not in self._wanted():
+        self._came = now if self._came is None else self._came
+        begun = self.proposal is not None or self.view.epoch > 0
+        if report.member not in self._wanted() and (begun or self._due(now)):
             self._propose(now)
 
     def _beat(self, beat: Beat, now: float) -> None:
@@ -147,7 +157,7 @@ class Coordinator:
         if seat is None:
             return
         seat.heard, seat.beat = now, beat
-        self._do.append(Tell(beat.member, Lease(sent=beat.sent)))
+        self._do.append(Tell(beat.member, Lease(sent=beat.sent, seconds=self.rules.lease)))
         if self.proposal is not None or beat.member not in self.view:
             return
         if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
@@ -168,13 +178,22 @@ class Coordinator:
             self._install(proposal)
 
     def _lose(self, member: str, reason: str, now: float) -> None:
-        if self.seats.pop(member, None) is None:
-            return
+        self.seats.pop(member, None)
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
         self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
         if member in self.view or (self.proposal is not None and member in self.proposal.view):
             self._propose(now)
+
+    def _due(self, now: float) -> bool:
+        """Whether a view has to be made without anybody's asking."""
+        if self.proposal is not None or not self.seats:
+            return False
+        if self.view.epoch == 0:  # the first
+            waited = now - self._came if self._came is not None else 0.0
+            return len(self.seats) + len(self.memory.lost) >= self.rules.first or waited > self.rules.gather
+        # the coordinator before me was killed between writing that somebody is lost and saying so
+        return any(member in self.memory.lost for member in self.view.members)
 
     def _wanted(self) -> tuple[str, ...]:
         """Who is in the view, or in the one that is being made."""
@@ -221,8 +240,9 @@ class Coordinator:
         proposal = self.proposal
         if proposal is not None and now - proposal.said >= self.rules.repeat:
             proposal.said = now
-            missing = [member for member in proposal.view.members if member not in proposal.standings]
-            self._do += [Tell(member, Propose(view=proposal.view)) for member in missing]
+            missing = tuple(member for member in proposal.view.members if member not in proposal.standings)
+            again = Propose(view=proposal.view, missing=missing)  # to all: who waits wants to know for whom
+            self._do += [Tell(member, again) for member in proposal.view.members]
 
 
 def decide(standings: list[Standing]) -> int:

@@ -23,8 +23,6 @@ class Member:
     """State of one member. `inside` tells whether an operation is under way here."""
 
     id: str
-    lease: float
-    """Seconds of training on after the last beat that was heard."""
     until: float = 0.0
     """When the lease ends, on this member's own clock."""
     view: View = field(default_factory=View)
@@ -50,7 +48,7 @@ class Member:
         return self.settled and now < self.until
 
     def renew(self, said: Lease) -> None:
-        self.until = max(self.until, said.sent + self.lease)
+        self.until = max(self.until, said.sent + said.seconds)
 
     def enter(self) -> int:
         """Begin the next operation; its number."""
@@ -64,6 +62,11 @@ class Member:
         assert self.settled
         self.formed = self.view.epoch
         return Confirm(member=self.id, epoch=self.view.epoch, number=self.applied + 1)
+
+    def seen(self) -> None:
+        """The result is where all can read it (memory of one host), so everybody holds it."""
+        self.hold()
+        self._confirmed.update(self.view.members)
 
     def confirmed(self, said: Confirm) -> None:
         """A peer holds the result; of another view or operation it says nothing."""
@@ -81,11 +84,20 @@ class Member:
         self.dealt, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
-    def propose(self, said: Propose) -> Standing | None:
-        """Leave the view: from here on nothing completes in it. None: the proposal is old."""
-        if said.view.epoch < self.promised or self.evicted:
+    def asks(self, said: Propose) -> bool:
+        """Whether a proposal has to be answered; an old one has not."""
+        return said.view.epoch >= self.promised and not self.evicted
+
+    def propose(self, said: Propose, holds: bool = False) -> Standing | None:
+        """Leave the view: from here on nothing completes in it. None: the proposal is old.
+
+        `holds` tells that all parts of the operation under way are where this member can read them.
+        """
+        if not self.asks(said):
             return None
         self.promised = said.view.epoch
+        if holds and self.inside and not self.formed:
+            self.formed = self.view.epoch
         self._confirmed.clear()
         return Standing(member=self.id, epoch=self.promised, applied=self.applied, formed=self.formed, blank=self.blank)
 

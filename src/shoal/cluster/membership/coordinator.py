@@ -158,9 +158,13 @@ class Coordinator:
             return
         seat.heard, seat.beat = now, beat
         self._do.append(Tell(beat.member, Lease(sent=beat.sent, seconds=self.rules.lease)))
-        if self.proposal is not None or beat.member not in self.view:
-            return
-        if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
+        if self.proposal is not None:
+            view = self.proposal.view
+            if beat.member in view and beat.promised < view.epoch:  # it was away when it was asked
+                self._do.append(Tell(beat.member, Propose(view=view)))
+        elif beat.member not in self.view:
+            pass
+        elif beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
             self.memory.epoch = max(self.memory.epoch, beat.promised)
             self._propose(now)
         elif beat.epoch < self.view.epoch:

@@ -85,8 +85,8 @@ class Member:
         self._confirmed.clear()
 
     def asks(self, said: Propose) -> bool:
-        """Whether a proposal has to be answered; an old one has not."""
-        return said.view.epoch >= self.promised and not self.evicted
+        """Whether a proposal has to be answered; an old one has not, nor has one of the view that is here already."""
+        return said.view.epoch >= self.promised and said.view.epoch > self.view.epoch and not self.evicted
 
     def propose(self, said: Propose, holds: bool = False) -> Standing | None:
         """Leave the view: from here on nothing completes in it. None: the proposal is old.

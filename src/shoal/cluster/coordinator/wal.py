@@ -60,20 +60,24 @@ class Wal:
 def read(path: Path) -> tuple[list[Written], int]:
     """The entries of a log, and how many bytes of it they are."""
     data, at, entries = path.read_bytes(), 0, list[Written]()
-    while len(data) - at >= _HEAD.size:
-        length, checksum = _HEAD.unpack_from(data, at)
-        end = at + _HEAD.size + length
-        body = data[at + _HEAD.size : end]
-        if length > LARGEST or len(body) < length or _checksum(body) != checksum:
-            if end < len(data) and any(data[at:]):
-                raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
-            break
+    while (body := _body(data, at)) is not None:
         try:
             entries.append(_decoder.decode(body))
         except msgspec.MsgspecError as error:
             raise ShoalError(f"{path} holds at byte {at} what this version cannot read: {error}") from None
-        at = end
+        at += _HEAD.size + len(body)
+    if any(_body(data, later) is not None for later in range(at + 1, len(data))):
+        raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
     return entries, at
+
+
+def _body(data: bytes, at: int) -> bytes | None:
+    """The entry that begins here, if one does, and is whole."""
+    if len(data) - at < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack_from(data, at)
+    body = data[at + _HEAD.size : at + _HEAD.size + min(length, LARGEST)]
+    return body if len(body) == length and _checksum(body) == checksum else None
 
 
 def _record(body: bytes) -> bytes:

@@ -8,14 +8,17 @@
 An operation, in shared memory (over links, `hold` and `confirmed` take the place of the flags):
 
     number = agent.enter(deadline)
-    hand in my part
     while agent.applied < number:
-        if every part is in, and after that nobody had left:     # in this order
-            agent.complete(shared=True)                          # False: a view is being made, or the lease is over
-        if agent.disturbed and not agent.wait_settled(deadline):
-            hand in my part again, in agent.view
+        view = agent.view
+        hand in my part, if it is not there already for this view
+        if every part of this view is in, and after that nobody had left the view:      # in this order
+            agent.complete(view)                     # False: another is being made, or the lease is over
+        if agent.disturbed: agent.wait_settled(deadline)
+    the result is that of the parts of agent.dealt
 
-Nobody reads parts of a view that somebody has left: `holds` must make that visible before it looks.
+Whoever leaves a view makes that visible before it looks whether all parts are in (`holds`); whoever completes an
+operation looks for that after it has seen all parts. So a worker that was stopped in between, and evicted, and wakes
+up, completes nothing that the others did not.
 """
 
 import threading
@@ -46,6 +49,8 @@ BEAT = 0.25
 """Seconds between beats."""
 RETRY = 0.02
 """Seconds after which one is tried again that found nobody connected."""
+PERSIST = 6.0
+"""Seconds of asking again after a refusal: a host that comes back at once is still listed as its former self."""
 NAP = 0.5
 """Longest wait of the training thread between two looks at the clock: leases end without a message."""
 
@@ -79,6 +84,7 @@ class Agent:
         self._changed = threading.Condition(threading.RLock())
         self._period = Period()
         self._error: errors.ShoalError | None = None
+        self._refused: Deadline | None = None
         self._installed: Install | None = None
         self._waits_for: tuple[str, ...] = ()
         self._began = self._heard = now()
@@ -145,14 +151,14 @@ class Agent:
         with self._changed:
             self._member.confirmed(said)
 
-    def complete(self, shared: bool = False) -> bool:
+    def complete(self, seen: View | None = None) -> bool:
         """Count the operation under way as done, if everybody holds it; then take its result.
 
-        `shared`: all parts lie in memory that all can read, and nobody had left the view after they were seen there.
+        `seen`: all its parts were seen in memory that all can read, and nobody had left this view after that.
         """
         with self._changed:
             self._check()
-            if shared and self._member.settled:
+            if seen is not None and seen == self._member.view and self._member.settled and self._member.inside:
                 self._member.seen()
             if not self._member.complete(now()):
                 return False
@@ -160,9 +166,9 @@ class Agent:
             return True
 
     def wait_settled(self, deadline: Deadline) -> bool:
-        """Wait for a view in which this worker may go on. Whether no operation is left under way.
+        """Wait for a view in which this worker may go on; whether no operation is under way any more.
 
-        True: what was under way counts as complete, so take its result. False: hand the part in again.
+        True: what was under way counts as complete. False: the part has to be handed in again, in the new view.
         """
         with self._changed:
             self._wait_free(deadline)
@@ -240,7 +246,9 @@ class Agent:
             case Evicted():
                 self._evicted(order)
             case Refused() if self._member.view.epoch == 0:
-                self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
+                self._refused = self._refused or Deadline.after(PERSIST)
+                if self._refused.expired:
+                    self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
 
     def _propose(self, order: Propose, line: Line) -> None:
         if not self._member.asks(order):

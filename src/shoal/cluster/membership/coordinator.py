@@ -162,9 +162,11 @@ class Coordinator:
             view = self.proposal.view
             if beat.member in view and beat.promised < view.epoch:  # it was away when it was asked
                 self._do.append(Tell(beat.member, Propose(view=view)))
-        elif beat.member not in self.view:
-            pass
-        elif beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
+        elif beat.member in self.view:
+            self._catch_up(beat, now)
+
+    def _catch_up(self, beat: Beat, now: float) -> None:
+        if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
             self.memory.epoch = max(self.memory.epoch, beat.promised)
             self._propose(now)
         elif beat.epoch < self.view.epoch:

@@ -37,6 +37,7 @@ REVIEWED = {
 
 
 BOUND = {
+    "cluster/coordinator/door.py": "to an address that `check_address` lets pass: a private folder, or with keys",
     "cluster/lab/probes.py": "inside a namespace that has no way out",
     "cluster/probe.py": "to one address, for one connection, which must know a token",
 }

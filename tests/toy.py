@@ -29,7 +29,7 @@ RUN = "toy"
 PATIENCE = 40.0
 STOP, LEFT, FLAG, PART, HALT, WORDS = 0, 16, 32, 64, 128, 512
 EPOCH = 1 << 32
-PLACES = ("nowhere", "before", "after")
+PLACES = ("nowhere", "before", "after", "deadlock")
 """Where a member may be stopped: before or after it hands its part in."""
 _LOCK = threading.Lock()
 
@@ -92,6 +92,10 @@ class Toy:
 
     def halt(self, where: str) -> None:
         """Stop this process here, if the test asked for it."""
+        if self.words[HALT + self.slot] == PLACES.index("deadlock"):
+            lock = threading.Lock()
+            with lock:
+                lock.acquire(timeout=600.0)
         if self.words[HALT + self.slot] == PLACES.index(where):
             self.words[HALT + self.slot] = 0
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -173,9 +177,13 @@ class World:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
 
-    def stop(self, name: str, where: str) -> None:
-        """SIGSTOP at one place of the next operation."""
+    def place(self, name: str, where: str) -> None:
+        """Something happens at this place of the next operation."""
         memoryview(self.memory).cast("q")[HALT + slot(name)] = PLACES.index(where)
+
+    def stop(self, name: str, where: str) -> None:
+        """SIGSTOP there."""
+        self.place(name, where)
         until(lambda: os.waitpid(self.pids[name], os.WNOHANG | os.WUNTRACED)[0])
 
     def kill_coordinator(self) -> None:

@@ -25,7 +25,7 @@ from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
 from shoal.cluster.membership.log import Installed, Lost
 from shoal.cluster.membership.messages import Beat, Gone, Hello, Refused, Standing
 from shoal.core.clock import Deadline
-from shoal.core.errors import ShoalError, UsageError
+from shoal.core.errors import DeadlineError, ShoalError, UsageError
 
 RUN = "run-a"
 CALM = Rules(silence=30.0)
@@ -220,6 +220,38 @@ def test_a_folder_that_is_open_to_others_is_refused(folder: Path) -> None:
     handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log"))
     with pytest.raises(ShoalError, match="is open to others"):
         handle.start(Deadline.after(30.0))
+
+
+def test_over_links_members_confirm_to_each_other(folder: Path) -> None:
+    with coordinator(folder) as handle, agent(handle, "m0") as one, agent(handle, "m1") as two:
+        until(lambda: len(one.view) == len(two.view) == 2)
+        for member in (one, two):
+            if member.blank:
+                member.filled()
+            assert member.enter(Deadline.after(30.0)) == 1
+        said = one.hold(), two.hold()
+        assert said[0] is not None
+        assert said[1] is not None
+        assert not one.complete(), "the other has not confirmed"
+        one.confirmed(said[1])
+        assert one.complete()
+        assert one.applied == 1
+        two.close(leave=False)
+        handle.gone("m1", "SIGKILL")
+        assert one.wait_settled(Deadline.after(30.0))
+        until(lambda: one.view.members == ("m0",))
+        assert one.enter(Deadline.after(30.0)) == 2
+        assert one.hold() is not None
+        assert one.complete(), "nobody else is left to confirm"
+
+
+def test_who_waits_for_a_view_names_the_one_that_does_not_answer(folder: Path) -> None:
+    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as mute:
+        settle(member)
+        mute.say(*Envelope(RUN).seal(Hello(member="m9")))
+        until(lambda: member._waits_for == ("m9",))
+        with pytest.raises(DeadlineError, match="m0 waited 0 s for a view of m9, which did not answer"):
+            member.wait_settled(Deadline.after(0.2))
 
 
 def test_the_launcher_hears_what_is_decided(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Agents of real processes under a real coordinator: members are killed, stopped, evicted, let in."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from toy import RUN, until, world
 
 from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.log import Lost
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, UsageError
 
@@ -55,6 +57,18 @@ def test_a_stopped_member_is_out_and_is_told_when_it_wakes_up(where: str) -> Non
         assert here.trace("m1")[-1] == last, "it completed something after it was out"
 
 
+def test_a_training_thread_in_a_deadlock_is_out_though_its_agent_beats() -> None:
+    """P6: a heartbeat that says only that a thread of the process runs would say that all is well."""
+    with world(4, Rules(first=4, silence=20.0, stuck=4.0)) as here:
+        here.place("m2", "deadlock")
+        lost = list[Lost]()
+        until(lambda: lost.extend(said for said in here.handle.read() if isinstance(said, Lost)) or lost)  # type: ignore[func-returns-value]
+        assert lost[0].member == "m2"
+        assert lost[0].reason.startswith("its training thread has not run for ")
+        here.go_on("m0", "m1", "m3")
+        here.kill("m2")
+
+
 def test_nobody_needs_the_coordinator_while_nothing_changes() -> None:
     """P3, N3: killed for five seconds, back from its log; epochs only grow."""
     with world(4, CALM) as here:
@@ -83,6 +97,31 @@ def test_a_joiner_gets_its_state_from_a_donor() -> None:
         here.add("m5")
         here.go_on("m0", "m1", "m5")
         assert here.trace("m5")[0].number > 1, "it goes on where the others were"
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
+def test_whatever_happens_all_agree(seed: int) -> None:
+    """Kills and stops of members and of the coordinator, one after the other and at once; newcomers for the lost."""
+    chance, number = random.Random(seed), 4
+    with world(4, ALERT) as here:
+        living = ["m0", "m1", "m2", "m3"]
+        for _ in range(6):
+            victim = living.pop(chance.randrange(len(living)))
+            if chance.random() < 0.4:
+                here.kill_coordinator()
+            if chance.random() < 0.5:
+                here.kill(victim)
+                here.handle.gone(victim, "SIGKILL")
+            else:
+                os.kill(here.pids[victim], signal.SIGSTOP)
+            if not here.handle.alive():
+                here.handle.restart(Deadline.after(30.0))
+            living.append(f"m{number}")
+            here.add(living[-1])
+            number += 1
+            here.go_on(*living, operations=5)
+            for stopped in here.pids.values():
+                os.kill(stopped, signal.SIGCONT)
 
 
 def test_without_a_lease_nothing_is_completed() -> None:

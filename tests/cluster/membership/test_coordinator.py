@@ -92,6 +92,17 @@ def test_silence_is_loss_after_three_seconds_or_four_steps() -> None:
         assert ("c" in slow.memory.lost) == (moment / 10 > 8.0), moment
 
 
+def test_a_member_that_beats_but_does_not_train_is_lost_too() -> None:
+    coordinator = gathered("a", "b", "c")
+    for moment in range(1, 700):
+        coordinator.tick(moment / 10)
+        for member in "abc":
+            idle = moment / 10 if member == "c" else 0.0
+            coordinator.hear(beat(member, coordinator.view.epoch, idle=idle), moment / 10)
+        assert ("c" in coordinator.memory.lost) == (moment / 10 > 60.1), moment
+    assert coordinator.memory.lost["c"].startswith("its training thread has not run for 60.")
+
+
 def test_a_coordinator_that_is_cut_off_waits_for_the_leases() -> None:
     coordinator = gathered("a", "b", "c")
     moment = 0.0

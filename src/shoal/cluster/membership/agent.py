@@ -39,7 +39,7 @@ from shoal.cluster.membership.messages import (
     Propose,
     Refused,
 )
-from shoal.cluster.membership.pulse import Look, Period
+from shoal.cluster.membership.pulse import Look, Period, Rest
 from shoal.cluster.membership.view import View
 from shoal.core import errors
 from shoal.core.clock import Deadline, now
@@ -94,7 +94,8 @@ class Agent:
         """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
 
     def start(self) -> None:
-        """Call it in the worker itself, after any fork: threads and sockets do not survive one."""
+        """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
+        self._rest = Rest()
         self._thread.start()
 
     def close(self, leave: bool = True, seconds: float = 5.0) -> None:
@@ -233,7 +234,9 @@ class Agent:
                 return True
             if self._member.view.epoch == 0:
                 line.say(Hello(member=self.id, host=self.host))
-            return line.say(self._member.beat(now(), step, self._period.look(now(), step), doing))
+            moment = now()
+            period, idle = self._period.look(moment, step), self._rest.look(moment)
+            return line.say(self._member.beat(moment, step, period, doing, idle))
 
     def _obey(self, order: Order, line: Line) -> None:
         match order:

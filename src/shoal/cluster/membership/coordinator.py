@@ -39,6 +39,8 @@ class Rules:
     """Seconds without a beat after which a member is out."""
     steps: float = 4.0
     """Or this many of its steps, if that is longer."""
+    stuck: float = 60.0
+    """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
     longest: float = 600.0
     """But never more than this."""
     lease: float = 120.0
@@ -130,7 +132,7 @@ class Coordinator:
             for seat in self.seats.values():
                 seat.heard += asleep
         for member in self._silent(now):
-            self._lose(member, f"silent for {now - self.seats[member].heard:.1f} s", now)
+            self._lose(member, self._verdict(self.seats[member], now), now)
         if self._due(now):
             self._propose(now)
         self._remind(now)
@@ -230,7 +232,7 @@ class Coordinator:
 
     def _silent(self, now: float) -> list[str]:
         """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""
-        silent = [member for member, seat in self.seats.items() if now - seat.heard > self._patience(seat)]
+        silent = [member for member, seat in self.seats.items() if self._verdict(seat, now)]
         voters = [member for member in self.seats if member in self.view]
         missed = sum(member in silent for member in voters)
         if len(voters) - missed >= missed:
@@ -238,9 +240,18 @@ class Coordinator:
         over = self.rules.lease + self.rules.silence
         return [member for member in silent if member not in voters or now - self.seats[member].heard > over]
 
-    def _patience(self, seat: Seat) -> float:
-        period = seat.beat.period if seat.beat is not None else 0.0
-        return min(self.rules.longest, max(self.rules.silence, self.rules.steps * period))
+    def _verdict(self, seat: Seat, now: float) -> str:
+        """Why a member is to be given up; empty: it is not."""
+        period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
+        unheard = now - seat.heard
+        if unheard > self._patience(self.rules.silence, period):
+            return f"silent for {unheard:.1f} s"
+        if idle > self._patience(self.rules.stuck, period):
+            return f"its training thread has not run for {idle:.1f} s"
+        return ""
+
+    def _patience(self, least: float, period: float) -> float:
+        return min(self.rules.longest, max(least, self.rules.steps * period))
 
     def _remind(self, now: float) -> None:
         proposal = self.proposal

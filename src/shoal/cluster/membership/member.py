@@ -117,7 +117,7 @@ class Member:
         """The state is here; it was left by an operation of the view `dealt`."""
         self.blank, self.dealt = False, dealt
 
-    def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "") -> Beat:
+    def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Beat:
         return Beat(
             member=self.id,
             epoch=self.view.epoch,
@@ -125,6 +125,7 @@ class Member:
             applied=self.applied,
             step=step,
             period=period,
+            idle=idle,
             doing=doing,
             sent=now,
         )

@@ -42,6 +42,8 @@ class Beat(Message, frozen=True, kw_only=True):
     step: Count = 0
     period: Seconds = 0.0
     """Median seconds of my last steps; 0 as long as that is unknown."""
+    idle: Seconds = 0.0
+    """Seconds since my training thread ran last: 0 whenever it computes, or waits as it should."""
     doing: Text = ""
     sent: float = 0.0
     """My own clock; it comes back in `Lease` and means nothing to anybody else."""

@@ -4,6 +4,8 @@ The loop writes its step and state (its row of the board); the agent looks a few
 far training is, and not merely that a thread of the process runs.
 """
 
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
@@ -25,6 +27,23 @@ def from_board(board: Board, rank: int) -> Look:
         return int(row["step"]), State(int(row["state"])).name
 
     return look
+
+
+class Rest:
+    """How long a thread has not run. A thread that polls or wakes up now and then runs; one in a deadlock does not.
+
+    Made in the thread that is watched, asked in another.
+    """
+
+    def __init__(self) -> None:
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._last = (-1, 0.0)
+
+    def look(self, now: float) -> float:
+        used = time.clock_gettime_ns(self._clock)
+        if used != self._last[0]:
+            self._last = (used, now)
+        return now - self._last[1]
 
 
 class Period:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.cluster.board import Board
-from shoal.cluster.membership.session import Steady
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.handing_on import HandingOn
 from shoal.cluster.links.mesh import Mesh
+from shoal.cluster.membership.session import Steady
 
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has them, where mypy cannot see it
 
 from shoal.cluster.board import Board
-from shoal.cluster.membership.session import Steady
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.membership.session import Steady
 from shoal.core.errors import PeerLost
 
 

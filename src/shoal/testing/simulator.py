@@ -32,10 +32,12 @@ class World:
         self._sides: dict[str, int] = {}
         self.lineage = 0
         """Of the newest history: all of it goes back to one beginning, unless everybody who knew it was lost."""
+        self.committed: dict[tuple[int, int], Content] = {}
+        """By lineage and number: what each operation came to, as the first to complete it says."""
         self.started = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.graves: list[SimulatedMember] = []
-        self.coordinator = SimulatedCoordinator(self, Rules(members=members, lease=LEASE))
+        self.coordinator = SimulatedCoordinator(self, Rules(first=members, gather=5.0, lease=LEASE))
         for _ in range(members):
             self.add_member()
 

@@ -39,7 +39,7 @@ def stand(coordinator: Coordinator, between: bool = False, **where: tuple[int, i
 
 def gathered(*members: str) -> Coordinator:
     """A coordinator whose members have begun to train."""
-    coordinator = Coordinator(Rules(members=len(members)), 0.0)
+    coordinator = Coordinator(Rules(first=len(members)), 0.0)
     for member in members:
         coordinator.hear(Hello(member=member), 0.0)
     stand(coordinator)
@@ -53,7 +53,7 @@ def test_the_first_view_has_no_donor() -> None:
 
 
 def test_the_first_view_waits_for_all() -> None:
-    coordinator = Coordinator(Rules(members=2), 0.0)
+    coordinator = Coordinator(Rules(first=2), 0.0)
     assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
     assert set(told(coordinator.hear(Hello(member="b"), 0.0), Propose)) == {"a", "b"}
 
@@ -127,6 +127,17 @@ def test_silence_is_loss_after_three_seconds_or_four_steps() -> None:
         assert ("c" in slow.memory.lost) == (moment / 10 > 8.0), moment
 
 
+def test_a_member_that_beats_but_does_not_train_is_lost_too() -> None:
+    coordinator = gathered("a", "b", "c")
+    for moment in range(1, 700):
+        coordinator.tick(moment / 10)
+        for member in "abc":
+            idle = moment / 10 if member == "c" else 0.0
+            coordinator.hear(beat(member, coordinator.view.epoch, idle=idle), moment / 10)
+        assert ("c" in coordinator.memory.lost) == (moment / 10 > 60.1), moment
+    assert coordinator.memory.lost["c"].startswith("its training thread has not run for 60.")
+
+
 def test_a_coordinator_that_is_cut_off_waits_for_the_leases() -> None:
     coordinator = gathered("a", "b", "c")
     moment = 0.0
@@ -155,7 +166,7 @@ def test_the_lost_are_not_let_in_again() -> None:
 
 def test_the_log_brings_everything_back() -> None:
     log: list[Entry] = []
-    coordinator = Coordinator(Rules(members=3), 0.0)
+    coordinator = Coordinator(Rules(first=3), 0.0)
     for member in ("a", "b", "c"):
         log += written(coordinator.hear(Hello(member=member), 0.0))
     log += written(stand(coordinator))
@@ -173,6 +184,47 @@ def test_an_install_that_was_missed_is_said_again() -> None:
     coordinator = gathered("a", "b")
     effects = coordinator.hear(Beat(member="b", epoch=0, promised=coordinator.view.epoch, applied=0), 0.5)
     assert told(effects, Install)["b"] == coordinator.memory.installed
+
+
+def test_the_first_view_waits_for_as_many_as_are_expected() -> None:
+    coordinator = Coordinator(Rules(first=3, gather=10.0), 0.0)
+    assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
+    assert not told(coordinator.hear(Hello(member="b"), 1.0), Propose)
+    assert set(told(coordinator.hear(Hello(member="c"), 2.0), Propose)) == {"a", "b", "c"}
+
+
+def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
+    coordinator = Coordinator(Rules(first=3), 0.0)
+    for member in ("a", "b"):
+        coordinator.hear(Hello(member=member), 0.0)
+    coordinator.hear(Gone(member="c", reason="SIGKILL"), 0.5)
+    assert set(told(coordinator.tick(0.6), Propose)) == {"a", "b"}
+    assert told(coordinator.hear(Hello(member="c"), 0.7), Evicted), "its last words came after it"
+
+
+def test_the_first_view_does_not_wait_for_ever() -> None:
+    coordinator = Coordinator(Rules(first=3, gather=2.0), 0.0)
+    coordinator.hear(Hello(member="a"), 0.0)
+    assert not told(coordinator.tick(1.0), Propose)
+    coordinator.hear(beat("a"), 1.5)
+    assert set(told(coordinator.tick(2.1), Propose)) == {"a"}
+
+
+def test_a_loss_that_was_written_and_not_said_is_acted_on_after_a_restart() -> None:
+    coordinator = gathered("a", "b", "c")
+    log = [Installed(install=coordinator.memory.installed), Lost(member="c", reason="SIGKILL")]
+    again = Coordinator(Rules(), 5.0, log)
+    assert set(told(again.tick(5.1), Propose)) == {"a", "b"}
+
+
+def test_whoever_waits_for_a_view_is_told_for_whom() -> None:
+    coordinator = gathered("a", "b", "c")
+    coordinator.hear(Gone(member="c", reason="SIGKILL"), 1.0)
+    assert coordinator.proposal is not None
+    epoch = coordinator.proposal.view.epoch
+    coordinator.hear(Standing(member="a", epoch=epoch, applied=1), 1.1)
+    said = told(coordinator.tick(1.9), Propose)
+    assert {m: o.missing for m, o in said.items() if isinstance(o, Propose)} == {"a": ("b",), "b": ("b",)}
 
 
 def standing(member: str, applied: int, formed: int = 0) -> Standing:

@@ -35,12 +35,12 @@ from shoal.cluster.membership.view import View
 class Rules:
     """How many begin, and when silence is loss."""
 
-    members: int = 1
-    """So many make the first view; whoever comes later is let in between two steps."""
     silence: float = 3.0
     """Seconds without a beat after which a member is out."""
     steps: float = 4.0
     """Or this many of its steps, if that is longer."""
+    stuck: float = 60.0
+    """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
     longest: float = 600.0
     """But never more than this."""
     lease: float = 120.0
@@ -51,6 +51,10 @@ class Rules:
     """Seconds after which what was not answered is said again."""
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""
+    first: int = 1
+    """Members that the first view waits for; those that are lost before it count as having come."""
+    gather: float = 120.0
+    """Seconds it waits for them, from the first that came."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ class Coordinator:
         self.seats = {member: Seat(now) for member in self.view.members if member not in self.memory.lost}
         self.proposal: Proposal | None = None
         self._ahead = rules.ahead
+        self._came: float | None = None
         self._ticked = now
         self._do: list[Effect] = []
 
@@ -118,7 +123,8 @@ class Coordinator:
             case Standing():
                 self._standing(report, now)
             case Leave():
-                self._lose(report.member, "left", now)
+                if report.member in self.seats:
+                    self._lose(report.member, "left", now)
             case Gone():
                 self._lose(report.member, report.reason, now)
         return self._done()
@@ -130,9 +136,9 @@ class Coordinator:
             for seat in self.seats.values():
                 seat.heard += asleep
         for member in self._silent(now):
-            self._lose(member, f"silent for {now - self.seats[member].heard:.1f} s", now)
-        if self.proposal is None and any(member not in self.seats for member in self.view.members):
-            self._propose(now)  # a coordinator before me noted the loss, and came no further
+            self._lose(member, self._verdict(self.seats[member], now), now)
+        if self._due(now):
+            self._propose(now)
         self._admit(now)
         self._remind(now)
         return self._done()
@@ -148,7 +154,8 @@ class Coordinator:
 
     def _hello(self, report: Hello, now: float) -> None:
         self.seats.setdefault(report.member, Seat(now)).heard = now
-        if not self.view.members and self.proposal is None and len(self.seats) >= self._first:
+        self._came = now if self._came is None else self._came
+        if self._due(now):
             self._propose(now)
 
     def _beat(self, beat: Beat, now: float) -> None:
@@ -156,9 +163,15 @@ class Coordinator:
         if seat is None:
             return
         seat.heard, seat.beat = now, beat
-        self._do.append(Tell(beat.member, Lease(sent=beat.sent)))
-        if self.proposal is not None or beat.member not in self.view:
-            return
+        self._do.append(Tell(beat.member, Lease(sent=beat.sent, seconds=self.rules.lease)))
+        if self.proposal is not None:
+            view = self.proposal.view
+            if beat.member in view and beat.promised < view.epoch:  # it was away when it was asked
+                self._do.append(Tell(beat.member, Propose(view=view, step=self.proposal.step)))
+        elif beat.member in self.view:
+            self._catch_up(beat, now)
+
+    def _catch_up(self, beat: Beat, now: float) -> None:
         if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
             self.memory.epoch = max(self.memory.epoch, beat.promised)
             self._propose(now)
@@ -177,18 +190,22 @@ class Coordinator:
             self._install(proposal)
 
     def _lose(self, member: str, reason: str, now: float) -> None:
-        if self.seats.pop(member, None) is None:
-            return
+        self.seats.pop(member, None)
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
         self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
         if member in self.view or (self.proposal is not None and member in self.proposal.view):
             self._propose(now)
 
-    @property
-    def _first(self) -> int:
-        """How many make the first view: as many as are expected and not lost already."""
-        return max(1, self.rules.members - len(self.memory.lost))
+    def _due(self, now: float) -> bool:
+        """Whether a view has to be made without anybody's asking."""
+        if self.proposal is not None or not self.seats:
+            return False
+        if not self.view.members:  # the first
+            waited = now - self._came if self._came is not None else 0.0
+            return len(self.seats) + len(self.memory.lost) >= self.rules.first or waited > self.rules.gather
+        # the coordinator before me was killed between writing that somebody is lost and saying so
+        return any(member in self.memory.lost for member in self.view.members)
 
     def _propose(self, now: float) -> None:
         """A view of those that are left; of the newcomers only if nobody is, for then there is nothing to disturb."""
@@ -237,7 +254,7 @@ class Coordinator:
 
     def _silent(self, now: float) -> list[str]:
         """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""
-        silent = [member for member, seat in self.seats.items() if now - seat.heard > self._patience(seat)]
+        silent = [member for member, seat in self.seats.items() if self._verdict(seat, now)]
         voters = [member for member in self.seats if member in self.view]
         missed = sum(member in silent for member in voters)
         if len(voters) - missed >= missed:
@@ -245,16 +262,27 @@ class Coordinator:
         over = self.rules.lease + self.rules.silence
         return [member for member in silent if member not in voters or now - self.seats[member].heard > over]
 
-    def _patience(self, seat: Seat) -> float:
-        period = seat.beat.period if seat.beat is not None else 0.0
-        return min(self.rules.longest, max(self.rules.silence, self.rules.steps * period))
+    def _verdict(self, seat: Seat, now: float) -> str:
+        """Why a member is to be given up; empty: it is not."""
+        period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
+        unheard = now - seat.heard
+        if unheard > self._patience(self.rules.silence, period):
+            return f"silent for {unheard:.1f} s"
+        if idle > self._patience(self.rules.stuck, period):
+            return f"its training thread has not run for {idle:.1f} s"
+        return ""
+
+    def _patience(self, least: float, period: float) -> float:
+        return min(self.rules.longest, max(least, self.rules.steps * period))
 
     def _remind(self, now: float) -> None:
         proposal = self.proposal
         if proposal is not None and now - proposal.said >= self.rules.repeat:
             proposal.said = now
-            missing = [member for member in proposal.view.members if member not in proposal.standings]
-            self._do += [Tell(member, Propose(view=proposal.view, step=proposal.step)) for member in missing]
+            missing = tuple(member for member in proposal.view.members if member not in proposal.standings)
+            # to all: who waits wants to know for whom
+            again = Propose(view=proposal.view, step=proposal.step, missing=missing)
+            self._do += [Tell(member, again) for member in proposal.view.members]
 
 
 def decide(standings: list[Standing]) -> int:

@@ -23,8 +23,6 @@ class Member:
     """State of one member. `inside` tells whether an operation is under way here."""
 
     id: str
-    lease: float
-    """Seconds of training on after the last beat that was heard."""
     until: float = 0.0
     """When the lease ends, on this member's own clock."""
     view: View = field(default_factory=View)
@@ -55,7 +53,7 @@ class Member:
         return self.settled and now < self.until
 
     def renew(self, said: Lease) -> None:
-        self.until = max(self.until, said.sent + self.lease)
+        self.until = max(self.until, said.sent + said.seconds)
 
     def enter(self) -> int:
         """Begin the next operation; its number."""
@@ -69,6 +67,11 @@ class Member:
         assert self.settled
         self.formed = self.view.epoch
         return Confirm(member=self.id, epoch=self.view.epoch, number=self.applied + 1)
+
+    def seen(self) -> None:
+        """The result is where all can read it (memory of one host), so everybody holds it."""
+        self.hold()
+        self._confirmed.update(self.view.members)
 
     def confirmed(self, said: Confirm) -> None:
         """A peer holds the result; of another view or operation it says nothing."""
@@ -86,15 +89,29 @@ class Member:
         self.dealt, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
-    def propose(self, said: Propose) -> Standing | None:
-        """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
-        if said.view.epoch < self.promised or self.evicted:
+    def asks(self, said: Propose) -> bool:
+        """Whether a proposal has to be answered now; an old one has not, nor has one of the view that is here already.
+
+        One for a later step is kept until that step begins.
+        """
+        if said.view.epoch < self.promised or said.view.epoch <= self.view.epoch or self.evicted:
+            return False
+        if said.step > max(0, self.begun) and self.settled:
+            self.waiting = said
+            return False
+        return True
+
+    def propose(self, said: Propose, holds: bool = False) -> Standing | None:
+        """Leave the view: from here on nothing completes in it. None: there is nothing to answer (yet).
+
+        `holds` tells that all parts of the operation under way are where this member can read them.
+        """
+        if not self.asks(said):
             return None
         if said.view.epoch == self.promised:  # said again, because the answer was lost
             return self._standing()
-        if said.step > max(0, self.begun) and self.settled:
-            self.waiting = said
-            return None
+        if holds and self.inside and not self.formed:
+            self.formed = self.view.epoch
         return self._leave(said)
 
     def begin(self, step: int) -> Standing | None:
@@ -139,7 +156,7 @@ class Member:
         """The state is here; it was left by an operation of the view `dealt`."""
         self.blank, self.dealt = False, dealt
 
-    def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "") -> Beat:
+    def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Beat:
         return Beat(
             member=self.id,
             epoch=self.view.epoch,
@@ -147,6 +164,7 @@ class Member:
             applied=self.applied,
             step=step,
             period=period,
+            idle=idle,
             doing=doing,
             sent=now,
         )

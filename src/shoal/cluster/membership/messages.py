@@ -2,37 +2,49 @@
 
 member  -> coordinator    Hello, Beat, Standing, Leave       launcher -> coordinator    Gone
 coordinator -> member     Lease, Propose, Install, Evicted   member -> member           Confirm
+coordinator -> stranger   Refused
 """
+
+from typing import Annotated
 
 import msgspec
 
-from shoal.cluster.membership.view import View
+from shoal.cluster.membership.view import Epoch, Name, Names, View
+
+LONGEST_TEXT = 240
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
+"""Words for people to read: one line, and nothing that moves a terminal's cursor."""
 
 
-class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
     """Base; the class name is the tag on the wire."""
 
 
 class Hello(Message, frozen=True, kw_only=True):
     """I want to take part."""
 
-    member: str
-    host: str = ""
+    member: Name
+    host: Text = ""
 
 
 class Beat(Message, frozen=True, kw_only=True):
     """I live: this far is my training loop. Sent several times a second while the process can run at all."""
 
-    member: str
-    epoch: int
+    member: Name
+    epoch: Epoch
     """Of the view I have installed."""
-    promised: int
+    promised: Epoch
     """The highest view I was asked to enter."""
-    applied: int
-    step: int = 0
-    period: float = 0.0
+    applied: Count
+    step: Count = 0
+    period: Seconds = 0.0
     """Median seconds of my last steps; 0 as long as that is unknown."""
-    doing: str = ""
+    idle: Seconds = 0.0
+    """Seconds since my training thread ran last: 0 whenever it computes, or waits as it should."""
+    doing: Text = ""
     sent: float = 0.0
     """My own clock; it comes back in `Lease` and means nothing to anybody else."""
 
@@ -40,12 +52,12 @@ class Beat(Message, frozen=True, kw_only=True):
 class Standing(Message, frozen=True, kw_only=True):
     """Where I stand, now that I have left the view before: the answer to `Propose`."""
 
-    member: str
-    epoch: int
+    member: Name
+    epoch: Epoch
     """The proposed one."""
-    applied: int
+    applied: Count
     """Operations that are complete here; the next one may be under way."""
-    formed: int = 0
+    formed: Epoch = 0
     """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
@@ -56,59 +68,68 @@ class Standing(Message, frozen=True, kw_only=True):
 class Leave(Message, frozen=True, kw_only=True):
     """I go, and say so."""
 
-    member: str
+    member: Name
 
 
 class Gone(Message, frozen=True, kw_only=True):
     """A launcher saw this member's process end."""
 
-    member: str
-    reason: str
+    member: Name
+    reason: Text
 
 
 class Lease(Message, frozen=True, kw_only=True):
-    """Your beat was heard: train on, for as long as the rules say, from the moment you sent it."""
+    """Your beat was heard: train on for `seconds` from the moment you sent it."""
 
     sent: float
+    seconds: Seconds
 
 
 class Propose(Message, frozen=True, kw_only=True):
     """Leave your view, and say where you stand; a new one is being made."""
 
     view: View
-    step: int = 0
+    step: Count = 0
     """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
+    missing: Names = ()
+    """Who has not answered yet: the suspects of whoever waits for the view."""
 
 
 class Install(Message, frozen=True, kw_only=True):
     """The new view. Operations up to `through` are complete; later ones are done (again) in this view."""
 
     view: View
-    through: int
-    fresh: tuple[str, ...] = ()
+    through: Count
+    fresh: Names = ()
     """Members that have no state yet."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
-    donor: str = ""
+    donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
 
 
 class Evicted(Message, frozen=True, kw_only=True):
     """You are no member any more."""
 
-    epoch: int
-    reason: str
+    epoch: Epoch
+    reason: Text
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """You cannot become a member, and this is why; nothing was changed by what you said."""
+
+    reason: Text
 
 
 class Confirm(Message, frozen=True, kw_only=True):
     """I hold the whole result of operation `number`, formed in view `epoch`."""
 
-    member: str
-    epoch: int
-    number: int
+    member: Name
+    epoch: Epoch
+    number: Count
 
 
 Report = Hello | Beat | Standing | Leave | Gone
 """What a coordinator hears."""
-Order = Lease | Propose | Install | Evicted
+Order = Lease | Propose | Install | Evicted | Refused
 """What a coordinator says."""

@@ -4,14 +4,25 @@ The number (the *epoch* of a view) fences everything: a message of an older one 
 Ranks are positions in a view, so they change with it; a member's id never does, and is never used again.
 """
 
+from typing import Annotated
+
 import msgspec
+
+from shoal.core.ids import PATTERN
+
+MOST_MEMBERS = 512
+
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Name = Annotated[str, msgspec.Meta(pattern=f"^{PATTERN.pattern}\\Z")]
+"""A member's id. Limits written as types are checked when something is decoded, before anybody sees it."""
+Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
 class View(msgspec.Struct, frozen=True):
     """Who takes part, in order of rank."""
 
-    epoch: int = 0
-    members: tuple[str, ...] = ()
+    epoch: Epoch = 0
+    members: Names = ()
 
     def rank(self, member: str) -> int:
         return self.members.index(member)

@@ -1,0 +1,127 @@
+"""The coordinator's loop: hear, decide, write, tell. Everything it decides is in `membership.coordinator`.
+
+    wait (≤ 0.1 s) ── letters: envelope, register ── hear ─┐
+                   ── launcher: Gone, Stop ── hear ────────┼─ effects in order: Write = log + fsync, Tell = send
+                   ── the clock ── tick ───────────────────┘
+
+Killed at any moment it has told nothing that its log does not hold, so it can be started again on log and address.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.cluster.coordinator.channel import Channel, Ready, Stop
+from shoal.cluster.coordinator.door import Door, Letter
+from shoal.cluster.coordinator.register import Bound, Register
+from shoal.cluster.coordinator.wal import Wal
+from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
+from shoal.cluster.membership.credentials import Lock
+from shoal.cluster.membership.envelope import Envelope, Mismatch, Unreadable
+from shoal.cluster.membership.log import Entry, Installed, Lost
+from shoal.cluster.membership.messages import Gone, Hello, Refused, Report
+from shoal.core.clock import now
+
+TICK = 0.1
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a coordinator is started with, and started again."""
+
+    run: str
+    address: str
+    """`ipc://FILE` in a folder of mode 0700, or `tcp://HOST:PORT` with a lock."""
+    log: Path
+    rules: Rules = field(default_factory=Rules)
+    lock: Lock | None = None
+    outlives: bool = False
+    """Whether it goes on when its launcher is gone (it then ends by SIGTERM)."""
+
+
+class Process:
+    """Made and run in the coordinator's own process."""
+
+    def __init__(self, setup: Setup, channel: Channel) -> None:
+        self.setup, self.channel = setup, channel
+        self.stopping = self._orphaned = False
+        self.wal = Wal(setup.log)
+        self.register = Register(setup.lock.allowed if setup.lock is not None else None)
+        entries: list[Entry] = []
+        for entry in self.wal.past:
+            if isinstance(entry, Bound):
+                self.register.add(entry)
+            else:
+                entries.append(entry)
+        self.machine = Coordinator(setup.rules, now(), entries)
+        self.envelope = Envelope(setup.run)
+        self.door = Door(setup.address, setup.lock)
+        self.door.watch(channel.fileno())
+        self._where: dict[str, bytes] = {}
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self.channel.send(Ready(address=self.door.address))
+        try:
+            while not self.stopping:
+                self.door.wait(TICK)
+                self._listen_to_launcher()
+                for letter in self.door.letters():
+                    self._open(letter)
+                self._do(self.machine.tick(now()))
+        finally:
+            self.door.close()
+            self.wal.close()
+
+    def _listen_to_launcher(self) -> None:
+        if self._orphaned:
+            return
+        for said in self.channel.receive():
+            if isinstance(said, Gone):
+                self._do(self.machine.hear(said, now()))
+            elif isinstance(said, Stop):
+                self.stopping = True
+        if self.channel.over:
+            self._orphaned = True
+            self.door.unwatch(self.channel.fileno())
+            self.stopping = self.stopping or not self.setup.outlives
+
+    def _open(self, letter: Letter) -> None:
+        """A letter that is not in order changes nothing; one of Shoal's own is told why."""
+        try:
+            report = self.envelope.report(letter.frames)
+        except Unreadable:
+            return
+        except Mismatch as error:
+            self._refuse(letter, str(error))
+            return
+        seats = self.machine.seats
+        objection = self.register.objection(report, letter.key, seats, len(seats))
+        if not objection:
+            self._hear(report, letter)
+        elif isinstance(report, Hello):
+            self._refuse(letter, objection)
+
+    def _hear(self, report: Report, letter: Letter) -> None:
+        bound = self.register.binds(report, letter.key)
+        if bound is not None:
+            self.wal.append(bound)
+        if (
+            isinstance(report, Hello)
+            or report.member in self.machine.seats
+            or report.member in self.machine.memory.lost
+        ):
+            self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
+        self._do(self.machine.hear(report, now()))
+
+    def _refuse(self, letter: Letter, reason: str) -> None:
+        self.door.send(letter.sender, self.envelope.seal(Refused(reason=reason)))
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Write):
+                self.wal.append(effect.entry)
+                if isinstance(effect.entry, Lost | Installed):
+                    self.channel.send(effect.entry)
+            elif effect.member in self._where:
+                self.door.send(self._where[effect.member], self.envelope.seal(effect.order))

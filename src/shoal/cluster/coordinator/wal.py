@@ -1,0 +1,97 @@
+"""The coordinator's write-ahead log: one file, entries with length and checksum, each durable before it is spoken of.
+
+    | length | crc32 | msgpack |  | length | crc32 | msgpack |  …
+
+A crash tears the tail, which nobody was told of, and opening cuts it off. Damage before the tail is not a crash: to
+go on without what was told would let epochs go back, so the log is refused. One process at a time holds it.
+"""
+
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from shoal.cluster.coordinator.register import Bound
+from shoal.cluster.membership.log import Entry
+from shoal.core.errors import ShoalError
+
+_HEAD = struct.Struct("<II")
+LARGEST = 1 << 20
+
+Written = Entry | Bound
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Written)
+
+
+class Wal:
+    """Opened by the process that serves; `past` is what was there already."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        there = path.exists()
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
+        self.past, whole = read(path)
+        if os.fstat(self._file).st_size > whole:
+            os.truncate(self._file, whole)
+            os.fsync(self._file)
+        if not there:
+            _sync_folder(path.parent)
+
+    def append(self, entry: Written) -> None:
+        """Return when the entry is durable."""
+        data = memoryview(_record(_encoder.encode(entry)))
+        while data:
+            data = data[os.write(self._file, data) :]
+        os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(path: Path) -> tuple[list[Written], int]:
+    """The entries of a log, and how many bytes of it they are."""
+    data, at, entries = path.read_bytes(), 0, list[Written]()
+    while (body := _body(data, at)) is not None:
+        try:
+            entries.append(_decoder.decode(body))
+        except msgspec.MsgspecError as error:
+            raise ShoalError(f"{path} holds at byte {at} what this version cannot read: {error}") from None
+        at += _HEAD.size + len(body)
+    if any(_body(data, later) is not None for later in range(at + 1, len(data))):
+        raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
+    return entries, at
+
+
+def _body(data: bytes, at: int) -> bytes | None:
+    """The entry that begins here, if one does, and is whole."""
+    if len(data) - at < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack_from(data, at)
+    body = data[at + _HEAD.size : at + _HEAD.size + min(length, LARGEST)]
+    return body if len(body) == length and _checksum(body) == checksum else None
+
+
+def _record(body: bytes) -> bytes:
+    return _HEAD.pack(len(body), _checksum(body)) + body
+
+
+def _checksum(body: bytes) -> int:
+    """Of length and content: zeros, which a loss of power may leave, are no entry."""
+    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

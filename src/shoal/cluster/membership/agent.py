@@ -1,0 +1,301 @@
+"""A worker's agent: one thread that speaks with the coordinator, so that the training thread never has to.
+
+    training thread                                agent's thread
+    enter ── hand parts in ── complete             Hello until installed, Beat 4 times a second
+    disturbed? ── wait_settled ── (again)          Propose -> holds? -> Standing;  Install -> on_install
+    Evicted is raised in any of these              Lease, Evicted
+
+An operation, in shared memory (over links, `hold` and `confirmed` take the place of the flags):
+
+    number = agent.enter(deadline)
+    while agent.applied < number:
+        view = agent.view
+        hand in my part, if it is not there already for this view
+        if every part of this view is in, and after that nobody had left the view:      # in this order
+            agent.complete(view)                     # False: another is being made, or the lease is over
+        if agent.disturbed: agent.wait_settled(deadline)
+    the result is that of the parts of agent.dealt
+
+Whoever leaves a view makes that visible before it looks whether all parts are in (`holds`); whoever completes an
+operation looks for that after it has seen all parts. So a worker that was stopped in between, and evicted, and wakes
+up, completes nothing that the others did not.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from shoal.cluster.membership.credentials import Key
+from shoal.cluster.membership.envelope import Envelope, Mismatch
+from shoal.cluster.membership.line import Line
+from shoal.cluster.membership.member import Member
+from shoal.cluster.membership.messages import (
+    Confirm,
+    Evicted,
+    Hello,
+    Install,
+    Lease,
+    Leave,
+    Order,
+    Propose,
+    Refused,
+    Standing,
+)
+from shoal.cluster.membership.pulse import Look, Period, Rest
+from shoal.cluster.membership.view import View
+from shoal.core import errors
+from shoal.core.clock import Deadline, now
+from shoal.core.ids import check_id
+
+BEAT = 0.25
+"""Seconds between beats."""
+RETRY = 0.02
+"""Seconds after which one is tried again that found nobody connected."""
+PERSIST = 6.0
+"""Seconds of asking again after a refusal: a host that comes back at once is still listed as its former self."""
+NAP = 0.5
+"""Longest wait of the training thread between two looks at the clock: leases end without a message."""
+
+
+class Agent:
+    """Public methods are for the training thread; callbacks are called in the agent's, under its lock: be brief.
+
+    `holds(epoch)`  a view `epoch` is being made: make visible to all peers that this worker has left every older
+                    one (in shared memory: write `epoch` where they look before they complete anything), then say
+                    whether every part of the operation under way can be read here. Over links: `hold` tells it.
+    `on_install(install)`  the view is there; `install.donor` gives its state to `install.fresh`.
+    `look`          the training loop's step and state, see `pulse`.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        address: str,
+        run: str,
+        *,
+        key: Key | None = None,
+        look: Look = lambda: (0, ""),
+        holds: Callable[[int], bool] = lambda epoch: False,
+        on_install: Callable[[Install], object] = lambda install: None,
+        host: str = "",
+    ) -> None:
+        self.id, self.address, self.host = check_id(member, "member"), address, host
+        self._envelope, self._key = Envelope(check_id(run, "run")), key
+        self._look, self._holds, self._on_install = look, holds, on_install
+        self._member = Member(member)
+        self._changed = threading.Condition(threading.RLock())
+        self._period = Period()
+        self._error: errors.ShoalError | None = None
+        self._refused: Deadline | None = None
+        self._installed: Install | None = None
+        self._waits_for: tuple[str, ...] = ()
+        self._answers: deque[Standing] = deque()
+        """Of the training thread, for the agent's to send."""
+        self._began = self._heard = now()
+        self._closing = self._leaving = False
+        self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
+        self.disturbed = True
+        """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
+
+    def start(self) -> None:
+        """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
+        self._rest = Rest()
+        self._thread.start()
+
+    def close(self, leave: bool = True, seconds: float = 5.0) -> None:
+        """End the thread; `leave` tells the others that this worker goes."""
+        self._leaving, self._closing = leave, True
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    @property
+    def view(self) -> View:
+        return self._member.view
+
+    @property
+    def applied(self) -> int:
+        """How many operations are complete."""
+        return self._member.applied
+
+    @property
+    def dealt(self) -> View:
+        """The view that formed the last complete operation."""
+        return self._member.dealt
+
+    @property
+    def blank(self) -> bool:
+        """Whether this worker has no state yet: it comes from `installed.donor`, or from a checkpoint; see `filled`."""
+        return self._member.blank
+
+    @property
+    def installed(self) -> Install | None:
+        """What came with the view."""
+        return self._installed
+
+    def filled(self, dealt: View | None = None) -> None:
+        """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
+        with self._changed:
+            self._member.filled(dealt if dealt is not None else self._member.view)
+
+    def enter(self, deadline: Deadline) -> int:
+        """Begin the next operation, once a view stands and the lease holds; its number."""
+        with self._changed:
+            self._wait_free(deadline)
+            if self._member.blank:
+                raise errors.ShoalError(f"{self.id} has no state to train on yet; fetch it from the donor first")
+            return self._member.enter()
+
+    def begin(self, step: int, deadline: Deadline) -> bool:
+        """A step is about to begin here: newcomers that were announced for it are let in. Whether the view is new."""
+        with self._changed:
+            self._check()
+            before = self._member.view.epoch
+            standing = self._member.begin(step)
+            if standing is None:
+                return False
+            self.disturbed = True
+            self._answers.append(standing)
+            self._wait_free(deadline)
+            self._member.begun = step
+            return self._member.view.epoch != before
+
+    def hold(self) -> Confirm | None:
+        """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
+        with self._changed:
+            self._check()
+            return self._member.hold() if self._member.settled else None
+
+    def confirmed(self, said: Confirm) -> None:
+        """Over links: a peer holds the result."""
+        with self._changed:
+            self._member.confirmed(said)
+
+    def complete(self, seen: View | None = None) -> bool:
+        """Count the operation under way as done, if everybody holds it; then take its result.
+
+        `seen`: all its parts were seen in memory that all can read, and nobody had left this view after that.
+        """
+        with self._changed:
+            self._check()
+            if seen is not None and seen == self._member.view and self._member.settled and self._member.inside:
+                self._member.seen()
+            if not self._member.complete(now()):
+                return False
+            self._member.apply()
+            return True
+
+    def wait_settled(self, deadline: Deadline) -> bool:
+        """Wait for a view in which this worker may go on; whether no operation is under way any more.
+
+        True: what was under way counts as complete. False: the part has to be handed in again, in the new view.
+        """
+        with self._changed:
+            self._wait_free(deadline)
+            return not self._member.inside
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _wait_free(self, deadline: Deadline) -> None:
+        self._check()
+        while not self._member.free(now()):
+            if deadline.expired:
+                raise errors.DeadlineError(f"{self.id} waited {deadline.budget:.0f} s {self._suspect()}")
+            self._changed.wait(min(NAP, deadline.left))
+            self._check()
+
+    def _suspect(self) -> str:
+        ago = now() - self._heard
+        silent = f"for the coordinator at {self.address}, "
+        if self._heard == self._began:
+            return silent + "which was never heard; is it running?"
+        if ago > 4 * BEAT:
+            return silent + f"last heard {ago:.1f} s ago; is it running?"
+        if self._member.settled:
+            return silent + "which does not renew the lease"
+        return f"for a view of {', '.join(self._waits_for) or 'all members'}, which did not answer the coordinator"
+
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            line = Line(self.address, self._envelope, self._key)
+            try:
+                self._serve(line)
+            finally:
+                line.close()
+        except Mismatch as error:
+            self._fail(errors.UsageError(f"{self.id} cannot join at {self.address}: {error}"))
+        except errors.ShoalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  (the training thread raises it)
+            self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
+
+    def _serve(self, line: Line) -> None:
+        due = 0.0
+        while not self._closing:
+            while self._answers:
+                line.say(self._answers.popleft())
+            if now() >= due:
+                due = now() + (BEAT if self._speak(line) else RETRY)
+            for order in line.orders(min(0.1, max(0.0, due - now()))):
+                with self._changed:
+                    self._heard = now()
+                    self._obey(order, line)
+                    self.disturbed = self._error is not None or not self._member.settled
+                    self._changed.notify_all()
+        if self._leaving:
+            line.say(Leave(member=self.id))
+
+    def _speak(self, line: Line) -> bool:
+        step, doing = self._look()
+        with self._changed:
+            if self._error is not None:
+                return True
+            if self._member.view.epoch == 0:
+                line.say(Hello(member=self.id, host=self.host))
+            moment = now()
+            period, idle = self._period.look(moment, step), self._rest.look(moment)
+            return line.say(self._member.beat(moment, step, period, doing, idle))
+
+    def _obey(self, order: Order, line: Line) -> None:
+        match order:
+            case Lease():
+                self._member.renew(order)
+            case Propose():
+                self._propose(order, line)
+            case Install():
+                self._install(order)
+            case Evicted():
+                self._evicted(order)
+            case Refused() if self._member.view.epoch == 0:
+                self._refused = self._refused or Deadline.after(PERSIST)
+                if self._refused.expired:
+                    self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
+
+    def _propose(self, order: Propose, line: Line) -> None:
+        if not self._member.asks(order):
+            return
+        self._waits_for = order.missing
+        standing = self._member.propose(order, holds=self._holds(order.view.epoch))
+        if standing is not None:
+            line.say(standing)
+
+    def _install(self, order: Install) -> None:
+        before = self._member.view.epoch
+        self._member.install(order)
+        if self._member.view.epoch != before:
+            self._installed = order
+            self._on_install(order)
+
+    def _evicted(self, order: Evicted) -> None:
+        self._member.evicted = order.reason
+        self._error = errors.Evicted(
+            f"{self.id} is no member of {self._envelope.run} any more ({order.reason}); "
+            "what it did since counts for nothing; start it again to join as a new member"
+        )
+
+    def _fail(self, error: errors.ShoalError) -> None:
+        with self._changed:
+            self._error, self.disturbed = error, True
+            self._changed.notify_all()

@@ -1,0 +1,38 @@
+"""Key pairs (CURVE) by which a coordinator and the members of other hosts know each other; both sides must show theirs.
+
+On one host no keys are needed: the socket lies in a folder that only the user can enter.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import zmq
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A key pair in ZeroMQ's printable form (Z85)."""
+
+    public: bytes
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls) -> "Pair":
+        return cls(*zmq.curve_keypair())
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A coordinator's side: its own pair, and whom it lets in."""
+
+    pair: Pair
+    allowed: Mapping[bytes, int]
+    """By public key: how many members may live under it at a time."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A member's side: its own pair, and the public key its coordinator must show."""
+
+    pair: Pair
+    coordinator: bytes

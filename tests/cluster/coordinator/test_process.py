@@ -1,0 +1,316 @@
+"""A coordinator's process at its socket: strangers, garbage, other versions and foreign keys change nothing."""
+
+import contextlib
+import dataclasses
+import os
+import random
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+from forked import reap
+from toy import until
+
+from shoal.cluster.coordinator.channel import Failed
+from shoal.cluster.coordinator.handle import Handle
+from shoal.cluster.coordinator.process import Setup
+from shoal.cluster.coordinator.wal import read
+from shoal.cluster.membership.agent import Agent
+from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
+from shoal.cluster.membership.log import Installed, Lost
+from shoal.cluster.membership.messages import Beat, Gone, Hello, Refused, Standing
+from shoal.core.clock import Deadline
+from shoal.core.errors import DeadlineError, ShoalError, UsageError
+
+RUN = "run-a"
+CALM = Rules(silence=30.0)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "c"
+    place.mkdir(mode=0o700)
+    return place
+
+STEPS: dict[str, int] = {}
+
+
+@contextlib.contextmanager
+def coordinator(folder: Path, lock: Lock | None = None, rules: Rules = CALM) -> Iterator[Handle]:
+    address = f"ipc://{folder}/s" if lock is None else "tcp://127.0.0.1:*"
+    handle = Handle(Setup(RUN, address, folder / "log", rules, lock))
+    handle.start(Deadline.after(30.0))
+    try:
+        yield handle
+    finally:
+        handle.stop(Deadline.after(10.0))
+        assert not handle.pid
+        assert {file.name for file in folder.iterdir()} == {"log"}
+
+
+@contextlib.contextmanager
+def agent(handle: Handle, name: str, key: Key | None = None) -> Iterator[Agent]:
+    here = Agent(name, handle.address, RUN, key=key, look=lambda: (STEPS.get(name, 0), ""))
+    here.start()
+    try:
+        yield here
+    finally:
+        here.close()
+
+
+class Stranger:
+    """A bare socket."""
+
+    def __init__(self, address: str, key: Key | None = None) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        if key is not None:
+            self.socket.curve_serverkey = key.coordinator
+            self.socket.curve_publickey, self.socket.curve_secretkey = key.pair.public, key.pair.secret
+        self.socket.connect(address)
+
+    def say(self, *frames: bytes) -> None:
+        self.socket.send_multipart(frames)
+
+    def answer(self, seconds: float = 30.0) -> list[bytes]:
+        return self.socket.recv_multipart() if self.socket.poll(int(seconds * 1000)) else []
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+
+
+@contextlib.contextmanager
+def stranger(handle: Handle, key: Key | None = None) -> Iterator[Stranger]:
+    here = Stranger(handle.address, key)
+    try:
+        yield here
+    finally:
+        here.close()
+
+
+def settle(agent: Agent) -> None:
+    agent.wait_settled(Deadline.after(30.0))
+
+
+def stepping(agent: Agent, seconds: float = 30.0) -> bool:
+    """Train a step, so that newcomers can enter before the next."""
+    STEPS[agent.id] = STEPS.get(agent.id, 0) + 1
+    with contextlib.suppress(DeadlineError):
+        agent.begin(STEPS[agent.id], Deadline.after(seconds))
+    return True
+
+
+def heard(stranger: Stranger) -> None:
+    """Everything it said before was read: the answer to a last word has come back."""
+    stranger.say(b"shoal 999999 run-a", b"")
+    while b"protocol 1, the other 999999" not in b"".join(stranger.answer()):
+        pass
+
+
+def test_garbage_changes_nothing(folder: Path) -> None:
+    """A4: neither frames of chance, nor mutated messages, nor messages of a member that is none."""
+    chance = random.Random(4)
+    envelope = Envelope(RUN)
+    head, body = envelope.seal(Beat(member="m0", epoch=1, promised=99, applied=7))
+    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as other:
+        settle(member)
+        before = read(handle.setup.log)
+        for count in range(2000):
+            noise = chance.randbytes(chance.randrange(200))
+            mutated = bytearray(body)
+            mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)  # the frame of it, which decides what it is
+            for frames in ((noise,), (noise, body), (head, noise), (head, mutated), (head, body, noise), (b"",)):
+                other.say(*map(bytes, frames))
+            if count % 100 == 0:
+                heard(other)
+        for report in (Gone(member="m0", reason="lie"), Standing(member="m9", epoch=1, applied=99)):
+            other.say(*envelope.seal(report))
+        other.say(*envelope.seal(Beat(member="m9", epoch=1, promised=999, applied=7)))
+        other.say(*Envelope("run-b").seal(Hello(member="m7")))
+        for name in ("../m1", "M1", "a b", "x" * 65, ""):
+            other.say(*envelope.seal(Hello(member=name)))
+        heard(other)
+        assert handle.alive()
+        assert read(handle.setup.log) == before
+        assert not member.disturbed
+
+
+def test_too_much_at_once_is_not_read(folder: Path) -> None:
+    """A9: the connection that tries is closed."""
+    with coordinator(folder) as handle, agent(handle, "m0") as member:
+        settle(member)
+        before = read(handle.setup.log)
+        for size in (LARGEST_REPORT + 1, 10 << 20):
+            with stranger(handle) as other:
+                other.say(Envelope(RUN).seal(Hello(member="m1"))[0], b"x" * size)
+                assert not other.answer(0.3)
+        with stranger(handle) as other:
+            heard(other)
+        assert read(handle.setup.log) == before
+
+
+@pytest.mark.parametrize("protocol", [0, 2])
+def test_another_version_is_refused_and_both_are_named(folder: Path, protocol: int) -> None:
+    """N13, both ways: the coordinator says so, and a member of another version understands."""
+    with coordinator(folder) as handle:
+        with stranger(handle) as other:
+            other.say(*Envelope(RUN, protocol).seal(Hello(member="m1")))
+            head, body = other.answer()
+        assert head == b"shoal 1 run-a"
+        said = msgspec.msgpack.decode(body, type=Refused)
+        assert said.reason == f"this side speaks protocol 1, the other {protocol}; use the same Shoal on both"
+        other_version = Agent("m1", handle.address, RUN)
+        other_version._envelope = Envelope(RUN, protocol)
+        other_version.start()
+        with pytest.raises(
+            UsageError, match=f"m1 cannot join at .*: this side speaks protocol {protocol}, the other 1"
+        ):
+            settle(other_version)
+        other_version.close()
+        assert read(handle.setup.log) == ([], 0)
+
+
+def test_a_member_of_another_run_is_refused(folder: Path) -> None:
+    with coordinator(folder) as handle:
+        lost = Agent("m1", handle.address, "run-b")
+        lost.start()
+        with pytest.raises(UsageError, match="this side is of run run-b, the other of run-a"):
+            settle(lost)
+        lost.close()
+
+
+def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3, A4: only allowed keys come in, each as one member, and nobody speaks for another."""
+    monkeypatch.setattr("shoal.cluster.membership.agent.PERSIST", 0.5)
+    door, first, second, foreign = (Pair.new() for _ in range(4))
+    lock = Lock(door, {first.public: 1, second.public: 1})
+    with coordinator(folder, lock) as handle:
+        one, two = Key(first, door.public), Key(second, door.public)
+        with agent(handle, "m1", one) as member:
+            settle(member)
+            refused = pytest.raises(UsageError, match=r"m9 was refused at .*: 1 of 1 members live under this key")
+            with agent(handle, "m9", one) as sybil, refused:
+                settle(sybil)
+            before = read(handle.setup.log)
+            with stranger(handle, two) as other:
+                other.say(*Envelope(RUN).seal(Gone(member="m1", reason="lie")))
+                other.say(*Envelope(RUN).seal(Beat(member="m1", epoch=1, promised=9, applied=3)))
+                heard(other)
+            for pair, server in ((foreign, door.public), (second, foreign.public)):
+                with stranger(handle, Key(pair, server)) as other:
+                    other.say(*Envelope(RUN).seal(Hello(member="m2")))
+                    assert not other.answer(0.5)
+            with stranger(handle) as other:
+                other.say(*Envelope(RUN).seal(Hello(member="m2")))
+                assert not other.answer(0.5)
+            assert read(handle.setup.log) == before
+            os.kill(handle.pid, signal.SIGKILL)
+            handle.restart(Deadline.after(30.0))
+            with agent(handle, "m2", two) as late:
+                until(lambda: stepping(member) and late.view.members == ("m1", "m2"))
+            until(lambda: member.view.members == ("m1",))
+
+
+def test_a_network_without_keys_is_refused(folder: Path) -> None:
+    """A5, and loopback is a network."""
+    for address in ("tcp://127.0.0.1:0", "tcp://0.0.0.0:7000", "udp://127.0.0.1:1"):
+        handle = Handle(Setup(RUN, address, folder / "log"))
+        with pytest.raises(ShoalError, match=r"there is no key; make one with shoal keys new|is no address"):
+            handle.start(Deadline.after(30.0))
+        assert not handle.alive()
+
+
+def test_a_folder_that_is_open_to_others_is_refused(folder: Path) -> None:
+    folder.chmod(0o755)
+    handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log"))
+    with pytest.raises(ShoalError, match="is open to others"):
+        handle.start(Deadline.after(30.0))
+
+
+def test_over_links_members_confirm_to_each_other(folder: Path) -> None:
+    pair = dataclasses.replace(CALM, first=2)
+    with coordinator(folder, rules=pair) as handle, agent(handle, "m0") as one, agent(handle, "m1") as two:
+        until(lambda: len(one.view) == len(two.view) == 2)
+        for member in (one, two):
+            if member.blank:
+                member.filled()
+            assert member.enter(Deadline.after(30.0)) == 1
+        said = one.hold(), two.hold()
+        assert said[0] is not None
+        assert said[1] is not None
+        assert not one.complete(), "the other has not confirmed"
+        one.confirmed(said[1])
+        assert one.complete()
+        assert one.applied == 1
+        two.close(leave=False)
+        handle.gone("m1", "SIGKILL")
+        assert one.wait_settled(Deadline.after(30.0))
+        until(lambda: one.view.members == ("m0",))
+        assert one.enter(Deadline.after(30.0)) == 2
+        assert one.hold() is not None
+        assert one.complete(), "nobody else is left to confirm"
+
+
+def test_who_waits_for_a_view_names_the_one_that_does_not_answer(folder: Path) -> None:
+    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as mute:
+        settle(member)
+        mute.say(*Envelope(RUN).seal(Hello(member="m9")))
+        until(lambda: stepping(member, 0.0) and member._waits_for == ("m9",))
+        with pytest.raises(DeadlineError, match="m0 waited 0 s for a view of m9, which did not answer"):
+            member.wait_settled(Deadline.after(0.2))
+
+
+def test_the_launcher_hears_what_is_decided(folder: Path) -> None:
+    with coordinator(folder) as handle:
+        with agent(handle, "m0") as member:
+            settle(member)
+            handle.gone("m1", "SIGKILL")
+            news: list[object] = []
+            until(lambda: news.extend(handle.read()) or Lost(member="m1", reason="SIGKILL") in news)  # type: ignore[func-returns-value]
+            assert any(isinstance(said, Installed) and said.install.view.members == ("m0",) for said in news)
+        until(lambda: Lost(member="m0", reason="left") in handle.read())
+
+
+def test_a_disk_that_fails_ends_it_and_says_so(folder: Path) -> None:
+    def fill_up() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
+
+    handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM), fill_up)
+    handle.start(Deadline.after(30.0))
+    with agent(handle, "m0") as member:
+        until(lambda: not handle.alive())
+        assert member.view.epoch == 0, "told what was not written"
+    assert any(isinstance(said, Failed) for said in handle.read())
+    handle.stop(Deadline.after(10.0))
+
+
+@pytest.mark.parametrize("outlives", [False, True])
+def test_it_ends_with_its_launcher_unless_told_otherwise(folder: Path, outlives: bool) -> None:
+    note = folder / "pid"
+    launcher = os.fork()
+    if launcher == 0:
+        handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM, outlives=outlives))
+        handle.start(Deadline.after(30.0))
+        note.write_text(str(handle.pid))
+        os._exit(0)
+    assert reap(launcher, 60.0) == 0
+    pid = int(note.read_text())
+    if outlives:
+        member = Agent("m0", f"ipc://{folder}/s", RUN)
+        member.start()
+        settle(member)
+        member.close()
+        os.kill(pid, signal.SIGTERM)
+    until(lambda: not running(pid))
+
+
+def running(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    return False

@@ -1,0 +1,83 @@
+"""The log: what was appended comes back; a torn tail is cut, other damage is refused; one holder at a time."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shoal.cluster.coordinator.register import Bound
+from shoal.cluster.coordinator.wal import Wal, read
+from shoal.cluster.membership.log import Installed, Lost, Proposed
+from shoal.cluster.membership.messages import Install
+from shoal.cluster.membership.view import View
+from shoal.core.errors import ShoalError
+
+ENTRIES = [
+    Proposed(epoch=1),
+    Installed(install=Install(view=View(1, ("a", "b")), through=0, fresh=("a", "b"))),
+    Bound(member="a", key="k" * 40),
+    Lost(member="b", reason="SIGKILL"),
+]
+
+
+def written(path: Path) -> bytes:
+    wal = Wal(path)
+    for entry in ENTRIES:
+        wal.append(entry)
+    wal.close()
+    return path.read_bytes()
+
+
+def opened(path: Path) -> list[object]:
+    wal = Wal(path)
+    wal.close()
+    return list(wal.past)
+
+
+def test_what_was_appended_comes_back(tmp_path: Path) -> None:
+    written(tmp_path / "log")
+    assert opened(tmp_path / "log") == ENTRIES
+    assert (tmp_path / "log").stat().st_mode & 0o077 == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_log_cut_anywhere_is_a_prefix_and_goes_on(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("wal") / "log"
+    whole = written(path)
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))] + bytes(data.draw(st.sampled_from([0, 0, 100]))))
+    found = opened(path)
+    assert found == ENTRIES[: len(found)]
+    wal = Wal(path)
+    wal.append(Proposed(epoch=9))
+    wal.close()
+    assert opened(path) == [*found, Proposed(epoch=9)]
+
+
+def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    whole = bytearray(written(path))
+    whole[12] ^= 1
+    path.write_bytes(whole)
+    with pytest.raises(ShoalError, match="is damaged at byte 0 and goes on after it"):
+        read(path)
+
+
+def test_an_entry_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    wal = Wal(path)
+    wal.append(View(1, ("a",)))  # type: ignore[arg-type]
+    wal.close()
+    with pytest.raises(ShoalError, match="what this version cannot read"):
+        Wal(path)
+
+
+def test_two_coordinators_never_hold_one_log(tmp_path: Path) -> None:
+    wal = Wal(tmp_path / "log")
+    with pytest.raises(ShoalError, match="held by another coordinator"):
+        Wal(tmp_path / "log")
+    wal.close()
+    Wal(tmp_path / "log").close()

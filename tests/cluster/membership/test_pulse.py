@@ -1,0 +1,50 @@
+"""What an agent sees of the training loop."""
+
+import threading
+import time
+
+import pytest
+from toy import until
+
+from shoal.cluster.board import Board, State
+from shoal.cluster.membership.pulse import Period, Rest, from_board
+from shoal.core.clock import now
+
+
+def test_a_row_of_the_board_is_a_look() -> None:
+    board = Board.private()
+    board.enter(3)
+    board.progress(3, epoch=1, step=418, samples=0, sent=0)
+    board.note(3, State.computing)
+    assert from_board(board, 3)() == (418, "computing")
+
+
+def test_the_period_is_the_median_of_steps_seen() -> None:
+    period = Period()
+    assert period.look(0.0, 5) == 0.0
+    assert period.look(0.25, 5) == 0.0, "no step ended yet"
+    assert period.look(1.0, 10) == pytest.approx(0.2)
+    assert period.look(1.5, 11) == pytest.approx(0.35)
+    period.look(9.5, 12)
+    assert period.look(9.7, 13) == pytest.approx(0.35), "one long step changes little"
+    assert period.look(9.8, 0) == pytest.approx(0.35), "a counter that begins again"
+
+
+def test_a_thread_that_waits_on_a_lock_rests_and_one_that_works_does_not() -> None:
+    lock, made = threading.Lock(), list[Rest]()
+
+    def body() -> None:
+        made.append(Rest())
+        with lock:
+            pass
+
+    with lock:
+        thread = threading.Thread(target=body)
+        thread.start()
+        until(lambda: made and made[0].look(now()) > 0.3)
+    thread.join(30.0)
+    mine = Rest()
+    mine.look(now())
+    before = time.thread_time_ns()
+    until(lambda: time.thread_time_ns() > before)
+    assert mine.look(7.0) == 0.0

@@ -37,6 +37,7 @@ REVIEWED = {
 
 
 BOUND = {
+    "cluster/links/door.py": "who connects must show a key of the address book; without keys only files are bound",
     "cluster/lab/probes.py": "inside a namespace that has no way out",
     "cluster/probe.py": "to one address, for one connection, which must know a token",
 }

@@ -28,7 +28,8 @@ from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
 
 TICK = 0.05
-BEAT = 1.0
+BEAT = 0.5
+"""Seconds after which something is said to a peer, if only that we live."""
 ACK_CHUNKS, ACK_SECONDS = 4, 0.02
 AT_ONCE = 128
 """Messages that are heard before anything is said."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.cluster.links.frames import CHUNK
 from shoal.core.errors import UsageError
-from shoal.sync.engine.ring import MIDDLE, SMALL, RingEngine, way
+from shoal.sync.engine.ring import EXTRA, MIDDLE, RingEngine, way
 from shoal.sync.engine.sums.arithmetic import Arithmetic
 from shoal.sync.engine.sums.owners import Owners
 from shoal.sync.engine.sums.ring import Ring
@@ -62,18 +62,20 @@ def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "dtype", "kind"),
+    ("size", "dtype", "workers", "kind"),
     [
-        (4, torch.float32, Straight),
-        (SMALL, torch.float32, Straight),
-        (SMALL + 4, torch.float32, Owners),
-        (MIDDLE, torch.float64, Owners),
-        (MIDDLE + 4, torch.float32, Ring),
-        (2 * MIDDLE, torch.bfloat16, Owners),
+        (4, torch.float32, 4, Straight),
+        (EXTRA // 2, torch.float32, 4, Straight),
+        (EXTRA, torch.float32, 4, Owners),
+        (MIDDLE, torch.float64, 3, Owners),
+        (MIDDLE + 4, torch.float32, 3, Ring),
+        (2 * MIDDLE, torch.bfloat16, 3, Owners),
+        (2 * MIDDLE, torch.float32, 2, Straight),
+        (2 * MIDDLE, torch.bfloat16, 2, Straight),
     ],
 )
-def test_the_way_follows_from_size_and_dtype(size: int, dtype: torch.dtype, kind: type) -> None:
-    assert way(torch.empty(size // dtype.itemsize, dtype=dtype)) is kind
+def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, workers: int, kind: type) -> None:
+    assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
 
 
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:

@@ -208,6 +208,7 @@ class Loop(threading.Thread):
             self._early.setdefault(key, []).append((peer.rank, chunk, payload))
             self._early_bytes += payload.size
         peer.into.take(chunk, peer.heard or now())
+        peer.largest = max(peer.largest, payload.size)
         if task is not None:
             self._give(task, peer.rank, chunk, payload)
 

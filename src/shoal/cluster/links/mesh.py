@@ -156,7 +156,8 @@ class Mesh:
             if peer.bye.lost in self.view.others:
                 self._blame(peer.bye.lost, f"{self.link(peer.bye.lost)} is lost, says {peer}")
             if peer.rank in missing:
-                self._blame(peer.rank, f"it waits for {peer}, which has {peer.bye.reason} after step {peer.step}")
+                why = f"it waits for {peer}, which has {peer.bye.reason} after step {peer.step}"
+                self._blame(peer.rank, f"{why}; all workers must make the same number of steps")
         elif peer.gone(seen):
             self._blame(peer.rank, f"{peer.describe(seen)}, is gone: nobody listens at {peer.entry.address}")
 

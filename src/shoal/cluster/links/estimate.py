@@ -18,7 +18,7 @@ SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
 """Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
 AHEAD = 0.5
-"""Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than its link."""
+"""Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than a link."""
 
 
 @dataclass

@@ -65,6 +65,10 @@ class Loop(threading.Thread):
         self._commands.append(command)
         os.eventfd_write(self._wake, 1)
 
+    def close(self) -> None:
+        """After the thread's end, by its owner: nobody may `call` any more."""
+        os.close(self._wake)
+
     def run(self) -> None:
         poller = zmq.Poller()
         poller.register(self.door.socket, zmq.POLLIN)
@@ -81,7 +85,6 @@ class Loop(threading.Thread):
                 task.fail(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
             self.door.close(linger_ms=1000 if self.failure is None else 0)
-            os.close(self._wake)
 
     def _pause(self) -> float:
         return ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK

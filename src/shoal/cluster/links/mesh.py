@@ -121,6 +121,8 @@ class Mesh:
         if self.loop.is_alive():
             self.loop.call(lambda: self.loop.end(reason, self._lost))
         self.loop.join(5.0)
+        if not self.loop.is_alive():
+            self.loop.close()
 
     def _command(self, command: Callable[[], None]) -> None:
         done = threading.Event()

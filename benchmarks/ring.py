@@ -3,7 +3,8 @@
     python benchmarks/ring.py [--case "4 hosts, 100mbit, 20ms: 10MB"] … [--repeats 3]
 
 Both live in the same processes, one on every host, and take turns. All begin at the same moment (one machine has one
-clock); a turn lasts until the last is done. Ideal: 2 (p-1)/p of the bytes at the link's rate, plus 2 (p-1) one-way delays.
+clock); a turn lasts until the last is done. Ideal: 2 (p-1)/p of the bytes at the link's rate, plus 2 (p-1) times
+the delay of one way, which is that of two links.
 """
 
 import argparse

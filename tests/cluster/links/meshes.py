@@ -1,4 +1,4 @@
-"""Meshes of several workers inside one process: each has its own thread and sockets, and knows nothing of the others."""
+"""Meshes of several workers inside one process: each has its own thread and sockets, and nothing else."""
 
 import contextlib
 import os

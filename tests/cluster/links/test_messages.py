@@ -64,9 +64,8 @@ def test_fuzzed_messages_are_refused_or_are_messages() -> None:
         taken += 1
         assert isinstance(message, Chunk | Ack | Beat | Bye)
         if isinstance(message, Chunk):
-            with pytest.raises(Refused):  # a changed head does not fit the frame, or fits it entirely
-                unpack(message, zmq.Frame(bytes(chance.randrange(44))))
-                raise Refused("it fits")
+            with pytest.raises(Refused):  # its frame, one byte short
+                unpack(message, zmq.Frame(bytes(39)))
     assert taken < 5_000
 
 

@@ -14,9 +14,11 @@ ENOUGH = 128 << 10
 """Bytes between two acknowledgements that tell a rate."""
 SLOWEST = 12_500.0
 """Bytes a second of a link that has not been measured: 100 kbit/s, so that no deadline is too short."""
-SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 1 << 20, 4 << 20, 64 << 20
+SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
 """Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
+AHEAD = 0.5
+"""Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than a link."""
 
 
 @dataclass
@@ -49,7 +51,8 @@ class Estimate:
         """Bytes that may be under way."""
         if self.rate is None or self.rtt is None:
             return FIRST_WINDOW
-        return int(min(max(PRODUCTS * self.rate * self.rtt, SMALLEST_WINDOW), LARGEST_WINDOW))
+        wanted = self.rate * max(PRODUCTS * self.rtt, AHEAD)
+        return int(min(max(wanted, SMALLEST_WINDOW), LARGEST_WINDOW))
 
     def allowance(self, size: int, setup: float) -> float:
         """Seconds that `size` bytes may take: setup + 4 round trips + 4 times what the rate says."""

@@ -28,7 +28,8 @@ from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
 
 TICK = 0.05
-BEAT = 1.0
+BEAT = 0.5
+"""Seconds after which something is said to a peer, if only that we live."""
 ACK_CHUNKS, ACK_SECONDS = 4, 0.02
 AT_ONCE = 128
 """Messages that are heard before anything is said."""
@@ -64,6 +65,10 @@ class Loop(threading.Thread):
         self._commands.append(command)
         os.eventfd_write(self._wake, 1)
 
+    def close(self) -> None:
+        """After the thread's end, by its owner: nobody may `call` any more."""
+        os.close(self._wake)
+
     def run(self) -> None:
         poller = zmq.Poller()
         poller.register(self.door.socket, zmq.POLLIN)
@@ -80,7 +85,6 @@ class Loop(threading.Thread):
                 task.fail(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
             self.door.close(linger_ms=1000 if self.failure is None else 0)
-            os.close(self._wake)
 
     def _pause(self) -> float:
         return ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
@@ -207,6 +211,7 @@ class Loop(threading.Thread):
             self._early.setdefault(key, []).append((peer.rank, chunk, payload))
             self._early_bytes += payload.size
         peer.into.take(chunk, peer.heard or now())
+        peer.largest = max(peer.largest, payload.size)
         if task is not None:
             self._give(task, peer.rank, chunk, payload)
 

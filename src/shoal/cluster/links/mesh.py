@@ -121,6 +121,8 @@ class Mesh:
         if self.loop.is_alive():
             self.loop.call(lambda: self.loop.end(reason, self._lost))
         self.loop.join(5.0)
+        if not self.loop.is_alive():
+            self.loop.close()
 
     def _command(self, command: Callable[[], None]) -> None:
         done = threading.Event()
@@ -138,8 +140,10 @@ class Mesh:
             raise ShoalError(f"worker {self.rank}: the communication thread failed: {self.loop.failure!r}")
         if self.board.aborted is not None:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
-        for rank in self.view.others:
-            self._check(self.link(rank), missing)
+        peers = [self.link(rank) for rank in self.view.others]
+        for peer in peers:
+            self._check(peer, missing)
+        self._check_silence(peers)
         if deadline.expired:
             suspects = "; ".join(self.link(rank).describe(now()) for rank in missing)
             raise DeadlineError(
@@ -151,14 +155,21 @@ class Mesh:
         """PeerLost, if this peer cannot do its part any more."""
         seen = self.loop.turned  # not now: what came while the loop was away has not been heard yet
         if peer.bye is not None:
-            if peer.bye.lost >= 0 and peer.bye.lost != self.rank:
-                self._blame(peer.bye.lost, f"worker {peer.bye.lost} is lost, says {peer}")
+            if peer.bye.lost in self.view.others:
+                self._blame(peer.bye.lost, f"{self.link(peer.bye.lost)} is lost, says {peer}")
             if peer.rank in missing:
-                self._blame(peer.rank, f"it waits for {peer}, which has {peer.bye.reason} after step {peer.step}")
+                why = f"it waits for {peer}, which has {peer.bye.reason} after step {peer.step}"
+                self._blame(peer.rank, f"{why}; all workers must make the same number of steps")
         elif peer.gone(seen):
             self._blame(peer.rank, f"{peer.describe(seen)}, is gone: nobody listens at {peer.entry.address}")
-        elif (silence := peer.silent(seen, self.silence)) is not None:
-            self._blame(peer.rank, f"{peer.describe(seen)}, has been silent for {silence:.1f} s")
+
+    def _check_silence(self, peers: Sequence[Peer]) -> None:
+        """PeerLost for the one that has been silent longest: others may have stopped because of it."""
+        seen = self.loop.turned
+        silent = [(s, p.rank) for p in peers if p.bye is None and (s := p.silent(seen, self.silence)) is not None]
+        if silent:
+            silence, rank = max(silent)
+            self._blame(rank, f"{self.link(rank).describe(seen)}, has been silent for {silence:.1f} s")
 
     def _blame(self, rank: int, why: str) -> None:
         self._lost = rank

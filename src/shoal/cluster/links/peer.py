@@ -9,7 +9,6 @@ from zmq.utils.monitor import parse_monitor_message
 from shoal.cluster.board import State
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
-from shoal.cluster.links.frames import CHUNK
 from shoal.cluster.links.link import Incoming, Outgoing
 from shoal.cluster.links.messages import Bye
 
@@ -34,6 +33,8 @@ class Peer:
     down: float | None = None
     """Since when the way to it is closed, if it was open once."""
     refusals: int = 0
+    largest: int = 0
+    """Bytes of the largest chunk that came from it."""
     told: float = 0.0
     """When anything was last sent to it."""
     again: float = 0.0
@@ -72,7 +73,7 @@ class Peer:
         if self.heard is None:
             return None
         silence = now - self.heard
-        return silence if silence > self.out.estimate.allowance(CHUNK, floor) else None
+        return silence if silence > self.out.estimate.allowance(self.largest, floor) else None
 
     def __str__(self) -> str:
         host = f" (host {self.entry.host})" if self.entry.host else ""

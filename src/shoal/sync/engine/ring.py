@@ -1,7 +1,8 @@
 """Sums buckets over links, between hosts: under keys, in the background, and abortable in the middle.
 
-How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency),
-middle ones and half precision through the owners of parts (two), large ones round the ring. The communication thread
+How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency;
+between two workers nothing else is ever better), middle ones and half precision through the owners of parts (two
+latencies), large ones round the ring. The communication thread
 does it while the backward pass runs; several buckets are under way at a time. What leaves and what comes back are
 different tensors and the first is only read, so that an exchange that a lost worker has ended can be repeated.
 Payloads of codecs go straight from each worker to every other.
@@ -25,10 +26,10 @@ from shoal.sync.engine.sums.straight import Straight
 from shoal.wire.bucket import Space
 
 SUMS = Sum.channel
-SMALL = 64 << 10
-"""Bytes that go straight to everybody."""
+EXTRA = 16 << 10
+"""Bytes a worker may send more than it must, to save a latency: sent in a millisecond at 100 Mbit/s."""
 MIDDLE = 1 << 20
-"""Bytes that go through owners."""
+"""Bytes that go through owners at the most, if they go round the ring at all."""
 
 
 class RingEngine(Engine):
@@ -54,7 +55,7 @@ class RingEngine(Engine):
     def start(self, index: int) -> None:
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
-        task = way(leaving)(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
+        task = way(leaving, self.group.mesh.view.size)(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
         self._under_way[index] = task
         self.group.mesh.submit(task)
 
@@ -67,7 +68,7 @@ class RingEngine(Engine):
     def wire(self, index: int) -> int:
         leaving, size = self._pairs[index][0], self.group.mesh.view.size
         bytes_ = leaving.numel() * leaving.element_size()
-        return (size - 1) * bytes_ if way(leaving) is Straight else 2 * (size - 1) * bytes_ // size
+        return (size - 1) * bytes_ if way(leaving, size) is Straight else 2 * (size - 1) * bytes_ // size
 
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         self._parcels = parcels
@@ -92,9 +93,9 @@ class RingEngine(Engine):
         return (self.group.mesh.view.size - 1) * self._lengths[index]
 
 
-def way(leaving: Tensor) -> type[Sum]:
-    """How a tensor is summed."""
+def way(leaving: Tensor, workers: int) -> type[Sum]:
+    """How a tensor is summed: the same on all workers, so by what all know."""
     size = leaving.numel() * leaving.element_size()
-    if size <= SMALL:
+    if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return Straight
     return Owners if size <= MIDDLE or leaving.element_size() == 2 else Ring

@@ -1,8 +1,8 @@
 """Everybody sends its whole array to everybody and adds up for itself: one latency, (p-1) times the bytes.
 
 The flat all-to-all of small messages: Thakur, Rabenseifner & Gropp, "Optimization of collective communication
-operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for what is large: a
-link carries p-1 arrays instead of 2 (p-1)/p.
+operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for what is
+large, unless there are two: a link carries p-1 arrays instead of 2 (p-1)/p.
 """
 
 from shoal.cluster.links.frames import Array, Payload, pack
@@ -12,7 +12,7 @@ from shoal.sync.engine.sums.base import Sum, pieces
 
 
 class Straight(Sum):
-    """For arrays whose time on the link is less than a latency."""
+    """For arrays whose time on the link is less than a latency, and for two workers."""
 
     kind = "sum"
 

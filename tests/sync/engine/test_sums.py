@@ -1,0 +1,107 @@
+"""Every way to add up over links: right, the same bits for all, of any size and dtype, and what leaves stays."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from by_links import linked_by_files
+from torch import Tensor
+
+from shoal.cluster.links.frames import CHUNK
+from shoal.core.errors import UsageError
+from shoal.sync.engine.ring import EXTRA, MIDDLE, RingEngine, way
+from shoal.sync.engine.sums.arithmetic import Arithmetic
+from shoal.sync.engine.sums.owners import Owners
+from shoal.sync.engine.sums.ring import Ring
+from shoal.sync.engine.sums.straight import Straight
+from shoal.testing.world import Result, World, run_world
+from shoal.wire.bucket import Space
+
+NUMELS = (0, 1, 2, 5, CHUNK // 4 - 1, CHUNK // 4 * 3 + 1, 70_001)
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
+
+
+def tensor(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
+    generator = torch.Generator().manual_seed(100 * rank + numel)
+    drawn = torch.randn(numel, generator=generator, dtype=torch.float64) * 10
+    return drawn.to(dtype) if not dtype.is_complex else torch.complex(drawn, -drawn).to(dtype)
+
+
+def close(dtype: torch.dtype) -> dict[str, float]:
+    """Half precision is rounded once, at the end; the others lose a bit or two."""
+    tolerance = {torch.float16: 6e-4, torch.bfloat16: 5e-3, torch.float64: 1e-14}.get(dtype, 1e-5)
+    return {"rtol": tolerance, "atol": tolerance}
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
+    def body(world: World) -> Result:
+        mesh = linked_by_files(world.group, world.dir).mesh
+        results, tasks = {}, []
+        for kind in (Straight, Owners, Ring):
+            for dtype in DTYPES if kind is not Ring else (torch.float32, torch.float64):
+                for numel in NUMELS:
+                    leaving = tensor(mesh.rank, numel, dtype)
+                    result, arithmetic = torch.zeros_like(leaving), Arithmetic(dtype)
+                    task = kind(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
+                    mesh.submit(task)
+                    tasks.append((task, leaving, result, f"{kind.kind} {str(dtype)[6:]} {numel}"))
+        for task, leaving, result, name in tasks:  # all were under way at once
+            mesh.wait(task, 60.0)
+            assert torch.equal(leaving, tensor(mesh.rank, leaving.numel(), leaving.dtype)), "what left has changed"
+            results[name] = result.to(torch.complex128 if result.is_complex() else torch.float64)
+        return results
+
+    results = run_world(size, body)
+    for name, mine in results[0].items():
+        dtype = getattr(torch, name.split()[1])
+        parts = [tensor(rank, mine.numel(), dtype).to(mine.dtype) for rank in range(size)]
+        torch.testing.assert_close(mine, sum(parts), **close(dtype))
+        for theirs in results[1:]:
+            assert torch.equal(mine, theirs[name]), f"workers hold different bits of {name}"
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "workers", "kind"),
+    [
+        (4, torch.float32, 4, Straight),
+        (EXTRA // 2, torch.float32, 4, Straight),
+        (EXTRA, torch.float32, 4, Owners),
+        (MIDDLE, torch.float64, 3, Owners),
+        (MIDDLE + 4, torch.float32, 3, Ring),
+        (2 * MIDDLE, torch.bfloat16, 3, Owners),
+        (2 * MIDDLE, torch.float32, 2, Straight),
+        (2 * MIDDLE, torch.bfloat16, 2, Straight),
+    ],
+)
+def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, workers: int, kind: type) -> None:
+    assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
+
+
+def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"torch\.bool"):
+        Arithmetic(torch.bool)
+    engine = RingEngine(None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="--trusted"):
+        engine.open([Space(1, torch.float32, torch.device("meta"))])
+
+
+def test_an_exchange_that_was_aborted_can_be_repeated() -> None:
+    """The last worker leaves before it takes part; the others repeat the same start without it."""
+
+    def body(world: World) -> Result:
+        group = linked_by_files(world.group, world.dir)
+        engine, rank = RingEngine(group), group.rank
+        ((leaving, result),) = engine.open([Space(MIDDLE, torch.float32, torch.device("cpu"))])
+        leaving.fill_(rank + 1.0)
+        if rank == 2:
+            return {}
+        engine.start(0)
+        group.mesh.abort("worker 2 has left")
+        group.mesh.reform(1, [0, 1])
+        engine.start(0)
+        engine.finish(0)
+        return {"result": result}
+
+    for result in run_world(3, body)[:2]:
+        assert (result["result"] == 3.0).all()

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from made_up import failed, setting, twice_as_slow
 
+from shoal.bench.cells import cells, header
 from shoal.bench.contestant import Contestant, Order
 from shoal.bench.draw import draw
 from shoal.bench.report import Report, write_report
@@ -13,6 +14,7 @@ from shoal.bench.scaling import verdict
 from shoal.bench.session import Session, open_folder, run_name, worker_counts
 from shoal.bench.table import ending
 from shoal.core.errors import UsageError
+from shoal.core.events import Answered
 from shoal.core.goal import Goal
 from shoal.core.ids import check_id
 from shoal.watch.console import open_console
@@ -36,6 +38,21 @@ def test_contestants_take_turns_and_ratios_are_paired(tmp_path: Path) -> None:
     assert (slow.step_ratio.median, slow.step_ratio.low, slow.step_ratio.high) == (2.0, 2.0, 2.0)
     assert slow.step_seconds.median == pytest.approx(0.02)
     assert slow.bytes_per_step == 200
+
+
+def test_answers_stand_in_the_table_or_why_there_are_none(tmp_path: Path) -> None:
+    def unanswered(contestant: Contestant, order: Order, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
+        found = twice_as_slow(contestant, order, repeat, *rest)  # type: ignore[arg-type]
+        if not contestant.peer:
+            return found
+        nothing = msgspec.structs.replace(found.measured, answered=Answered(at=0.0, why="2 models"))
+        return msgspec.structs.replace(found, measured=nothing)
+
+    report = Session(setting(tmp_path, repeats=1), unanswered).run()
+    first, second = ([cell.strip() for cell in cells(row, None, False)] for row in report.rows)
+    names = header(None, False)
+    assert [first[names.index(name)] for name in ("answer ms", "p99 ms")] == ["1.00", "2.00"]
+    assert [second[names.index(name)] for name in ("answer ms", "p99 ms")] == ["2 models", "-"]
 
 
 def test_time_to_a_goal(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from shoal.plan.rules import check
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
 from shoal.train.joined import Joined
+from shoal.train.latency import latency_from_environment
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
@@ -67,6 +68,7 @@ class Run:
         self._closed = False
         self._goal: Goal | None = goal_from_environment()
         self._reported: dict[str, float] = {}
+        self._latency = latency_from_environment(self.is_main)
         seed_all(context.seed)
         self._announce(warnings if group.rank == 0 else [])
         atexit.register(self.close)
@@ -135,6 +137,8 @@ class Run:
         self._together.add(
             Joined(self._group, members, exchange, pace, self._progress, self._together.announce),
         )
+        if self._latency is not None:
+            self._latency.watch(members.models)
         if self._replay:
             replay(members, self._progress.exchanging)
         if self.rank > 0 and not joined_before:
@@ -205,6 +209,8 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
+        if self._latency is not None and not error:
+            self._sink.emit(self._latency.measure())
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self.rank, State.ended)

@@ -33,7 +33,7 @@ def round_trips(lab: "Lab", source: int, target: int, count: int = 40, interval:
 
 
 def rate(lab: "Lab", source: int, target: int, seconds: float = 1.0, start: float = 0.5) -> float:
-    """Bit/s of full frames that one TCP flow brings across, from `start` seconds after its begin, in its good windows."""
+    """Bit/s of full frames that one TCP flow brings across, `start` seconds after its begin, in its good windows."""
     with inside(lab, target, probes.sink, start, seconds) as server:
         where = (lab.hosts[target].address, int(server.hear()))
         with inside(lab, source, probes.source, where):

@@ -26,10 +26,11 @@ from shoal.bench.contestant import PEER_NAMES, Contestant
 from shoal.bench.peers.ddp import POWER_FROM
 from shoal.bench.turns import turns
 from shoal.cli.run import warm
+from shoal.cluster.lab.actions import Change
 from shoal.cluster.lab.link import Link
 from shoal.cluster.lab.needs import require
-from shoal.cluster.lab.spec import HostSpec, Spec
-from shoal.cluster.lab.units import Delay, Rate
+from shoal.cluster.lab.spec import Event, HostSpec, Spec
+from shoal.cluster.lab.units import Delay, Moment, Rate
 from shoal.cluster.launch.signals import as_interrupts
 
 WORKERS = 4
@@ -41,10 +42,13 @@ GOALS = {"cnn": ("accuracy>=0.97", 10, 60), "transformer": ("loss<=2.6", 5, 20)}
 FLOOR_SECONDS = {"cnn": 0.06, "transformer": 0.6}
 """About what a step takes without a network: only to choose how many steps a turn has."""
 LEAST, MOST = 2, 40
-WARM = 1
-LONG_TURN = 30.0
-"""A turn that takes longer than this is made once."""
-Key = tuple[Any, ...]
+LIMITED_FROM = 1
+WARM = POWER_FROM
+"""Steps of a turn that are not counted: that before the limit, the first under it; PowerSGD compresses neither."""
+LONG_STEP = 10.0
+"""In a step of more seconds than this TCP gets used to the limit, and it counts."""
+FEWER = ((30.0, 1), (4.0, 2))
+"""Seconds of a turn beyond which it is made only so often."""
 
 
 class Kept:
@@ -101,12 +105,10 @@ class Bench:
         self.check()
 
     def network(self, model: str, rate: int, delay: float) -> None:
-        expected = FLOOR_SECONDS[model] + (
-            ideal_seconds(self.facts[model]["bytes"], WORKERS, rate, delay) or 6 * 2 * delay
-        )
+        ideal = ideal_seconds(self.facts[model]["bytes"], WORKERS, rate, delay)
+        expected = FLOOR_SECONDS[model] + (ideal or 4 * (WORKERS - 1) * delay)
         steps = max(LEAST, min(MOST, int(self.args.seconds / expected)))
-        repeats = 1 if (WARM + steps) * expected > LONG_TURN else self.args.repeats
-        for repeat, name in turns(self.args.contestants, repeats):
+        for repeat, name in turns(self.args.contestants, self.repeats((WARM + steps) * expected)):
             entry = {
                 "kind": "turns",
                 "model": model,
@@ -115,13 +117,18 @@ class Bench:
                 "contestant": name,
                 "repeat": repeat,
             }
-            uncounted = POWER_FROM if name == "ddp-powersgd" else WARM
+            uncounted = LIMITED_FROM if expected > LONG_STEP and name != "ddp-powersgd" else WARM
             turn = self.turn(name, model, (rate, delay), steps=uncounted + steps)
             outcome = self.take(entry, turn, 120 + 10 * (uncounted + steps) * expected)
             if outcome:
                 kept = [round(seconds, 6) for seconds in outcome.steps[uncounted:]]
                 self.kept.add({**entry, "steps": kept})
                 self.say(entry, f"{sorted(kept)[len(kept) // 2] * 1e3:9.1f} ms a step")
+
+    def repeats(self, seconds: float) -> int:
+        """Fewer of long turns, which vary less: their time is the network's."""
+        fewer = next((number for longest, number in FEWER if seconds > longest), self.args.repeats)
+        return min(fewer, self.args.repeats)
 
     def goals(self, model: str) -> None:
         goal, steps, looks = self.facts[model]["goal"], *GOALS[model][1:]
@@ -174,7 +181,13 @@ class Bench:
 
 
 def lab_text(rate: int, delay: float) -> str:
-    return str(Spec((HostSpec(Link(rate=Rate(rate), delay=Delay.of(delay))),) * WORKERS))
+    """Four hosts. The rate is limited from the second step on, or handing out the model would take longest of all.
+
+    The delay is there from the beginning: TCP takes seconds to learn of a longer round trip, of a lower rate far less.
+    """
+    every = (HostSpec(Link(delay=Delay.of(delay))),) * WORKERS
+    limit = Event(Moment(step=LIMITED_FROM), Change(tuple(range(WORKERS)), rate=Rate(rate)))
+    return str(Spec(every, events=(limit,) if rate else ()))
 
 
 def parse_network(text: str) -> tuple[int, float]:
@@ -190,7 +203,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--networks", default=",".join(NETWORKS), help="rate/delay of a link, none/0ms,10mbit/20ms,…")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant in each network")
-    parser.add_argument("--seconds", type=float, default=2.0, help="about the length of a turn")
+    parser.add_argument("--seconds", type=float, default=1.5, help="about the length of a turn")
     parser.add_argument("--seeds", type=int, default=3, help="of the runs to a goal; 0: no such runs")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--fresh", action="store_true", help="begin anew")

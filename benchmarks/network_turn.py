@@ -42,6 +42,7 @@ class Turn:
     contestant: Contestant
     model: str
     lab: str
+    """The text of a lab, short or TOML."""
     workers: int
     data: Path
     steps: int

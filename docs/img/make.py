@@ -143,7 +143,7 @@ def network(report: Path, out: Path) -> None:
         axes.set_yscale("log")
         axes.set_ylabel("seconds a step")
         axes.set_title(f"{model}, {facts['bytes'] / 1e6:.2f} MB of gradient, {raw['workers']} hosts", fontsize=10)
-        axes.legend(fontsize=8, ncols=3)
+        axes.legend(fontsize=8, ncols=3, loc="upper left")
     figure.savefig(out, metadata={"Date": None})
 
 

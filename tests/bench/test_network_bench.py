@@ -60,8 +60,10 @@ def test_other_options_do_not_mix(tmp_path: Path) -> None:
 def test_networks_as_text() -> None:
     assert network.parse_network("100mbit/20ms") == (10**8, 0.02)
     assert network.parse_network("none/0ms") == (0, 0.0)
-    assert network.lab_text(10**8, 0.02) == "4 hosts, 100mbit, 20ms"
-    assert Spec.parse(network.lab_text(0, 0.0)).size == 4
+    assert Spec.parse(network.lab_text(0, 0.0)) == Spec.parse("4 hosts")
+    limited = Spec.parse(network.lab_text(10**8, 0.02))
+    assert [str(host.link.delay) for host in limited.hosts] == ["20ms"] * 4
+    assert [str(event) for event in limited.events] == ["at step 1: hosts 0, 1, 2, 3: rate 100mbit"]
 
 
 def test_both_models_are_what_the_page_says() -> None:

@@ -9,6 +9,7 @@ from made_up import failed, setting, twice_as_slow
 from shoal.bench.cells import cells, header
 from shoal.bench.contestant import Contestant, Order
 from shoal.bench.draw import draw
+from shoal.bench.markdown import markdown
 from shoal.bench.report import Report, write_report
 from shoal.bench.scaling import verdict
 from shoal.bench.session import Session, open_folder, run_name, worker_counts
@@ -107,6 +108,16 @@ def test_every_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "allreduce" in shown
     assert "every step up to 2 workers pays" in shown.replace("\n", " ")
+
+
+def test_a_page_says_what_was_emulated(tmp_path: Path) -> None:
+    plain, replayed = (
+        markdown(Session(setting(tmp_path, repeats=1, **words), twice_as_slow).run(), [])
+        for words in ({}, {"lab": "32 hosts, 10mbit", "replayed": True})
+    )
+    assert plain.splitlines()[0] == "# Benchmark of train.py"
+    assert replayed.splitlines()[0] == "# Benchmark of train.py (computing replayed: only communication is real)"
+    assert "the lab `32 hosts, 10mbit`" in replayed
 
 
 def test_nothing_measured_is_nothing_drawn(tmp_path: Path) -> None:

@@ -34,21 +34,6 @@ def test_a_plan_and_a_peer_to_a_goal(tmp_path: Path) -> None:
     assert len(list((tmp_path / "report/runs").iterdir())) == 2
 
 
-def test_one_command_gives_time_latency_and_cost_over_three_seeds(tmp_path: Path) -> None:
-    learning = TRAIN.replace("run.report(quality=0.5)", "").replace("run.log(loss=loss)", "run.report(quality=epoch)")
-    (tmp_path / "script.py").write_text(learning)
-    words = ["script.py", "--plans", "allreduce", "--repeats", "3", "--until", "quality>=1", "--price", "0.1"]
-    outcome = command(tmp_path, "bench", *words, "--out", "report", "--json").wait(100)
-    assert outcome.code == 0, outcome.err
-    assert outcome.json["seeds"] == [0, 1, 2]
-    (row,) = outcome.json["rows"]
-    for figure in ("goal_seconds", "answer_seconds", "answer_p99", "cost"):
-        assert row[figure]["number"] == 3
-        assert 0 < row[figure]["low"] <= row[figure]["median"] <= row[figure]["high"]
-    page = (tmp_path / "report/bench.md").read_text()
-    assert all(column in page for column in ("| answer ms | p99 ms |", "s to quality>=1", "| cost |"))
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [

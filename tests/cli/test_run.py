@@ -421,7 +421,7 @@ def test_on_a_terminal_no_line_is_torn(tmp_path: Path) -> None:
         words = ["run", "--workers", "2", "--json", "script.py"]
         be_fresh(tmp_path, lambda: call(words), {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"})
     shown = _read_all(terminal).decode()
-    assert reap(pid, 10) == 0
+    assert reap(pid, 60) == 0
     assert "\x1b[" in shown
     plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
     lines = re.split(r"[\r\n]+", plain)

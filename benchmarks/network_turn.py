@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,9 +110,10 @@ def _run(body: Callable[[], None], goal: str, said: Path, seconds: float) -> Non
         _child(body, goal, said, parent)
     try:
         code = _wait(pid, seconds)
-    except BaseException:
-        os.kill(pid, signal.SIGTERM)  # its launcher ends workers and lab
-        _wait(pid, 30.0)
+    except KeyboardInterrupt:
+        with suppress(TurnError, ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # its launcher ends workers and lab
+            _wait(pid, 30.0)
         raise
     if code:
         lines = said.read_text(errors="replace")[-LAST_WORDS:].strip().splitlines()

@@ -3,13 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 WORKERS ?= 2
+DATA ?= data
 
-.PHONY: help demo test soak check bench clean
+.PHONY: help demo test soak check bench bench-network clean
 help:
 	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
 	@echo "make soak    the long tests           make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
+	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -38,6 +40,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/startup.py
+
+bench-network: $(STAMP)
+	$(BIN)/python benchmarks/network.py --data $(DATA)
+	$(BIN)/python docs/img/make.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

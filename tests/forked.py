@@ -77,7 +77,7 @@ class Forked:
             _redirect(self.out, self.err)
             be_fresh(folder, body, env or {})
 
-    def wait(self, seconds: float = 30.0) -> Outcome:
+    def wait(self, seconds: float = 60.0) -> Outcome:
         return Outcome(
             reap(self.pid, seconds), self.out.read_text(), self.err.read_text(), time.monotonic() - self.began
         )

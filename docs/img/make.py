@@ -1,15 +1,18 @@
-"""Draws the pictures of the documentation as SVG, with nothing but the standard library.
+"""Draws the pictures of the documentation as SVG: by hand, but for `network.svg`, which matplotlib draws.
 
     python docs/img/make.py
 
 `house.svg`: the parts and who may import whom. `exchange.svg`: one bucket's way through shared memory.
 `steps.svg`: the newest benchmarks/reports/*-steps.json as bars.
+`network.svg`: the newest benchmarks/reports/*-network.json, if there is one: step time over networks.
 """
 
 import json
+import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
+REPORTS = HERE.parents[1] / "benchmarks" / "reports"
 INK, PAPER, BLUE, TEAL, SAND, GREY = "#1b2733", "#ffffff", "#2f6f9f", "#3a9188", "#e9d8a6", "#c9d1d9"
 
 
@@ -92,7 +95,7 @@ def exchange() -> None:
 
 def steps() -> None:
     """Ratios to the floor, from the newest report."""
-    report = json.loads(sorted((HERE.parents[1] / "benchmarks" / "reports").glob("*-steps.json"))[-1].read_text())
+    report = json.loads(sorted(REPORTS.glob("*-steps.json"))[-1].read_text())
     rows = report["rows"]
     canvas = Canvas(720, 60 + 52 * len(rows))
     canvas.text(16, 24, "Step time as a multiple of the floor (the same step without any communication)", size=14)
@@ -108,7 +111,45 @@ def steps() -> None:
     canvas.save("steps.svg")
 
 
+def network(report: Path, out: Path) -> None:
+    """Median steps with their quartiles, one panel per model; the line is the floor with the ring's ideal on top."""
+    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot: no window system, nothing global
+
+    sys.path.insert(0, str(REPORTS.parent))
+    import network_report as told
+
+    matplotlib.rcParams["svg.hashsalt"] = "network"  # the same figures give the same file
+    raw = json.loads(report.read_text())
+    figure = Figure(figsize=(10, 4.2 * len(raw["models"])), layout="constrained")
+    panels = figure.subplots(len(raw["models"]), squeeze=False)[:, 0]
+    for axes, (model, facts) in zip(panels, raw["models"].items(), strict=True):
+        networks = told.networks(raw, model)
+        for place, name in enumerate(raw["contestants"]):
+            spreads = [told.step_spread(told.turns_of(raw, model, each, name)) for each in networks]
+            known = [(at + (place - 2) * 0.16, each) for at, each in enumerate(spreads) if each]
+            heights = [each.median for _, each in known]
+            errors = [[e.median - e.low for _, e in known], [e.high - e.median for _, e in known]]
+            axes.bar([at for at, _ in known], heights, 0.15, yerr=errors, label=name, color=f"C{place}", capsize=2)
+        for at, each in enumerate(networks):
+            floor = told.step_spread(told.turns_of(raw, model, each, told.FLOOR))
+            ideal = told.ideal_seconds(facts["bytes"], raw["workers"], *each)
+            if floor and ideal:
+                label = {"label": "floor + ring's ideal"} if at == len(networks) - 1 else {}
+                axes.hlines(floor.median + ideal, at - 0.42, at + 0.42, color="black", linestyle="--", lw=1, **label)
+        axes.set_xticks(
+            range(len(networks)), [told.network_name(*each).replace(", ", "\n") for each in networks], fontsize=8
+        )
+        axes.set_yscale("log")
+        axes.set_ylabel("seconds a step")
+        axes.set_title(f"{model}, {facts['bytes'] / 1e6:.2f} MB of gradient, {raw['workers']} hosts", fontsize=10)
+        axes.legend(fontsize=8, ncols=3, loc="upper left")
+    figure.savefig(out, metadata={"Date": None})
+
+
 if __name__ == "__main__":
     house()
     exchange()
     steps()
+    for report in sorted(REPORTS.glob("*-network.json"))[-1:]:
+        network(report, HERE / "network.svg")

@@ -6,7 +6,7 @@ from shoal.bench.contestant import Contestant, Order
 from shoal.bench.measure import PARTS, Measured, Point
 from shoal.bench.session import Setting
 from shoal.bench.trial import Trial, complete
-from shoal.core.events import Step
+from shoal.core.events import Answered, Step
 from shoal.core.goal import Goal
 
 
@@ -20,6 +20,7 @@ def measured(step: float, speed: float = 100.0, seconds: float = 10.0) -> Measur
         bytes_sent=4000,
         cores=4,
         curve=[Point(seconds / 2, {"accuracy": 0.8}), Point(seconds, {"accuracy": 0.9})],
+        answered=Answered(at=0.0, seconds=step / 10, p99=step / 5, passes=200),
     )
 
 

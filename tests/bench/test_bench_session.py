@@ -6,13 +6,16 @@ import msgspec
 import pytest
 from made_up import failed, setting, twice_as_slow
 
+from shoal.bench.cells import cells, header
 from shoal.bench.contestant import Contestant, Order
 from shoal.bench.draw import draw
+from shoal.bench.markdown import markdown
 from shoal.bench.report import Report, write_report
 from shoal.bench.scaling import verdict
 from shoal.bench.session import Session, open_folder, run_name, worker_counts
 from shoal.bench.table import ending
 from shoal.core.errors import UsageError
+from shoal.core.events import Answered
 from shoal.core.goal import Goal
 from shoal.core.ids import check_id
 from shoal.watch.console import open_console
@@ -36,6 +39,21 @@ def test_contestants_take_turns_and_ratios_are_paired(tmp_path: Path) -> None:
     assert (slow.step_ratio.median, slow.step_ratio.low, slow.step_ratio.high) == (2.0, 2.0, 2.0)
     assert slow.step_seconds.median == pytest.approx(0.02)
     assert slow.bytes_per_step == 200
+
+
+def test_answers_stand_in_the_table_or_why_there_are_none(tmp_path: Path) -> None:
+    def unanswered(contestant: Contestant, order: Order, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
+        found = twice_as_slow(contestant, order, repeat, *rest)  # type: ignore[arg-type]
+        if not contestant.peer:
+            return found
+        nothing = msgspec.structs.replace(found.measured, answered=Answered(at=0.0, why="2 models"))
+        return msgspec.structs.replace(found, measured=nothing)
+
+    report = Session(setting(tmp_path, repeats=1), unanswered).run()
+    first, second = ([cell.strip() for cell in cells(row, None, False)] for row in report.rows)
+    names = header(None, False)
+    assert [first[names.index(name)] for name in ("answer ms", "p99 ms")] == ["1.00", "2.00"]
+    assert [second[names.index(name)] for name in ("answer ms", "p99 ms")] == ["2 models", "-"]
 
 
 def test_time_to_a_goal(tmp_path: Path) -> None:
@@ -90,6 +108,16 @@ def test_every_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
     shown = capsys.readouterr().out
     assert "allreduce" in shown
     assert "every step up to 2 workers pays" in shown.replace("\n", " ")
+
+
+def test_a_page_says_what_was_emulated(tmp_path: Path) -> None:
+    plain, replayed = (
+        markdown(Session(setting(tmp_path, repeats=1, **words), twice_as_slow).run(), [])
+        for words in ({}, {"lab": "32 hosts, 10mbit", "replayed": True})
+    )
+    assert plain.splitlines()[0] == "# Benchmark of train.py"
+    assert replayed.splitlines()[0] == "# Benchmark of train.py (computing replayed: only communication is real)"
+    assert "the lab `32 hosts, 10mbit`" in replayed
 
 
 def test_nothing_measured_is_nothing_drawn(tmp_path: Path) -> None:

@@ -13,6 +13,6 @@ def tidy(tmp_path: Path) -> Iterator[None]:
     forked.adopt_orphans()
     before, memory = forked.children(), set(os.listdir("/dev/shm"))
     yield
-    assert forked.soon(6.0, lambda: forked.children() <= before), "processes are left"
-    assert forked.soon(3.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
+    assert forked.soon(30.0, lambda: forked.children() <= before), "processes are left"
+    assert forked.soon(30.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
     assert not list(tmp_path.glob("runs/*/rendezvous-*"))

@@ -25,6 +25,9 @@ def test_a_plan_and_a_peer_to_a_goal(tmp_path: Path) -> None:
         assert row["reached"] == 1
         assert sum(measured["parts"].values()) == pytest.approx(measured["step_seconds"], rel=0.05)
         assert row["cpu_seconds"]["median"] > 0.5
+        answered = measured["answered"]
+        assert (answered["passes"] > 0, answered["why"]) == (True, "")
+        assert 0 < answered["seconds"] <= answered["p99"]
     assert json.loads((tmp_path / "report/bench.json").read_text()) == report
     names = {path.name for path in (tmp_path / "report").iterdir()}
     assert names == {"bench.json", "bench.md", "phases.png", "curves.png", "runs"}

@@ -15,6 +15,7 @@ pytestmark = [
 
 EVENTS = """
 hosts = 2
+seed = SEED
 rate = "200mbit"
 delay = "1ms"
 [[event]]
@@ -25,7 +26,7 @@ rate = "50mbit"
 at = "step 5"
 host = 0
 duplicate = 0.05
-"""
+""" + "".join(f'[[event]]\nat = "step {step}"\nhost = 1\nloss = 0.00{step}\nchance = 0.5\n' for step in range(1, 6))
 
 
 def orphans() -> list[str]:
@@ -46,16 +47,20 @@ def test_the_network_is_used_and_the_result_is_the_same(tmp_path):
     assert there.json["workers"] == 2
     assert there.json["bytes_wire"] > here.json["bytes_wire"] == 0
     assert there.checksum == here.checksum
-    assert forked.soon(3.0, lambda: not orphans())
+    assert forked.soon(30.0, lambda: not orphans())
 
 
 def test_events_of_steps_come_at_their_steps_every_time(tmp_path):
-    (tmp_path / "lab.toml").write_text(EVENTS)
-    for name in ("first", "second"):
+    for name, seed in (("first", 7), ("second", 7), ("third", 8)):
+        (tmp_path / "lab.toml").write_text(EVENTS.replace("SEED", str(seed)))
         done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--name", name)
         assert done.code == 0, done.err
-    assert happened(tmp_path, "first") == happened(tmp_path, "second")
-    assert [step for _, _, step in happened(tmp_path, "first")] == [2, 5]
+    first, second, third = (happened(tmp_path, name) for name in ("first", "second", "third"))
+    assert first == second
+    assert first != third, "the seed decides what is left to chance"
+    for events in (first, third):
+        assert {("step 2", 2), ("step 5", 5)} <= {(planned, step) for _, planned, step in events}
+        assert all(planned == f"step {step}" for _, planned, step in events)
     assert "50mbit" in forked.shoal(tmp_path, "show", "first").out
 
 

@@ -132,15 +132,15 @@ def test_regions_are_the_same_memory_for_all() -> None:
 
 
 def test_too_slow_a_peer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SHOAL_DEADLINE", "0.4")
+    monkeypatch.setenv("SHOAL_DEADLINE", "1.2")
 
     def body(world: World) -> None:
         if world.group.rank == 0:
             world.group.gather(b"")
         import time
 
-        time.sleep(2)
+        time.sleep(4)
 
     results, codes = launch_world(2, body)
     assert codes == [1, 0]
-    assert "DeadlineError: worker 0 waited 0 s for worker 1 (pid" in error_of(results[0])
+    assert "DeadlineError: worker 0 waited 1 s for worker 1 (pid" in error_of(results[0])

@@ -97,4 +97,4 @@ def test_a_world_of_one_under_python(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert outcome.checksum == train(tmp_path, SCRIPT, "--workers", "1", "--seed", "4").checksum
     monkeypatch.delenv("SHOAL_RUNS")
     assert python(tmp_path, "import shoal; shoal.start()").wait().code == 0
-    assert soon(1, lambda: len(list((tmp_path / "runs").iterdir())) == 2)
+    assert soon(30, lambda: len(list((tmp_path / "runs").iterdir())) == 2)

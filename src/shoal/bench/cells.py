@@ -6,7 +6,18 @@ from shoal.watch import figures
 
 
 def header(until: str | None, priced: bool) -> list[str]:
-    columns = ["contestant", "workers", "runs", "step ms", "samples/s", "step ratio", "sent/step", "CPU s"]
+    columns = [
+        "contestant",
+        "workers",
+        "runs",
+        "step ms",
+        "samples/s",
+        "step ratio",
+        "sent/step",
+        "CPU s",
+        "answer ms",
+        "p99 ms",
+    ]
     return columns + ([f"s to {until}", "ratio"] if until else []) + (["cost"] if priced else [])
 
 
@@ -35,6 +46,8 @@ def cells(row: Row, until: str | None, priced: bool) -> list[str]:
         between(row.step_ratio),
         figures.size(row.bytes_per_step),
         between(row.cpu_seconds, digits=1),
+        between(row.answer_seconds, 1000.0) if row.answer_seconds else figures.clean(row.unanswered) or "-",
+        between(row.answer_p99, 1000.0),
     ]
     if until:
         missed = f", {good - row.reached} missed" if row.reached < good else ""

@@ -26,6 +26,8 @@ def _conditions(report: Report) -> str:
         f"`{' '.join([report.script, *report.arguments])}`; {report.repeats} repeats, {seeds}, contestants in turns.",
         "Medians with quartiles. Ratios are to the first contestant with as many workers, repeat by repeat; below 1 "
         "is faster. The first epoch (of a single one, 10 steps) is warm-up and left out of speed.",
+        "Answer: the trained model's time for one sample, on worker 0 when its script had ended, in the run's threads; "
+        "the other workers may still have been ending.",
         "DDP's exchange happens inside its backward pass and is counted there. Processor time includes start-up.",
         ", ".join(f"{name} {value}" for name, value in (report.versions | report.machine).items()) + ".",
     ]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from shoal.core.events import AnyEvent, Reported, Started, Step
+from shoal.core.events import Answered, AnyEvent, Reported, Started, Step
 from shoal.core.goal import Goal
 from shoal.watch.record import Record
 
@@ -40,6 +40,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     """Threads of all workers together."""
     curve: list[Point]
+    answered: Answered | None = None
+    """How long the trained model took for one sample, on worker 0."""
 
 
 def measure(record: Record) -> Measured:
@@ -58,6 +60,7 @@ def measure(record: Record) -> Measured:
         bytes_sent=sum(step.sent for own in steps for step in own),
         cores=sum(event.threads for own in events for event in own if isinstance(event, Started)),
         curve=curve(events[0]) if events else [],
+        answered=next((event for own in events for event in own if isinstance(event, Answered)), None),
     )
 
 

@@ -8,6 +8,7 @@ from shoal.bench.contestant import Contestant
 from shoal.bench.measure import PARTS
 from shoal.bench.statistics import Spread, ratios, spread
 from shoal.bench.trial import Trial
+from shoal.core.events import Answered
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +33,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     bytes_per_step: float
     """Payloads of all workers."""
     trials: list[Trial]
+    answer_seconds: Spread | None = None
+    """Median time of the trained model for one sample, run by run."""
+    answer_p99: Spread | None = None
+    unanswered: str = ""
+    """Why there is no such time."""
 
 
 def row(contestant: Contestant, workers: int, trials: list[Trial], first: list[Trial]) -> Row:
@@ -53,6 +59,9 @@ def row(contestant: Contestant, workers: int, trials: list[Trial], first: list[T
         parts=_parts(good),
         bytes_per_step=_median([_per_step(trial) for trial in good]),
         trials=trials,
+        answer_seconds=spread(values_of(trials, answer_seconds)),
+        answer_p99=spread(values_of(trials, answer_p99)),
+        unanswered=next((answered.why for answered in map(_answered, good) if answered and answered.why), ""),
     )
 
 
@@ -66,6 +75,20 @@ def samples_per_second(trial: Trial) -> float | None:
 
 def goal_seconds(trial: Trial) -> float | None:
     return trial.goal_seconds
+
+
+def answer_seconds(trial: Trial) -> float | None:
+    answered = _answered(trial)
+    return answered.seconds if answered and not answered.why else None
+
+
+def answer_p99(trial: Trial) -> float | None:
+    answered = _answered(trial)
+    return answered.p99 if answered and not answered.why else None
+
+
+def _answered(trial: Trial) -> Answered | None:
+    return trial.measured.answered if trial.measured else None
 
 
 def by_repeat(trials: list[Trial], figure: Callable[[Trial], float | None]) -> dict[int, float]:

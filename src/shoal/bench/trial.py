@@ -12,6 +12,7 @@ from shoal.bench.contestant import Contestant, Order
 from shoal.bench.measure import Measured, measure, seconds_to
 from shoal.core.goal import UNTIL_VARIABLE, Goal
 from shoal.core.record import run_dir
+from shoal.train.latency import VARIABLE as LATENCY_VARIABLE
 from shoal.watch.record import Record
 
 LONGEST_RUN = 24 * 3600.0
@@ -62,8 +63,8 @@ def complete(trial: Trial, measured: Measured, goal: Goal | None, price: float |
 
 
 def environment(goal: Goal | None) -> dict[str, str]:
-    """This process's own, with this very Shoal first, and the goal that ends the training."""
-    env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else ""}
+    """This process's own, with this very Shoal first, the goal that ends the training, the model timed in the end."""
+    env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else "", LATENCY_VARIABLE: "1"}
     here = str(Path(next(iter(shoal.__path__))).parent)
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, (here, env.get("PYTHONPATH"))))}
 

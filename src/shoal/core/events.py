@@ -1,6 +1,6 @@
 """What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
 
-One worker's file of events, in order:  Started (Step | Layers | Logged | Reported | Traffic | Warned)* Ended?
+One worker's file of events, in order:  Started (Step | Layers | Logged | Reported | Traffic | Warned)* Answered? Ended?
 A file without `Ended` belongs to a worker that is still running or was killed.
 """
 
@@ -146,6 +146,18 @@ class Happened(Event, tag="happened", frozen=True, kw_only=True):
     """Of the front-most worker at that moment."""
 
 
+class Answered(Event, tag="answered", frozen=True, kw_only=True):
+    """How long the trained model took for one sample, where a benchmark asked for it."""
+
+    seconds: float = 0.0
+    """Median."""
+    p99: float = 0.0
+    """What 99 of 100 passes did not exceed."""
+    passes: int = 0
+    why: str = ""
+    """Why it was not measured; empty if it was."""
+
+
 class Ended(Event, tag="ended", frozen=True, kw_only=True):
     """The script finished (`done`) or raised (`failed`)."""
 
@@ -153,7 +165,9 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
     error: str = ""
 
 
-AnyEvent = Started | Step | Layers | Logged | Reported | Traffic | Warned | Skipped | Saved | Happened | Ended
+AnyEvent = (
+    Started | Step | Layers | Logged | Reported | Traffic | Warned | Skipped | Saved | Happened | Answered | Ended
+)
 
 
 class Sink(Protocol):

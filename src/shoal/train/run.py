@@ -37,6 +37,7 @@ from shoal.train.checkpoint.shard import pieces
 from shoal.train.checkpoint.snapshot import Where
 from shoal.train.checkpoint.writer import clear
 from shoal.train.joined import Joined
+from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
 from shoal.train.members import check_alike, sort_members
 from shoal.train.progress import Progress
@@ -81,6 +82,7 @@ class Run:
         self._closed = False
         self._goal: Goal | None = goal_from_environment()
         self._reported: dict[str, float] = {}
+        self._latency = latency_from_environment(self.is_main)
         seed_all(context.seed)
         self._announce(warnings if group.rank == 0 else [], context.attempt)
         atexit.register(self.close)
@@ -183,6 +185,8 @@ class Run:
         self._together.add(joined)
         if self._resume is not None:
             self._resume.join(joined, len(joined_before))
+        if self._latency is not None:
+            self._latency.watch(members.models)
         if self._replay:
             replay(members, self._progress.exchanging)
         if self.rank > 0 and not joined_before:
@@ -306,6 +310,8 @@ class Run:
             self._together.keeper.close()
         if self._together.ledger is not None:
             self._together.ledger.close()
+        if self._latency is not None and not error:
+            self._sink.emit(self._latency.measure())
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)

@@ -64,7 +64,7 @@ def left(pid: int) -> list[str]:
     return namespaces(pid) + helpers(pid) + groups(pid)
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     deadline = Deadline.after(seconds)
     while not condition() and not deadline.expired:
         time.sleep(0.02)
@@ -113,6 +113,20 @@ def test_nothing_is_left_after_an_exception(possible: None) -> None:
     with pytest.raises(ZeroDivisionError):
         fail()
     assert namespaces(os.getpid()) == before
+
+
+def test_a_leftover_of_the_same_name_does_not_disturb(possible: None) -> None:
+    with Lab(Spec.parse("1 host")) as lab:
+        number = int(lab.hosts[0].name.split("-")[2])
+    leftover = f"shoal-{os.getpid()}-{number + 1}-0"  # what the next lab would be called
+    subprocess.run(["ip", "netns", "add", leftover], check=True)
+    try:
+        with Lab(Spec.parse("2 hosts")) as lab:
+            assert leftover not in [host.name for host in lab.hosts]
+            assert fate(lab, 0, 1, 20).received == 20
+        assert namespaces(os.getpid()).count(leftover) == 1
+    finally:
+        subprocess.run(["ip", "netns", "delete", leftover], check=True)
 
 
 def test_sixteen_hosts_hear_each_other_and_are_removed(possible: None) -> None:

@@ -43,4 +43,4 @@ def test_a_quota_holds_back_whatever_runs_in_the_host(possible: None) -> None:
         assert lab.quota(0) is None
         assert lab.quota(1) is not None
         with inside(lab, 1, busy) as child:
-            assert 0.02 < child.hear() < 0.3
+            assert child.hear() < 0.3  # without the quota it would be a core, or half a core of a busy machine

@@ -2,11 +2,13 @@
 
 Every kind of pair of links is measured once. The rate is measured without delay, jitter and loss, because what TCP
 makes of those is TCP's doing; the loss at a fifth of the rate, because a full queue loses too.
+
+A busy machine makes echoes late and flows slow, never early or fast. So the best echoes and the best windows are taken,
+and a figure that is outside on the late side is measured again: a lab that breaks its word breaks it every time.
 """
 
 import math
-import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -20,7 +22,10 @@ from shoal.core.errors import UsageError
 ROUND_TRIP = 1e-3
 RATE = 0.05
 ERRORS = 3
+TRIES = 3
 _ECHOES = 101
+_BEST = 0.1
+"""The share of echoes, from the fastest, that a machine with other work to do is sure to have had time for."""
 _DATAGRAMS = 8000
 
 
@@ -66,12 +71,15 @@ def _round_trip(lab: Lab, a: int, b: int) -> Result:
     asked = sum(2 * (link.delay.seconds + (frame / link.rate.bits if link.rate.bits else 0)) for link in links)
     spread = math.sqrt(sum(2 * link.jitter.seconds**2 / 3 for link in links))
     apart = 0.01 + 2 * max(link.jitter.seconds for link in links)  # or an echo would wait behind the one before
-    times = round_trips(lab, a, b, _ECHOES, apart)
-    if not times:
-        return Result((a, b), "round_trip", asked, math.inf, ROUND_TRIP)
-    # The median of n values that spread by s is off by about 1.25 s / sqrt(n).
-    allowed = ROUND_TRIP + ERRORS * 1.25 * spread / math.sqrt(len(times))
-    return Result((a, b), "round_trip", asked, statistics.median(times), allowed)
+
+    def once() -> Result:
+        times = sorted(round_trips(lab, a, b, _ECHOES, apart))
+        place = len(times) // 2 if spread else int(len(times) * _BEST)
+        # The median of n values that spread by s is off by about 1.25 s / sqrt(n).
+        allowed = ROUND_TRIP + ERRORS * 1.25 * spread / math.sqrt(max(1, len(times)))
+        return Result((a, b), "round_trip", asked, times[place] if times else math.inf, allowed)
+
+    return _best(once, lambda result: result.measured)
 
 
 def _rate(lab: Lab, a: int, b: int) -> Result:
@@ -79,10 +87,23 @@ def _rate(lab: Lab, a: int, b: int) -> Result:
     before = {host: lab.link(host) for host in (a, b)}
     for host, link in before.items():
         lab.set_link(host, Link(rate=link.rate))
-    measured = rate(lab, a, b, seconds=1.5)
+    result = _best(
+        lambda: Result((a, b), "rate", asked, rate(lab, a, b, seconds=2.0), RATE * asked),
+        lambda result: -result.measured,
+    )
     for host, link in before.items():
         lab.set_link(host, link)
-    return Result((a, b), "rate", asked, measured, RATE * asked)
+    return result
+
+
+def _best(once: Callable[[], Result], badness: Callable[[Result], float]) -> Result:
+    """The best of at most `TRIES`; measured again only while the machine may have been the reason."""
+    best = once()
+    for _ in range(TRIES - 1):
+        if best.ok or badness(best) < badness(msgspec.structs.replace(best, measured=best.asked)):
+            break
+        best = min(best, once(), key=badness)
+    return best
 
 
 def _loss(lab: Lab, a: int, b: int) -> Result:

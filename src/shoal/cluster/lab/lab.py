@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from shoal.cluster.lab.actions import AnyAction
 from shoal.cluster.lab.apply import apply
-from shoal.cluster.lab.host import INTERFACE, Host, address_of
+from shoal.cluster.lab.host import INTERFACE, NAMESPACES, Host, address_of
 from shoal.cluster.lab.link import Link
 from shoal.cluster.lab.namespace import add, configure, hold_back
 from shoal.cluster.lab.needs import require
@@ -204,7 +204,7 @@ class Lab:
     def _open(self) -> None:
         path = program()
         self._reaper = Reaper(path, self._owner)
-        name = f"shoal-{self._owner}-{next(_serial)}"
+        name = _new_name(self._owner)
         for rank in range(self.spec.size):
             host = Host(rank, f"{name}-{rank}", address_of(rank))
             self._reaper.namespace(host.name)
@@ -233,6 +233,12 @@ class Lab:
         if self._switch is None:
             raise ShoalError("the lab is not open; use it inside 'with Lab(spec) as lab'")
         return self._switch
+
+
+def _new_name(owner: int) -> str:
+    """Not that of a lab whose process had the same number once and whose reaper was killed, too."""
+    names = (f"shoal-{owner}-{number}" for number in _serial)
+    return next(name for name in names if not any(NAMESPACES.glob(f"{name}-*")))
 
 
 def _everyone(size: int) -> list[list[bool]]:

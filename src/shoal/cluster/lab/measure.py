@@ -33,7 +33,7 @@ def round_trips(lab: "Lab", source: int, target: int, count: int = 40, interval:
 
 
 def rate(lab: "Lab", source: int, target: int, seconds: float = 1.0, start: float = 0.5) -> float:
-    """Bit/s of full frames that one TCP flow brings across, from `start` seconds after its begin."""
+    """Bit/s of full frames that one TCP flow brings across, `start` seconds after its begin, in its good windows."""
     with inside(lab, target, probes.sink, start, seconds) as server:
         where = (lab.hosts[target].address, int(server.hear()))
         with inside(lab, source, probes.source, where):
@@ -44,7 +44,7 @@ def fate(
     lab: "Lab", source: int, target: int, count: int = 5000, per_second: float = 10_000, checked: bool = True
 ) -> Fate:
     """Send numbered datagrams and count; `checked=False` sends them without a checksum, so that damage arrives."""
-    patience = 0.2 + 2 * (_longest(lab, source) + _longest(lab, target))
+    patience = 0.5 + 2 * (_longest(lab, source) + _longest(lab, target))
     with mmap.mmap(-1, 1) as all_sent, inside(lab, target, probes.count, count, patience, all_sent) as server:
         where = (lab.hosts[target].address, int(server.hear()))
         with inside(lab, source, probes.shower, where, count, per_second, checked) as client:

@@ -1,0 +1,76 @@
+"""What every contestant of `network.py` trains: `shoal run … network_job.py --model cnn --data DIR --steps 20`.
+
+The model, optimizer and data of examples/mnist.py and examples/shakespeare.py, for so many steps; with --epochs,
+stretch after stretch of the data, with a report after each, to a goal that $SHOAL_UNTIL names.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from network_data import CONTEXT, mnist, read, shakespeare
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import shoal
+
+WIDTH, DEPTH = 256, 6
+BATCH = {"cnn": 64, "transformer": 8}
+LEARNING_RATE = {"cnn": 2e-3, "transformer": 1e-3}
+
+
+def make_model(name: str, letters: int = 65) -> nn.Module:
+    return mnist.network() if name == "cnn" else shakespeare.Writer(letters, WIDTH, DEPTH, CONTEXT)
+
+
+class Stretch(Dataset):
+    """`size` samples of `data`, from `begin` on and round again, in an order that is always the same."""
+
+    def __init__(self, data: Dataset, size: int) -> None:
+        self.data, self.size, self.begin = data, size, 0
+        self.order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.data[self.order[(self.begin + index) % len(self.order)]]
+
+
+def loss_of(name: str, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    output = model(x)
+    return F.cross_entropy(output.flatten(0, 1), y.flatten()) if name == "transformer" else F.cross_entropy(output, y)
+
+
+def judge(name: str, model: nn.Module, held_out: Dataset, device: torch.device) -> dict[str, float]:
+    evaluate = mnist.evaluate if name == "cnn" else shakespeare.evaluate
+    return {"accuracy" if name == "cnn" else "loss": evaluate(model, held_out, device)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", choices=BATCH, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--steps", type=int, required=True, help="of a stretch")
+    parser.add_argument("--epochs", type=int, default=0, help="at most so many stretches, each with a report")
+    args = parser.parse_args()
+    run = shoal.start()
+    train, held_out, letters = read(args.model, args.data)
+    stretch = Stretch(train, args.steps * BATCH[args.model] * run.size)
+    model = make_model(args.model, letters).to(run.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE[args.model])
+    loader = DataLoader(stretch, batch_size=BATCH[args.model], shuffle=True)
+    model, optimizer, loader = run.join(model, optimizer, loader)
+    for epoch in run.epochs(max(1, args.epochs)):
+        stretch.begin = epoch * len(stretch)
+        for x, y in loader:
+            loss_of(args.model, model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        if args.epochs:
+            run.report(**judge(args.model, model, held_out, run.device))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""One turn of one contestant of `network.py`: a run in a lab, in a child of a process that has imported torch already.
+
+It is what `shoal run` and `python -m shoal.bench.peer` do; only their seconds of imports are saved. The child dies
+with its parent, and the lab with the child, however either ends.
+"""
+
+import ctypes
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.bench import peer
+from shoal.bench.contestant import Contestant, Order
+from shoal.bench.measure import curve, seconds_to
+from shoal.cli.main import main
+from shoal.core.clock import Deadline
+from shoal.core.events import Reported, Step
+from shoal.core.goal import UNTIL_VARIABLE, Goal
+from shoal.core.record import run_dir
+from shoal.watch.record import Record
+
+SCRIPT = Path(__file__).parent / "network_job.py"
+PDEATHSIG = 1
+LAST_WORDS = 2000
+
+
+class TurnError(Exception):
+    """The run failed; the message is its last line."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What is to be run."""
+
+    contestant: Contestant
+    model: str
+    lab: str
+    """The text of a lab, short or TOML."""
+    workers: int
+    data: Path
+    steps: int
+    epochs: int = 0
+    goal: str = ""
+    seed: int = 0
+
+    def order(self, runs: Path) -> Order:
+        arguments = ("--model", self.model, "--data", str(self.data), "--steps", str(self.steps))
+        arguments += ("--epochs", str(self.epochs)) if self.epochs else ()
+        return Order(
+            script=str(SCRIPT),
+            arguments=arguments,
+            workers=self.workers,
+            seed=self.seed,
+            runs=runs,
+            name="turn",
+            lab=self.lab,
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What its record says."""
+
+    steps: list[float]
+    """Seconds of every step, each the mean over the workers."""
+    goal_steps: int | None
+    """Steps before the first report that is good enough."""
+    goal_seconds: float | None
+
+
+def take(turn: Turn, seconds: float) -> Outcome:
+    """Run it and read its record; TurnError if it fails or takes longer than `seconds`."""
+    folder = Path(tempfile.mkdtemp(prefix="shoal-network-"))
+    try:
+        order = turn.order(folder)
+        words = turn.contestant.command(order)[3:]  # without the interpreter, -m and the module
+        body = (lambda: sys.exit(peer.main(words))) if turn.contestant.peer else (lambda: main(words))
+        _run(body, turn.goal, folder / "said", seconds)
+        return _read(Record.open(run_dir(folder, order.name)), turn)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(record: Record, turn: Turn) -> Outcome:
+    events = [list(record.events(rank)) for rank in record.ranks]
+    steps = [[event.seconds for event in own if isinstance(event, Step)] for own in events]
+    means = [sum(each) / len(each) for each in zip(*steps, strict=True)]
+    if not turn.goal:
+        return Outcome(means, None, None)
+    goal = Goal.parse(turn.goal)
+    reports = [event for event in events[0] if isinstance(event, Reported)]
+    reached = next((event.step for event in reports if goal.met(event.metrics)), None)
+    return Outcome(means, reached, seconds_to(goal, curve(events[0])))
+
+
+def _run(body: Callable[[], None], goal: str, said: Path, seconds: float) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _child(body, goal, said, parent)
+    try:
+        code = _wait(pid, seconds)
+    except KeyboardInterrupt:
+        with suppress(TurnError, ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)  # its launcher ends workers and lab
+            _wait(pid, 30.0)
+        raise
+    if code:
+        lines = said.read_text(errors="replace")[-LAST_WORDS:].strip().splitlines()
+        raise TurnError(lines[-1] if lines else f"exit code {code} without a word")
+
+
+def _child(body: Callable[[], None], goal: str, said: Path, parent: int) -> None:
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before it could be tied to
+            os._exit(1)
+        file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, 1)
+        os.dup2(file, 2)
+        os.environ[UNTIL_VARIABLE] = goal
+        body()
+        code = 0
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except BaseException:  # noqa: BLE001  (whatever it is, this process ends here)
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _wait(pid: int, seconds: float) -> int:
+    deadline = Deadline.after(seconds)
+    while not deadline.expired:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)  # the lab's reaper cleans up behind it
+    os.waitpid(pid, 0)
+    raise TurnError(f"not done after {seconds:.0f} s")

@@ -69,8 +69,20 @@ class Patience:
             if now() - looked > LOOK_AROUND:
                 looked = now()
                 self._look_around(np.flatnonzero(row < number).tolist(), deadline)
+                self._look_for_strays(row, number)
             time.sleep(pause)
             pause = min(pause * 1.2, LONGEST_SLEEP)
+
+    def _look_for_strays(self, row: Flags, number: int) -> None:
+        """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
+        if self.board.read(self.rank)["state"] == State.meeting:
+            return
+        meeting = [r for r in range(len(row)) if self.board.read(r)["state"] == State.meeting]
+        for peer in (r for r in meeting if row[r] < number):  # looked at again: it may have come just now
+            raise PeerLost(
+                f"worker {self.rank} waits for worker {peer}, which has ended its epoch after step "
+                f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"
+            )
 
     def _look_around(self, missing: list[int], deadline: Deadline) -> None:
         for peer in missing:

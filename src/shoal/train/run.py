@@ -22,6 +22,7 @@ from shoal.core.errors import UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
 from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
+from shoal.core.lock import hold
 from shoal.core.seeds import mix, seed_all
 from shoal.data.loader import Loader
 from shoal.plan.load import load
@@ -128,8 +129,12 @@ class Run:
                 started=time.time(),
                 versions=record.versions(),
                 machine=record.machine(),
+                arguments=sys.argv[1:],
+                folder=os.getcwd(),
+                checkpoint=context.checkpoint,
             )
             record.write_info(context.dir, info)
+            hold(context.dir, context.run)
         if self.is_main:
             clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
         self._group.gather(b"")

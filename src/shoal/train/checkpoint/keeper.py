@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cluster.board import State
 from shoal.cluster.group import Group
 from shoal.core.clock import now
 from shoal.core.errors import DivergedError
@@ -87,7 +88,9 @@ class Keeper:
         word = Word(fingerprint(self.joined) if compare else 0, samples)
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+        self.group.board.note(self.group.rank, State.meeting)
         words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
+        self.group.board.note(self.group.rank, State.computing)
         self._meeting = min(self._meeting or 1.0, now() - began)
         if compare:
             self._compared = step

@@ -21,7 +21,9 @@ def fingerprint(joined: Sequence[Joined]) -> int:
 def _sum(tensor: Tensor) -> int:
     """The tensor's bits added up as whole numbers, which wrap: as fast as memory, and any flipped bit changes it."""
     flat = tensor.contiguous().view(-1)
-    size, start = flat.numel() * flat.element_size(), flat.storage_offset() * flat.element_size()
-    if size and size % 8 == start % 8 == 0:
-        return int(flat.view(torch.int64).sum())
-    return int(flat.view(torch.uint8).sum(dtype=torch.int64)) if flat.numel() else 0
+    size = flat.numel() * flat.element_size()
+    if size % 8 or not size:
+        return int(flat.view(torch.uint8).sum(dtype=torch.int64))
+    if flat.storage_offset() * flat.element_size() % 8:
+        flat = flat.clone()
+    return int(flat.view(torch.int64).sum())

@@ -311,7 +311,7 @@ def test_an_interrupted_run_keeps_its_record(tmp_path: Path, number: signal.Sign
     running = command(tmp_path, "run", "--workers", "2", "--json", "script.py")
     assert soon(20, lambda: (tmp_path / "ready-0").exists() and (tmp_path / "ready-1").exists())
     os.kill(running.pid, number)
-    outcome = running.wait(5)
+    outcome = running.wait(30)
     assert outcome.code == outcome.json["exit"] == 130
     assert outcome.json["steps"] >= 1
     assert re.search(r"^shoal: interrupted after \d+ steps; the record is in runs/\S+\n$", outcome.err, re.MULTILINE)

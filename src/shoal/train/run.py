@@ -306,7 +306,7 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
-        if self._together.keeper is not None:
+        if self._together.keeper is not None and error is None:  # else the shards of others may never come
             self._together.keeper.close()
         if self._together.ledger is not None:
             self._together.ledger.close()

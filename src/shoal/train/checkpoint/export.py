@@ -1,4 +1,4 @@
-"""The weights of models as a plain safetensors file, for others to use: names as in `state_dict`, nothing else in it."""
+"""The weights of models as a plain safetensors file, for others: names as in `state_dict`, nothing else in it."""
 
 from collections.abc import Sequence
 from pathlib import Path

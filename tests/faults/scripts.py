@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from forked import Outcome, shoal
+from forked import Outcome, command
 
 TRAIN = """
 import os, time, torch, shoal
@@ -36,6 +36,11 @@ for epoch in run.epochs(EPOCHS):
 if run.is_main:
     print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()), optimizer.param_groups[0]["lr"])
 """
+
+
+def shoal(folder: Path, *words: str, **env: str) -> Outcome:
+    """`shoal WORDS` in `folder`, with time for a machine that does much else."""
+    return command(folder, *words, **env).wait(90)
 
 
 def script(

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from forked import shoal
-from scripts import script
+from scripts import script, shoal
 from test_s1_crash import checkpoint
 
-from shoal.core.errors import ShoalError
+from shoal.core.errors import ShoalError, UsageError
 from shoal.core.ledger import ledger_file, read_ledger
 from shoal.core.log import read_log
+from shoal.train.checkpoint.legacy import convert
 from shoal.train.checkpoint.manifest import Damaged, folder_of, newest, verify
 from shoal.train.checkpoint.shard import parse
 from shoal.train.checkpoint.writer import clear
@@ -77,20 +77,19 @@ def test_a6_no_reader_runs_what_stands_in_a_file(tmp_path: Path) -> None:
         assert not canary.exists(), name
 
 
-def test_a6_shoal_import_runs_nothing(tmp_path: Path) -> None:
-    canary = tmp_path / "canary"
-    chosen = [
-        name
-        for name in gadgets(canary)
-        if name.startswith("torch.save in a state") or name in ("pickle protocol 2", "zip")
-    ]
-    for name in chosen:
-        (tmp_path / "file.pt").write_bytes(gadgets(canary)[name])
-        outcome = shoal(tmp_path, "import", "file.pt", "out.safetensors")
-        assert outcome.code == 2, name
-        assert "file.pt is refused" in outcome.err, outcome.err
+def test_a6_importing_runs_nothing(tmp_path: Path) -> None:
+    canary, source, target = tmp_path / "canary", tmp_path / "file.pt", tmp_path / "out.safetensors"
+    for name, data in gadgets(canary).items():
+        source.write_bytes(data)
+        with pytest.raises(UsageError, match=r"file\.pt is refused"):
+            convert(source, target)
         assert not canary.exists(), name
-        assert not (tmp_path / "out.safetensors").exists()
+    source.write_bytes(gadgets(canary)["torch.save in a state zip"])
+    outcome = shoal(tmp_path, "import", "file.pt", "out.safetensors")
+    assert outcome.code == 2
+    assert "file.pt is refused" in outcome.err, outcome.err
+    assert not canary.exists()
+    assert not target.exists()
 
 
 def test_a6_shoal_import_reads_honest_files(tmp_path: Path) -> None:

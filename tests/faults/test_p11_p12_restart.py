@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from forked import command, reap, shoal, soon
-from scripts import assert_exactly_once, assert_seen_once, forget, resumed_at, script
+from forked import command, reap, soon
+from scripts import assert_exactly_once, assert_seen_once, forget, resumed_at, script, shoal
 
 from shoal.train.checkpoint.manifest import listed
 
@@ -23,7 +23,7 @@ def kill_after_checkpoints(folder: Path, number: int, *words: str, **env: str) -
     assert reap(running.pid, WAIT) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("options", ["", "num_workers=1", "num_workers=2, persistent_workers=True"])
+@pytest.mark.parametrize("options", ["", "num_workers=2, persistent_workers=True"])
 def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, options: str) -> None:
     script(tmp_path, options=options)
     whole = shoal(tmp_path, "run", "--name", "whole", "--workers", "2", "script.py")
@@ -77,7 +77,7 @@ def test_p12_an_interrupt_keeps_what_was_done(tmp_path: Path) -> None:
     running = command(tmp_path, "run", "--name", "one", "--workers", "2", "--checkpoint", "1h", "script.py")
     assert soon(WAIT, lambda: (tmp_path / "seen-1.txt").exists() and (tmp_path / "seen-1.txt").stat().st_size > 99)
     os.kill(running.pid, signal.SIGTERM)
-    outcome = running.wait()
+    outcome = running.wait(90)
     assert outcome.code == 130, outcome.err
     assert "Traceback" not in outcome.err
     assert len(listed(tmp_path / "runs" / "one")) == 1
@@ -96,7 +96,7 @@ def test_p12_a_run_that_still_runs_is_not_continued(tmp_path: Path, monkeypatch:
     assert soon(WAIT, (tmp_path / "seen-0.txt").exists)
     refused = shoal(tmp_path, "run", "--resume", "one")
     os.kill(running.pid, signal.SIGINT)
-    running.wait()
+    running.wait(90)
     assert refused.code == 2
     assert refused.err.endswith("shoal: run 'one' is still running; stop it first, or wait for its end\n")
 

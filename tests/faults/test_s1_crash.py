@@ -59,9 +59,10 @@ def test_s1_checkpoints(tmp_path: Path, older: int) -> None:
         crash.build(place)
         seen.add(step_of(place))
         assert seen <= {older or None, 9}, crash.what
-        clear(place, step_of(place) or 0)  # and the next attempt may write the same step again
-        checkpoint(place, 9) if step_of(place) != 9 else None
-        assert step_of(place) == 9
+        if states % 8 == 0:  # and the next attempt may write the same step again
+            clear(place, step_of(place) or 0)
+            checkpoint(place, 9) if step_of(place) != 9 else None
+            assert step_of(place) == 9
     assert seen == {older or None, 9}
     assert states * 3 >= LEAST, states
 

@@ -3,8 +3,7 @@
 import json
 from pathlib import Path
 
-from forked import shoal
-from scripts import script
+from scripts import script, shoal
 
 from shoal.train.checkpoint.manifest import listed, verify
 

@@ -50,7 +50,7 @@ def flip(home: Path, number: int, seed: int) -> None:
 
 
 def test_s5_bits_flipped(home: Path) -> None:
-    flip(home, 2000, seed=5)
+    flip(home, 800, seed=5)
 
 
 @pytest.mark.soak

@@ -5,8 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from forked import shoal
-from scripts import assert_exactly_once, script
+from scripts import assert_exactly_once, script, shoal
 
 POISON = "x[17] = float('nan')"
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+import shoal
+
 SECONDS = 600.0
 
 
@@ -32,15 +34,11 @@ def import_(
 def _convert(source: str, target: str) -> str:
     from shoal.core.errors import UsageError
 
-    words = [
-        sys.executable,
-        "-m",
-        "shoal.train.checkpoint.legacy",
-        str(Path(source).absolute()),
-        str(Path(target).absolute()),
-    ]
+    module = "shoal.train.checkpoint.legacy"
+    words = [sys.executable, "-m", module, str(Path(source).absolute()), str(Path(target).absolute())]
     # nothing of ours goes along: the environment may hold secrets
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "HOME", "LANG") if name in os.environ}
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    kept["PYTHONPATH"] = str(Path(next(iter(shoal.__path__))).parent.absolute())
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, errors="replace", env=kept, timeout=SECONDS, check=False

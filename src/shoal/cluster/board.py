@@ -30,6 +30,7 @@ class State(enum.IntEnum):
     exchanging = 4
     updating = 5
     ended = 6
+    meeting = 7
 
 
 class Board:

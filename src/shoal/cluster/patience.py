@@ -77,8 +77,20 @@ class Patience:
                 looked = now()
                 behind = np.flatnonzero(row < number) if self.seats is None else self.seats[row[self.seats] < number]
                 self._look_around(behind.tolist(), deadline)
+                self._look_for_strays(behind.tolist(), row, number)
             time.sleep(pause)
             pause = min(pause * 1.2, LONGEST_SLEEP)
+
+    def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
+        """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
+        if self.board.read(self.seat)["state"] == State.meeting:
+            return
+        meeting = [peer for peer in missing if self.board.read(peer)["state"] == State.meeting]
+        for peer in (peer for peer in meeting if row[peer] < number):  # looked at again: it may have come just now
+            raise PeerLost(
+                f"worker {self.seat} waits for worker {peer}, which has ended its epoch after step "
+                f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"
+            )
 
     def _look_around(self, missing: list[int], deadline: Deadline) -> None:
         for peer in [] if self.session.elastic else missing:  # else its launcher and the coordinator will know

@@ -22,6 +22,8 @@ def _sum(tensor: Tensor) -> int:
     """The tensor's bits added up as whole numbers, which wrap: as fast as memory, and any flipped bit changes it."""
     flat = tensor.contiguous().view(-1)
     size = flat.numel() * flat.element_size()
-    if size % 8 == 0 and flat.numel():
-        return int(flat.view(torch.int64).sum())
-    return int(flat.view(torch.uint8).sum(dtype=torch.int64)) if flat.numel() else 0
+    if size % 8 or not size:
+        return int(flat.view(torch.uint8).sum(dtype=torch.int64))
+    if flat.storage_offset() * flat.element_size() % 8:
+        flat = flat.clone()
+    return int(flat.view(torch.int64).sum())

@@ -17,11 +17,11 @@ from torch.optim import Optimizer
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
 from shoal.core import record
-from shoal.core.durable import write_file
 from shoal.core.errors import UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
 from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
+from shoal.core.lock import hold
 from shoal.core.seeds import mix, seed_all
 from shoal.data.loader import Loader
 from shoal.plan.load import load
@@ -30,10 +30,10 @@ from shoal.plan.rules import check
 from shoal.plan.terms import Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
+from shoal.train.checkpoint.export import export
 from shoal.train.checkpoint.interval import Interval
 from shoal.train.checkpoint.keeper import Keeper, base
 from shoal.train.checkpoint.resume import Resume
-from shoal.train.checkpoint.shard import pieces
 from shoal.train.checkpoint.snapshot import Where
 from shoal.train.checkpoint.writer import clear
 from shoal.train.joined import Joined
@@ -130,8 +130,12 @@ class Run:
                 started=time.time(),
                 versions=record.versions(),
                 machine=record.machine(),
+                arguments=sys.argv[1:],
+                folder=os.getcwd(),
+                checkpoint=context.checkpoint,
             )
             record.write_info(context.dir, info)
+            hold(context.dir, context.run)
         if self.is_main:
             clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
         self._group.gather(b"")
@@ -251,13 +255,7 @@ class Run:
         if not models:
             raise UsageError("save() has no model; give one to join() first")
         if self.is_main:
-            several = len(models) > 1
-            states = [model.state_dict(prefix=f"{i}." if several else "") for i, model in enumerate(models)]
-            tensors = {name: t.detach().cpu() for state in states for name, t in state.items() if isinstance(t, Tensor)}
-            try:
-                write_file(Path(path), b"".join(pieces(tensors)))
-            except OSError as error:
-                raise UsageError(f"cannot save to {str(path)!r}: {error.strerror}; give a file in a folder") from None
+            export(models, Path(path))
 
     def _reached(self, goal: Goal) -> bool:
         """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
@@ -306,7 +304,7 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
-        if self._together.keeper is not None:
+        if self._together.keeper is not None and error is None:  # else the shards of others may never come
             self._together.keeper.close()
         if self._together.ledger is not None:
             self._together.ledger.close()

@@ -33,7 +33,7 @@ from shoal.core.clock import Deadline
 TICK = 0.05
 REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
 """How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
-CHECKPOINT_GRACE = 5.0
+CHECKPOINT_GRACE = 10.0
 """Seconds in which workers that are interrupted may save what they have, before they are asked to stop at once."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""

@@ -3,7 +3,7 @@
     step ends ── not yet time to meet ──> go on                     (almost always: one comparison of two numbers)
               └─ gather: worker 0's word ──> parameters equal? ──> snapshot? ──> stop?
 
-Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about once a second, and
+Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about twice a second, and
 never so often that meeting costs more than 2 %. Nobody meets under the plan `alone` with several workers.
 """
 
@@ -14,9 +14,10 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cluster.board import State
 from shoal.cluster.group import Group
 from shoal.core.clock import now
-from shoal.core.errors import DivergedError
+from shoal.core.errors import DivergedError, PeerLost
 from shoal.core.events import Saved, Warned
 from shoal.core.journal import Journal
 from shoal.train.checkpoint.interval import Interval, guess
@@ -27,17 +28,19 @@ from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 
-MEET_SECONDS = 1.0
+MEET_SECONDS = 0.5
 MEET_SHARE = 0.02
 MOST_STEPS = 100
 """Steps from one meeting to the next, and from one comparison of parameters to the next."""
-GRACE = 4.0
+GRACE = 8.0
 """Seconds a run that was asked to stop may take to finish its last checkpoint."""
 
 
 class Word(msgspec.Struct):
     """What a worker says at a meeting; of the last three, worker 0's counts."""
 
+    step: int
+    epoch_ended: bool
     fingerprint: int
     samples: int
     save: bool = False
@@ -84,10 +87,13 @@ class Keeper:
     def meet(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
         began = now()
         compare = epoch_ended or step - self._compared >= MOST_STEPS
-        word = Word(fingerprint(self.joined) if compare else 0, samples)
+        word = Word(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+        self.group.board.note(self.group.rank, State.meeting)
         words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
+        self.group.board.note(self.group.rank, State.computing)
+        check_same(words)
         self._meeting = min(self._meeting or 1.0, now() - began)
         if compare:
             self._compared = step
@@ -178,6 +184,17 @@ class Keeper:
         """Let what was begun come to its end."""
         self._writer.wait(GRACE)
         self._tell()
+
+
+def check_same(words: Sequence[Word]) -> None:
+    """PeerLost if some workers ended their epoch where others went on: they will never agree again."""
+    kinds = [(word.epoch_ended, word.step) for word in words]
+    if len(set(kinds)) > 1:
+        first, last = kinds.index(min(kinds)), kinds.index(max(kinds))
+        raise PeerLost(
+            f"worker {first} waits for worker {last}, which has ended its epoch after step {words[last].step}; "
+            "all workers must make the same number of steps"
+        )
 
 
 def check_equal(prints: Sequence[int], step: int) -> None:

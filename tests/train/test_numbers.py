@@ -1,0 +1,52 @@
+"""What counts as finite, and who is told to have sent what is not."""
+
+import pytest
+import torch
+
+from shoal.train.evidence import SMALL, Evidence
+from shoal.train.numbers import finite
+
+GOOD = {
+    "usual": [torch.randn(5, 3), torch.randn(7)],
+    "a sum that overflows": [torch.full((4,), 3e38)],
+    "two that cancel": [torch.full((4,), 3e38), torch.full((4,), -3e38)],
+    "half": [torch.full((4000,), 60000.0, dtype=torch.float16)],
+    "mixed kinds": [torch.ones(3), torch.ones(3, dtype=torch.float64), torch.ones(3, dtype=torch.bfloat16)],
+    "sparse": [torch.eye(3).to_sparse()],
+    "complex": [torch.ones(2, dtype=torch.complex64)],
+    "empty": [torch.empty(0)],
+    "none at all": [],
+}
+
+
+@pytest.mark.parametrize("gradients", GOOD.values(), ids=GOOD)
+def test_finite(gradients: list[torch.Tensor]) -> None:
+    assert finite(gradients)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_not_finite(bad: float, dtype: torch.dtype) -> None:
+    tensor = torch.randn(4, 5).to(dtype)
+    tensor[2, 3] = bad
+    assert not finite([torch.ones(3), tensor])
+    assert not finite([tensor, -tensor])
+    assert not finite([tensor.to_sparse()])
+
+
+def test_small_parameters_tell_whose_gradients_were_bad() -> None:
+    weight, bias = torch.zeros(SMALL + 1), torch.zeros(3)
+    evidence = Evidence([weight, bias])
+    evidence.saw(0, torch.full_like(weight, float("nan")))  # too large to be looked at by itself
+    evidence.saw(1, torch.ones(3))
+    assert not evidence.bad
+    evidence.saw(1, torch.tensor([0.0, float("nan"), 0.0]))
+    assert evidence.bad
+    evidence.clear()
+    assert not evidence.bad
+
+
+def test_without_small_parameters_the_smallest_serves() -> None:
+    evidence = Evidence([torch.zeros(SMALL + 9), torch.zeros(SMALL + 5)])
+    evidence.saw(1, torch.full((SMALL + 5,), float("inf")))
+    assert evidence.bad

@@ -12,7 +12,20 @@ from shoal.plan.codecs import CODECS
 from shoal.plan.term import AXES, Axis, Codec, Term
 from shoal.plan.wrappers import WRAPPERS
 
-__all__ = ["AXES", "TERMS", "AllReduce", "Alone", "Axis", "Codec", "Every", "Exchange", "Pace", "Replicate", "Split", "Term"]
+__all__ = [
+    "AXES",
+    "TERMS",
+    "AllReduce",
+    "Alone",
+    "Axis",
+    "Codec",
+    "Every",
+    "Exchange",
+    "Pace",
+    "Replicate",
+    "Split",
+    "Term",
+]
 
 
 class AllReduce(Term, frozen=True):

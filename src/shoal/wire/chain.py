@@ -53,7 +53,9 @@ def chain(first: Codec, second: Codec | None, wrapping: Wrapping) -> Codec:
         assert isinstance(codec, Sparse | Feedback | Momentum)
         codec = WarmUp(codec, first.ratio, wrapping.warmup)
     if isinstance(first, LowRank | Cast) and (wrapping.least is not None or wrapping.words):
-        raise UsageError(f"by_size and by_name do not go with {_name(first)}, whose payloads are summed; leave them out")
+        raise UsageError(
+            f"by_size and by_name do not go with {_name(first)}, whose payloads are summed; leave them out"
+        )
     return codec if isinstance(first, LowRank | Cast) else Parts(codec, wrapping.least, wrapping.words)
 
 

@@ -42,9 +42,7 @@ def largest(
     places, found = np.empty(room, np.int64), np.empty(room, np.float32)
     if kernels.fast():
         left = (values if rest is None else rest).numpy()
-        chosen = kernels.get("select_above")(
-            values.numpy(), left, rest is not None, threshold, 0, places, found
-        )
+        chosen = kernels.get("select_above")(values.numpy(), left, rest is not None, threshold, 0, places, found)
     else:
         chosen = _reference(values, rest, threshold, places, found)
     if chosen < 0:

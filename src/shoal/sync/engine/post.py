@@ -1,7 +1,7 @@
 """Payloads through one host's shared memory: each worker writes into an area of its own, the others read it there.
 
-    posted[i][r] = n      worker r's payload i is written for the n-th time; lengths[i][r] says how long it is
-    taken[i][r] = n       worker r reads no more of the n-th payloads i: they may be written again
+posted[i][r] = n      worker r's payload i is written for the n-th time; lengths[i][r] says how long it is
+taken[i][r] = n       worker r reads no more of the n-th payloads i: they may be written again
 """
 
 from collections.abc import Sequence

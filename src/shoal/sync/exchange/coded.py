@@ -31,7 +31,7 @@ class CodedExchange(Exchange):
         self._plain: dict[int, int] = {}
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return self.inner.weight
 
     @weight.setter

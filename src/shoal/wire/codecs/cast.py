@@ -9,6 +9,8 @@ are too few and the range is not needed.
 """
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,12 +26,13 @@ TOP = 14
 """The largest value is scaled to just below 2^15 = 32768, half of what fp16 holds."""
 
 
+@dataclass(frozen=True)
 class Cast(Codec):
     """The common part of both."""
 
     feedback = False
-    dtype: torch.dtype
-    scaled: bool
+    dtype: ClassVar[torch.dtype]
+    scaled: ClassVar[bool]
 
     def bound(self, layout: Layout) -> int:
         return BODY + 2 * layout.numel
@@ -61,6 +64,7 @@ class Cast(Codec):
         out.add_(body if scale == 1.0 else body.float() / scale)
 
 
+@dataclass(frozen=True)
 class Fp16(Cast):
     """IEEE half precision: 11 bits of precision, with a scale."""
 
@@ -69,6 +73,7 @@ class Fp16(Cast):
     scaled = True
 
 
+@dataclass(frozen=True)
 class Bf16(Cast):
     """The upper half of a float32: 8 bits of precision, full range."""
 

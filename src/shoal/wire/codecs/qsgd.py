@@ -75,11 +75,15 @@ class Qsgd(Codec):
         read_head(payload, self.code, layout.numel)
         body = self._body(layout)
         if not body <= payload.numel() <= self.bound(layout):
-            raise PayloadError(f"a payload of {payload.numel()} bytes cannot hold {layout.numel} elements of this codec")
+            raise PayloadError(
+                f"a payload of {payload.numel()} bytes cannot hold {layout.numel} elements of this codec"
+            )
         norms = self._norms(payload, layout)
         finite(norms, "norm")
         level = np.zeros(layout.numel, np.int32)
         data = payload[body:].numpy()
         if (norms < 0).any() or kernels.get("unpack_gamma")(data, self.levels, level) != len(data):
-            raise PayloadError("a payload's codes end too early, too late or out of range; it was changed or is foreign")
+            raise PayloadError(
+                "a payload's codes end too early, too late or out of range; it was changed or is foreign"
+            )
         out += torch.from_numpy(level) * self._spread(norms, layout)

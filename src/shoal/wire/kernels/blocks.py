@@ -73,9 +73,7 @@ def add_signs(data: Any, means: Any, table: Any, out: Any) -> None:
             place[8 * whole + q] += high if (signs[whole] >> np.uint8(q)) & np.uint8(1) else low
 
 
-def pack_int8(
-    values: Any, rest: Any, feedback: Any, table: Any, word0: Any, word1: Any, scales: Any, out: Any
-) -> int:
+def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, word1: Any, scales: Any, out: Any) -> int:
     """Per block the scale largest/127 and one byte an element, rounded up or down at random."""
     word = np.empty(1, np.int32)
     for b in range(table.shape[0] - 1):

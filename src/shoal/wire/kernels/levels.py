@@ -16,9 +16,10 @@ SIGNATURES = {
 }
 
 
-def fold(values: Any, rest: Any, feedback: Any) -> tuple[int, float]:
+def fold(values: Any, rest: Any, feedback: Any) -> Any:
     """`rest += values` if there is feedback; the bits of the largest magnitude, and the sum of squares."""
-    largest, squares = np.int32(0), 0.0
+    largest: Any = np.int32(0)
+    squares: Any = 0.0
     for begin in range(0, len(values), 4096):
         x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
         if feedback:
@@ -33,7 +34,7 @@ def fold(values: Any, rest: Any, feedback: Any) -> tuple[int, float]:
     return largest, squares
 
 
-def pack_levels(values: Any, rest: Any, feedback: Any, level: Any, out: Any) -> bool:
+def pack_levels(values: Any, rest: Any, feedback: Any, level: Any, out: Any) -> Any:
     """+level where the sum is at least that, -level where it is at most minus that; whether all is finite."""
     codes, sums = np.empty(4096, np.uint8), np.empty(4096, np.float32)
     zero, largest = np.float32(0), np.int32(0)
@@ -115,7 +116,7 @@ def add_levels(data: Any, level: Any, out: Any) -> None:
         out[i] += table[data[whole], i - 4 * whole]
 
 
-def any_three(data: Any) -> bool:
+def any_three(data: Any) -> Any:
     """Whether a code is 3, which nobody writes."""
     found = np.uint8(0)
     for byte in data:

@@ -12,9 +12,7 @@ SIGNATURES = {
 }
 
 
-def select_above(
-    values: Any, rest: Any, feedback: Any, threshold: Any, first: Any, places: Any, found: Any
-) -> int:
+def select_above(values: Any, rest: Any, feedback: Any, threshold: Any, first: Any, places: Any, found: Any) -> int:
     """Write place (plus `first`) and value of each; with feedback they are taken out of `rest`. -1: not finite.
 
     As many as `places` holds; the others stay. Pieces without any are skipped by one vectorised comparison.

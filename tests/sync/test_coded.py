@@ -79,7 +79,8 @@ def gradients(rank: int, number: int):
 
 
 PLANS = ["fp16", "bf16", "int8", "fixed", "onebit", "twobit(0.1)", "ternary", "qsgd", "topk(0.1)", "topk(0.1), int8",
-         "randomk(0.2)", "threshold(0.1)", "dgc(0.1)", "esgd", "lowrank(2)", "dgc(ratio=0.01, warmup=3), fp16"]  # fmt: skip
+         "randomk(0.2)", "threshold(0.1)", "dgc(0.1)", "esgd", "lowrank(2)",
+         "dgc(ratio=0.01, warmup=3), fp16"]  # fmt: skip
 
 
 @pytest.mark.parametrize("engine", ["memory", "collective"])

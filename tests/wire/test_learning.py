@@ -1,4 +1,4 @@
-"""What the papers claim, on a small network: which codecs learn as if there were none, and what happens without care."""
+"""What the papers claim, on a small network: who learns as if there were no codec, and who does not."""
 
 import pytest
 from learning import learn

@@ -79,7 +79,7 @@ def prepare(
     run_id = check_id(name, "--name") if name is not None else new_id()
     directory = record.run_dir(record.runs_root(runs), run_id).absolute()
 
-    warm()  # slow, so only once the command is right
+    warm(codecs=bool(chosen.wire))  # slow, so only once the command is right
     from shoal.cluster.launch.local import Job
 
     open_record(directory, run_id, chosen, workers, seed, script, str(spec or ""))
@@ -87,12 +87,16 @@ def prepare(
     return Job(Path(script), arguments, workers, run_id, directory, str(chosen), seed, threads, spec)
 
 
-def warm() -> None:
+def warm(codecs: bool = False) -> None:
     """Import what every worker needs: they are forked with it, and share its memory."""
     import torch
 
     import shoal.train.run  # noqa: F401
 
+    if codecs:
+        from shoal.wire import kernels
+
+        kernels.warm()
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

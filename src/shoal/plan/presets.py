@@ -29,9 +29,9 @@ PRESETS: dict[str, Preset] = {
         note="signs with error feedback, 1/32 of the bytes",
     ),
     "2bit-mxnet": Preset(
-        text="allreduce, every(1), twobit(0.5)",
+        text="allreduce, every(1), twobit(0.01)",
         cites='Chen et al. 2015, "MXNet"; 2-bit compression of its KVStore',
-        note="three levels round a threshold, with residual",
+        note="three levels round a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
     ),
     "terngrad": Preset(
         text="allreduce, every(1), ternary(2.5)",
@@ -44,7 +44,7 @@ PRESETS: dict[str, Preset] = {
         note="two thin factors a matrix, summed",
     ),
     "strom": Preset(
-        text="allreduce, every(1), threshold(0.001)",
+        text="allreduce, every(1), threshold(0.01)",
         cites='Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing"',
         note="only what reaches a threshold travels",
     ),

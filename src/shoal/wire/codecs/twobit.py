@@ -23,7 +23,7 @@ class TwoBit(Codec):
     """Three levels, known to both sides."""
 
     code = 6
-    threshold: float = 0.5
+    threshold: float = 0.01
 
     def bound(self, layout: Layout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)

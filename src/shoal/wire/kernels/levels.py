@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 SIGNATURES = {
+    "largest": ("int32(float32[::1])", False),
+    "all_below": ("boolean(int16[::1], int16)", False),
     "fold": ("Tuple((int32, float64))(float32[::1], float32[::1], boolean)", True),
     "pack_levels": ("boolean(float32[::1], float32[::1], boolean, float32, uint8[::1])", False),
     "pack_ternary": (
@@ -14,6 +16,22 @@ SIGNATURES = {
     "add_levels": ("void(uint8[::1], float32, float32[::1])", False),
     "any_three": ("boolean(uint8[::1])", False),
 }
+
+
+def largest(values: Any) -> Any:
+    """The bits of the largest magnitude: as whole numbers they are in the same order, NaN and infinity on top."""
+    bits, most = values.view(np.int32), np.int32(0)
+    for i in range(len(bits)):
+        most = max(most, bits[i] & np.int32(0x7FFFFFFF))
+    return most
+
+
+def all_below(bits: Any, infinite: Any) -> Any:
+    """Whether no half-precision number, given as its bits, is infinite or NaN."""
+    most = np.int16(0)
+    for i in range(len(bits)):
+        most = max(most, np.int16(bits[i] & np.int16(0x7FFF)))
+    return most < infinite
 
 
 def fold(values: Any, rest: Any, feedback: Any) -> Any:

@@ -66,10 +66,9 @@ class Cast(Codec):
             raise PayloadError(f"a payload has the scale {scale}; a scale is a finite number above 0")
         body = payload[BODY:].view(self.dtype)
         infinite = 0x7C00 if self.dtype is torch.float16 else 0x7F80
-        if kernels.fast() and kernels.get("all_below")(body.view(torch.int16).numpy(), np.int16(infinite)):
-            widen(body, scale, out)
-            return
-        finite(body, "value")
+        below = kernels.fast() and kernels.get("all_below")(body.view(torch.int16).numpy(), np.int16(infinite))
+        if not below:
+            finite(body, "value")
         widen(body, scale, out)
 
 
@@ -97,15 +96,17 @@ def narrow(values: Tensor, scale: float, body: Tensor) -> None:
         body.copy_(values)
         return
     scratch = torch.empty(min(PIECE, len(values)))
-    for piece, place in zip(values.split(PIECE), body.split(PIECE), strict=True):
-        place.copy_(torch.mul(piece, scale, out=scratch[: len(piece)]))
+    for at in range(0, len(values), PIECE):
+        piece = values[at : at + PIECE]
+        body[at : at + PIECE].copy_(torch.mul(piece, scale, out=scratch[: len(piece)]))
 
 
 def widen(body: Tensor, scale: float, out: Tensor) -> None:
     """out += body / scale, piece by piece; scales are powers of two, so nothing is rounded."""
     scratch = torch.empty(min(PIECE, len(out)))
-    for piece, place in zip(body.split(PIECE), out.split(PIECE), strict=True):
-        place.add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
+    for at in range(0, len(out), PIECE):
+        piece = body[at : at + PIECE]
+        out[at : at + PIECE].add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
 
 
 def power_of_two(largest: float, top: int = TOP) -> float:

@@ -23,6 +23,7 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	scripts/debian.sh
+	$(BIN)/python -m shoal.wire.kernels
 	$(BIN)/python -m pytest -m "alone and not soak" tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not alone and not soak" tests
 

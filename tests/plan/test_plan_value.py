@@ -97,7 +97,7 @@ def test_any_text_is_a_plan_or_is_refused_on_one_line(text: str) -> None:
         ("horovd", "unknown term 'horovd'; did you mean 'horovod'?"),
         (
             "xyz",
-            "unknown term 'xyz'; terms are allreduce, alone, every, replicate; named plans are bsp, horovod",
+            f"unknown term 'xyz'; terms are {', '.join(TERMS)}; named plans are {', '.join(PRESETS)}",
         ),
         ("allreduce, alone", "'allreduce' and 'alone' both say how replicas agree (exchange); keep one"),
         ("every, every(1)", "'every(1)' and 'every(1)' both say when replicas agree (pace); keep one"),

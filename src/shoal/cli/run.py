@@ -114,7 +114,7 @@ def prepare(options: Options) -> "Job":
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm()  # slow, so only once the command is right
+    warm(codecs=bool(chosen.wire))  # slow, so only once the command is right
     from shoal.cluster.launch.local import Job
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
@@ -143,12 +143,16 @@ def prepare(options: Options) -> "Job":
     )
 
 
-def warm() -> None:
+def warm(codecs: bool = False) -> None:
     """Import what every worker needs: they are forked with it, and share its memory."""
     import torch
 
     import shoal.train.run  # noqa: F401
 
+    if codecs:
+        from shoal.wire import kernels
+
+        kernels.warm()
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

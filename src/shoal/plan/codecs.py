@@ -94,7 +94,7 @@ class TwoBit(Codec, frozen=True):
 
     name: ClassVar[str] = "twobit"
 
-    threshold: float = 0.5
+    threshold: float = 0.01
 
     def __post_init__(self) -> None:
         number(self, "threshold", self.threshold, 1e-30, 1e30)

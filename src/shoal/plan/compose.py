@@ -1,5 +1,6 @@
 """One codec of a plan's wire terms; refuses what does not compose, before anything starts."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -86,4 +87,4 @@ def _with(wrapping: Wrapping, term: Term, codec: Term, workers: int) -> Wrapping
 
 def _local(clip: float, workers: int) -> float:
     """A worker's share of the clipping: its gradient is noisier than the mean, and counts 1/workers in the sum."""
-    return clip / workers / workers**0.5
+    return clip / workers / math.sqrt(workers)

@@ -81,7 +81,8 @@ def _unfold(calls: list[Call]) -> list[Call]:
     """The terms behind a named plan; other calls as they are."""
     for call in calls:
         preset = PRESETS.get(call.name)
-        if preset is None:
+        chosen = len(calls) > 1 or call.plain or call.named
+        if preset is None or (call.name in TERMS and chosen):  # `dgc` is both; with arguments or company it is the term
             continue
         if len(calls) > 1:
             raise UsageError(f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}")

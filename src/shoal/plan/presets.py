@@ -29,9 +29,9 @@ PRESETS: dict[str, Preset] = {
         note="signs with error feedback, 1/32 of the bytes",
     ),
     "2bit-mxnet": Preset(
-        text="allreduce, every(1), twobit(0.5)",
+        text="allreduce, every(1), twobit(0.01)",
         cites='Chen et al. 2015, "MXNet"; 2-bit compression of its KVStore',
-        note="three levels round a threshold, with residual",
+        note="three levels round a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
     ),
     "terngrad": Preset(
         text="allreduce, every(1), ternary(2.5)",
@@ -44,8 +44,23 @@ PRESETS: dict[str, Preset] = {
         note="two thin factors a matrix, summed",
     ),
     "strom": Preset(
-        text="allreduce, every(1), threshold(0.001)",
+        text="allreduce, every(1), threshold(0.01)",
         cites='Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing"',
         note="only what reaches a threshold travels",
+    ),
+    "qsgd": Preset(
+        text="allreduce, every(1), qsgd(bits=4, bucket=512)",
+        cites='Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"',
+        note="stochastic levels in a code of varying length",
+    ),
+    "dgc": Preset(
+        text="allreduce, every(1), dgc(ratio=0.001, momentum=0.9, clip=0.0, warmup=0)",
+        cites='Lin et al. 2018, "Deep Gradient Compression"',
+        note="one element in a thousand, with momentum correction; give the optimizer no momentum",
+    ),
+    "esgd": Preset(
+        text="allreduce, every(1), esgd(ratio=0.125, momentum=0.9)",
+        cites='Tao & Li 2018, "eSGD: Communication Efficient Distributed Deep Learning on the Edge"',
+        note="the largest eighth travels, residuals fade",
     ),
 }

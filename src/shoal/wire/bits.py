@@ -1,4 +1,4 @@
-"""Numbers of a few bits side by side, and ascending places as few bits: what sparse and fixed-point payloads are made of.
+"""Numbers of a few bits side by side, and ascending places as few bits, for sparse and fixed-point payloads.
 
 Places are written as Elias and Fano did (P. Elias, "Efficient storage and retrieval by content and address of static
 files", JACM 1974; R. Fano, 1971): the lower bits of each packed, the upper ones as gaps in unary. For k of n places it

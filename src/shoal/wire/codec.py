@@ -14,13 +14,16 @@ what of it did not travel. A codec refuses NaN and infinity by the layer's name,
 (PayloadError) before it allocates or writes. Not thread-safe: state belongs to one bucket of one worker.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import ClassVar, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.core.errors import ShoalError
+from shoal.wire import kernels
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
@@ -86,6 +89,8 @@ def aligned(payload: Tensor) -> Tensor:
 
 def refuse_non_finite(values: Tensor, layout: Layout, rest: Tensor | None = None) -> None:
     """Raise, with the layer's name, if a value is NaN or infinite."""
+    if rest is None and kernels.fast() and math.isfinite(magnitude(values)):
+        return
     for tensor in (values, rest):
         if tensor is not None and not bool((good := torch.isfinite(tensor)).all()):
             name = layout.name_at(int((~good).nonzero()[0]))
@@ -93,6 +98,13 @@ def refuse_non_finite(values: Tensor, layout: Layout, rest: Tensor | None = None
                 f"the gradient of {name!r} holds NaN or infinity, which no codec carries; "
                 "lower the learning rate, clip, or train without a codec"
             )
+
+
+def magnitude(values: Tensor) -> float:
+    """The largest magnitude; infinite or NaN if any value is. `values` are flat float32 on the host."""
+    if not kernels.fast():
+        return float(values.abs().max()) if values.numel() else 0.0
+    return float(np.int32(kernels.get("largest")(values.numpy())).view(np.float32))
 
 
 def refuse(values: Tensor, layout: Layout, rest: Tensor | None) -> NoReturn:

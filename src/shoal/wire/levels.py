@@ -6,6 +6,8 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
+from shoal.wire.codec import refuse, refuse_non_finite
+from shoal.wire.layout import Layout
 
 
 def bytes_of(numel: int) -> int:
@@ -16,6 +18,24 @@ def write(codes: Tensor, out: Tensor) -> None:
     """Codes (0, 1, 2), one an element, as bytes; the torch reference of what kernels do themselves."""
     padding = torch.zeros(-len(codes) % 4, dtype=codes.dtype)
     out.copy_((torch.cat([codes, padding]).view(-1, 4) * 4 ** torch.arange(4)).sum(1).to(torch.uint8))
+
+
+def pack(values: Tensor, layout: Layout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
+    """The codes of `values + rest` against the threshold."""
+    if kernels.fast():
+        left = values if rest is None else rest
+        kernel = kernels.get("pack_levels")
+        if not kernel(values.numpy(), left.numpy(), rest is not None, np.float32(threshold), data.numpy()):
+            refuse(values, layout, rest)
+        return
+    refuse_non_finite(values, layout)
+    whole = values if rest is None else rest.add_(values)
+    level = torch.tensor(threshold)
+    up, down = whole >= level, whole <= -level
+    write(up.long() + 2 * down.long(), data)
+    if rest is not None:
+        rest -= level * up
+        rest += level * down
 
 
 def add(data: Tensor, level: float, out: Tensor) -> None:

@@ -6,6 +6,8 @@ What is the same on every worker (the factors of lowrank) stays as it is.
 
 from collections.abc import Sequence
 
+import torch
+
 from shoal.core.errors import UsageError
 from shoal.wire.codec import State
 from shoal.wire.codecs.lowrank import KEPT
@@ -19,7 +21,9 @@ def merge(states: Sequence[State]) -> State:
     for state in states:
         if {n: t.shape for n, t in state.items()} != {n: t.shape for n, t in first.items()}:
             raise UsageError("codec states of different models or plans cannot be merged; use those of one run")
-    return {n: t.clone() if n.startswith(KEPT) else sum(s[n] for s in states) + 0.0 for n, t in first.items()}
+    return {
+        n: t.clone() if n.startswith(KEPT) else torch.stack([s[n] for s in states]).sum(0) for n, t in first.items()
+    }
 
 
 def split(state: State, workers: int) -> list[State]:

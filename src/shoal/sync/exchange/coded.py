@@ -49,7 +49,7 @@ class CodedExchange(Exchange):
         self.meeting.recover()
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return self.inner.weight
 
     @weight.setter

@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.sync.engine.base import Engine
 from shoal.sync.meet.base import Meeting
 from shoal.wire.bucket import Space
-from shoal.wire.codec import refuse_non_finite
+from shoal.wire.codec import magnitude, refuse_non_finite
 from shoal.wire.codecs.cast import Cast, power_of_two
 from shoal.wire.layout import Layout
 
@@ -63,5 +63,5 @@ class CastMeeting(Meeting):
         result, numel = self._pairs[index][1], self._layouts[index].numel
         torch.mul(result[:numel].float(), 1.0 / self._scales[index], out=out)
         if self.codec.scaled and bool(result[:numel].any()):
-            self._next[index] = power_of_two(out, TOP)
+            self._next[index] = power_of_two(magnitude(out), TOP)
         return result[numel:].tolist()

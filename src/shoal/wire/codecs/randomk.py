@@ -8,7 +8,7 @@ Do not use it where topk is affordable: it learns as much from far more bytes.
     head (count) | two words of the moment, 16 bytes | payload of the values' codec
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class RandomK(Codec):
     code = 12
     unbiased = True
     ratio: float
-    values: Codec = Raw()
+    values: Codec = field(default_factory=Raw)
 
     def _count(self, layout: Layout) -> int:
         return choice.wanted(self.ratio, layout.numel)

@@ -3,6 +3,8 @@
 Do not use it as a plan's codec: without any, an exchange adds up in place and copies less.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -12,6 +14,7 @@ from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
 
+@dataclass(frozen=True)
 class Raw(Codec):
     """Four bytes an element, exact."""
 

@@ -7,7 +7,7 @@ Li et al. ("Nexus") choose the format by density in the same way. A member says 
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -39,7 +39,7 @@ class Sparse(Codec):
 
     exact = False
     ratio: float
-    values: Codec = Raw()
+    values: Codec = field(default_factory=Raw)
     """How the chosen values are written."""
 
     def at(self, ratio: float) -> Self:

@@ -1,7 +1,7 @@
 """Three levels per layer: each element becomes ±s with probability |x|/s, else nothing; s is the layer's largest value.
 
 Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NIPS 2017. Values are
-first clipped at `clip` standard deviations of their layer, which makes s smaller and the noise with it; 0 does not clip.
+first clipped at `clip` standard deviations of their layer, which makes s and the noise smaller; 0 does not clip.
 Unbiased apart from the clipping, so it needs no feedback. Do not use it with few samples a step: its noise is
 averaged away only over many.
 

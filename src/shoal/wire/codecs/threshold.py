@@ -17,7 +17,6 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import bits, levels
 from shoal.wire.codec import Codec, State
-from shoal.wire.codecs.twobit import pack_levels
 from shoal.wire.head import HEAD, exactly, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
@@ -40,7 +39,7 @@ class Threshold(Codec):
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
         numel, body = layout.numel, out[HEAD.size : self.bound(layout)]
-        pack_levels(values, layout, self.t, body, rest)  # the dense form first: it is there if the sparse is longer
+        levels.pack(values, layout, self.t, body, rest)  # the dense form first: it is there if the sparse is longer
         places, down = _over(body, numel)
         size = bits.places_size(len(places), numel)
         length = HEAD.size + size + bits.packed_size(len(places), 1)

@@ -9,12 +9,10 @@ small a one holds the large ones back.
 
 from dataclasses import dataclass
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from shoal.wire import kernels, levels
-from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire import levels
+from shoal.wire.codec import Codec, State
 from shoal.wire.head import HEAD, exactly, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
@@ -25,7 +23,7 @@ class TwoBit(Codec):
     """Three levels, known to both sides."""
 
     code = 6
-    threshold: float = 0.5
+    threshold: float = 0.01
 
     def bound(self, layout: Layout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)
@@ -35,7 +33,7 @@ class TwoBit(Codec):
     ) -> int:
         size = self.bound(layout)
         write_head(out, self.code, layout.numel)
-        pack_levels(values, layout, self.threshold, out[HEAD.size : size], rest)
+        levels.pack(values, layout, self.threshold, out[HEAD.size : size], rest)
         return size
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
@@ -43,21 +41,3 @@ class TwoBit(Codec):
         exactly(payload, self.bound(layout))
         levels.check(payload[HEAD.size :])
         levels.add(payload[HEAD.size :], self.threshold, out)
-
-
-def pack_levels(values: Tensor, layout: Layout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
-    """The codes of `values + rest` against the threshold."""
-    if kernels.fast():
-        left = values if rest is None else rest
-        pack = kernels.get("pack_levels")
-        if not pack(values.numpy(), left.numpy(), rest is not None, np.float32(threshold), data.numpy()):
-            refuse(values, layout, rest)
-        return
-    refuse_non_finite(values, layout)
-    whole = values if rest is None else rest.add_(values)
-    level = torch.tensor(threshold)
-    up, down = whole >= level, whole <= -level
-    levels.write(up.long() + 2 * down.long(), data)
-    if rest is not None:
-        rest -= level * up
-        rest += level * down

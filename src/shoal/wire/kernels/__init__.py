@@ -5,7 +5,7 @@
     kernels.warm()                  compile all (`python -m shoal.wire.kernels`)
 
 Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
-compiled in every process. One thread each, without the interpreter's lock. A file's SIGNATURES are all that is compiled.
+compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled.
 """
 
 import importlib

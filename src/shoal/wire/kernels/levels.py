@@ -5,6 +5,8 @@ from typing import Any
 import numpy as np
 
 SIGNATURES = {
+    "largest": ("int32(float32[::1])", False),
+    "all_below": ("boolean(int16[::1], int16)", False),
     "fold": ("Tuple((int32, float64))(float32[::1], float32[::1], boolean)", True),
     "pack_levels": ("boolean(float32[::1], float32[::1], boolean, float32, uint8[::1])", False),
     "pack_ternary": (
@@ -16,9 +18,26 @@ SIGNATURES = {
 }
 
 
-def fold(values: Any, rest: Any, feedback: Any) -> tuple[int, float]:
+def largest(values: Any) -> Any:
+    """The bits of the largest magnitude: as whole numbers they are in the same order, NaN and infinity on top."""
+    bits, most = values.view(np.int32), np.int32(0)
+    for i in range(len(bits)):
+        most = max(most, bits[i] & np.int32(0x7FFFFFFF))
+    return most
+
+
+def all_below(bits: Any, infinite: Any) -> Any:
+    """Whether no half-precision number, given as its bits, is infinite or NaN."""
+    most = np.int16(0)
+    for i in range(len(bits)):
+        most = max(most, np.int16(bits[i] & np.int16(0x7FFF)))
+    return most < infinite
+
+
+def fold(values: Any, rest: Any, feedback: Any) -> Any:
     """`rest += values` if there is feedback; the bits of the largest magnitude, and the sum of squares."""
-    largest, squares = np.int32(0), 0.0
+    largest: Any = np.int32(0)
+    squares: Any = 0.0
     for begin in range(0, len(values), 4096):
         x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
         if feedback:
@@ -33,7 +52,7 @@ def fold(values: Any, rest: Any, feedback: Any) -> tuple[int, float]:
     return largest, squares
 
 
-def pack_levels(values: Any, rest: Any, feedback: Any, level: Any, out: Any) -> bool:
+def pack_levels(values: Any, rest: Any, feedback: Any, level: Any, out: Any) -> Any:
     """+level where the sum is at least that, -level where it is at most minus that; whether all is finite."""
     codes, sums = np.empty(4096, np.uint8), np.empty(4096, np.float32)
     zero, largest = np.float32(0), np.int32(0)
@@ -115,7 +134,7 @@ def add_levels(data: Any, level: Any, out: Any) -> None:
         out[i] += table[data[whole], i - 4 * whole]
 
 
-def any_three(data: Any) -> bool:
+def any_three(data: Any) -> Any:
     """Whether a code is 3, which nobody writes."""
     found = np.uint8(0)
     for byte in data:

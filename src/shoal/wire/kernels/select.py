@@ -21,8 +21,8 @@ def select_above(values: Any, rest: Any, feedback: Any, threshold: Any, first: A
     limit[0] = threshold
     least = limit.view(np.int32)[0]
     count, room = 0, len(places)
-    for begin in range(0, len(values), 64):
-        x, left = values[begin : begin + 64], rest[begin : begin + 64]
+    for begin in range(0, len(values), 32):
+        x, left = values[begin : begin + 32], rest[begin : begin + 32]
         if feedback:
             for i in range(len(x)):
                 left[i] += x[i]

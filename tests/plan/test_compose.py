@@ -1,0 +1,102 @@
+"""From wire terms to one codec: what each term becomes, the defaults, and what is refused."""
+
+import pytest
+
+from shoal.core.errors import UsageError
+from shoal.plan import Plan
+from shoal.plan.codecs import CODECS
+from shoal.plan.compose import MAKERS, compose
+from shoal.plan.wrappers import WRAPPERS
+from shoal.wire.codecs.cast import Fp16
+from shoal.wire.codecs.int8 import Int8
+from shoal.wire.codecs.layerk import LayerK
+from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.codecs.onebit import OneBit
+from shoal.wire.codecs.topk import TopK
+from shoal.wire.wrappers.feedback import Feedback
+from shoal.wire.wrappers.momentum import Momentum
+from shoal.wire.wrappers.parts import Parts
+from shoal.wire.wrappers.warmup import WarmUp
+
+WRITTEN = {"topk": "topk(0.01)", "randomk": "randomk(0.01)", "threshold": "threshold(0.1)"}
+
+
+def codec(text: str, workers: int = 1):
+    return compose(Plan.parse(text).wire, workers)
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_can_be_written_read_and_made(name):
+    plan = Plan.parse(f"{WRITTEN.get(name, name)}, every(1), allreduce")
+    assert Plan.parse(str(plan)) == plan
+    assert compose(plan.wire) is not None
+    assert CODECS[name] in MAKERS
+
+
+@pytest.mark.parametrize("name", [*CODECS, *WRAPPERS])
+def test_every_term_says_what_it_costs_and_when_to_avoid_it(name):
+    text = (CODECS | WRAPPERS)[name].__doc__ or ""
+    assert "Costs:" in text
+    assert "Avoid:" in text
+    assert name.startswith("by_") or "Cites:" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("allreduce", None),
+        ("fp16", Fp16()),
+        ("onebit", Parts(Feedback(OneBit()))),
+        ("onebit, feedback(off)", Parts(OneBit())),
+        ("int8(64)", Parts(Int8(64))),
+        ("int8, feedback(on)", Parts(Feedback(Int8()))),
+        ("topk(0.1), int8", Parts(Feedback(TopK(0.1, Int8())))),
+        ("topk(0.1), warmup(9)", Parts(WarmUp(Feedback(TopK(0.1)), 0.1, 9))),
+        ("topk(0.1), by_size(5), by_name(norm), by_name(bias)", Parts(Feedback(TopK(0.1)), 5, ("norm", "bias"))),
+        ("topk(0.1), momentum(0.5)", Parts(Momentum(TopK(0.1), 0.5))),
+        ("dgc", Parts(Momentum(LayerK(0.001), 0.9))),
+        ("dgc(momentum=0)", Parts(Feedback(LayerK(0.001)))),
+        ("esgd(0.5)", Parts(Feedback(TopK(0.5), 0.9))),
+        ("lowrank(3)", Feedback(LowRank(3))),
+        ("lowrank(3), feedback(off)", LowRank(3)),
+    ],
+)
+def test_terms_become_codecs(text, expected):
+    assert codec(text) == expected
+
+
+def test_clipping_is_a_workers_share():
+    """Lin et al.: clip / sqrt(workers) of a gradient that counts 1/workers here."""
+    made = codec("dgc(clip=8.0)", workers=4)
+    assert isinstance(made.codec, Momentum)
+    assert made.codec.clip == 8.0 / 4 / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("topk(0.1), int8, fp16", "'fp16' is a third codec"),
+        ("onebit, feedback(on), feedback(off)", "is the second feedback"),
+        ("dgc, feedback(off)", "momentum correction keeps the residual"),
+        ("warmup(5)", "the plan has none"),
+        ("int8, onebit", "only a sparsifier's values"),
+    ],
+)
+def test_what_does_not_compose_is_refused(text, words):
+    with pytest.raises(UsageError, match=words):
+        codec(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["topk", "topk(0)", "topk(1.5)", "lowrank(0)", "onebit(3)", "fixed(bits=40)", "twobit(0)", "warmup(0)",
+             "dgc(momentum=1)", "qsgd(bits=9)", "feedback(yes)", "int8(1.5)"],
+)  # fmt: skip
+def test_arguments_out_of_range_are_refused_when_written(text):
+    with pytest.raises(UsageError):
+        Plan.parse(text)
+
+
+def test_a_codec_with_its_systems_name_is_both():
+    assert Plan.parse("dgc") == Plan.parse("dgc(0.001), allreduce")
+    assert Plan.parse("dgc, by_size(0)").wire[1].least == 0
+    assert str(Plan.parse("1bit-sgd")) == "allreduce, every(1), onebit(2048)"

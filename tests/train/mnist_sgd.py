@@ -1,0 +1,28 @@
+"""The network of examples/mnist.py on a part of MNIST, with SGD: error feedback is a method for SGD."""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import shoal
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from mnist import evaluate, mnist, network
+
+folder = Path(sys.argv[1])
+run = shoal.start()
+torch.manual_seed(5)
+model = network()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(mnist(folder, "train", 8000), batch_size=16, shuffle=True)
+test = mnist(folder, "test", 5000)
+model, optimizer, loader = run.join(model, optimizer, loader)
+for _ in run.epochs(2):
+    for x, y in loader:
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.report(accuracy=evaluate(model, test, torch.device("cpu")))

@@ -1,0 +1,140 @@
+"""Training through codecs, on real workers: replicas stay one model, and the record says what travelled."""
+
+import os
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from loops import data, loader, loss_of
+from torch import nn
+
+from shoal.core.events import Step
+from shoal.testing import World, run_world
+from shoal.testing.world import error_of, launch_world
+from shoal.watch.tail import Tail
+from shoal.wire import kernels
+
+kernels.warm()  # once here instead of once in every worker
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
+PLANS = ["fp16", "int8", "onebit", "twobit(0.05)", "ternary", "qsgd", "topk(0.1), int8", "randomk(0.5)",
+         "threshold(0.05)", "dgc(ratio=0.1, momentum=0.5)", "esgd(0.5)", "lowrank(1)"]  # fmt: skip
+
+
+class Net(nn.Module):
+    """A matrix, a norm with statistics, a branch that only some passes take, and one that none takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(6, 24), nn.BatchNorm1d(24)
+        self.last, self.side, self.idle = nn.Linear(24, 3), nn.Linear(24, 3), nn.Linear(9, 9)
+        self.passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        hidden = self.norm(self.first(x)) if len(x) > 1 else self.first(x)
+        out = self.last(hidden.tanh())
+        return out + 0.1 * self.side(hidden) if self.passes % 3 else out
+
+
+def test_replicas_stay_one_model_through_every_codec():
+    """33 samples in steps of 8: in each epoch's last step one worker has a single sample and the other none."""
+
+    def body(world: World):
+        found, runs = {}, []
+        for number, plan in enumerate(PLANS):
+            torch.manual_seed(3)
+            model = Net()
+            run = world.start(plan, name=f"run{number}")
+            model, optimizer, batches = run.join(
+                model, torch.optim.SGD(model.parameters(), lr=0.05), loader(2, data(33))
+            )
+            losses = []
+            for _ in range(4):
+                for x, y in batches:
+                    loss = loss_of(model, x, y)
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    losses.append(float(loss.detach()))
+            assert model.idle.weight.grad is None
+            runs.append(run)
+            found[f"p{number}"] = torch.cat([t.reshape(-1) for t in model.state_dict().values()])
+            found[f"loss{number}"] = torch.tensor([sum(losses[:4]), sum(losses[-5:-1])])
+        for number, run in enumerate(runs):  # only now: a worker that has closed a run counts as ended
+            run.close()
+            steps = [e for e in Tail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, Step)]
+            found[f"bytes{number}"] = torch.tensor([[s.raw, s.sent, s.wire] for s in steps[:3]])
+            found[f"encode{number}"] = torch.tensor(sum(s.encode for s in steps))
+        return found
+
+    one, two = run_world(2, body, seconds=110)
+    gradient = 4 * sum(p.numel() for p in Net().parameters())
+    statistics = 4 * 48
+    for number, plan in enumerate(PLANS):
+        assert torch.equal(one[f"p{number}"], two[f"p{number}"]), plan
+        assert one[f"p{number}"].isfinite().all(), plan
+        before, after = one[f"loss{number}"].tolist()
+        assert after < before, plan
+        for raw, sent, wire in one[f"bytes{number}"].tolist():
+            assert raw == gradient + statistics, plan
+            assert 0 < sent < 0.8 * raw, plan
+            assert wire == 0  # one host: nothing crosses a socket
+        assert float(one[f"encode{number}"]) > 0
+
+
+def test_what_is_not_finite_ends_the_run_with_the_layers_name():
+    def body(world: World):
+        run = world.start("topk(0.1)")
+        model, _ = run.join(model := nn.Linear(4, 3), torch.optim.SGD(model.parameters(), lr=0.1))
+        (model(torch.ones(2, 4)) * float("inf")).sum().backward()
+
+    results, codes = launch_world(2, body, seconds=60)
+    assert codes == [1, 1]
+    assert any("the gradient of 'weight' holds NaN or infinity" in error_of(result) for result in results)
+
+
+@pytest.mark.parametrize("engine", ["memory", "collective"])
+def test_from_the_command_line(engine, tmp_path):
+    plan = "topk(0.5), int8, by_size(0)"
+    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--plan", plan, "--json", SHOAL_ENGINE=engine)
+    assert done.code == 0, done.err
+    assert done.json["plan"] == "allreduce, every(1), topk(0.5), int8(1024), by_size(0)"
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ("onebit, int8", "only a sparsifier's values are coded again"),
+        ("feedback(off)", "goes round a codec and the plan has none"),
+        ("topk(2)", "ratio must be a number from 1e-06 to 1"),
+        ("alone, topk(0.1)", "'alone' sends nothing"),
+        ("feedback(maybe), onebit", "errors must be one of on, off"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(plan, words, tmp_path):
+    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--plan", plan)
+    assert done.code == 2
+    assert words in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("plan", "points"),
+    [("fp16", 0.5), ("int8", 0.5), ("1bit-sgd", 0.5), ("2bit-mxnet", 1.0), ("terngrad", 1.0), ("qsgd", 1.0),
+     ("topk(0.01)", 0.5), ("strom", 1.0), ("dgc(ratio=0.01, momentum=0)", 0.5), ("esgd", 1.0), ("powersgd", 0.5)],
+)  # fmt: skip
+def test_mnist_within_points_of_no_codec(plan, points, tmp_path):
+    folder = DATA / "mnist"
+    if not folder.exists():
+        pytest.skip(f"no {folder}: set SHOAL_DATA to a folder that holds mnist")
+    accuracy = {}
+    for name in ("bsp", plan):
+        words = ["run", "-w", "2", "--json", "--plan", name, str(Path(__file__).parent / "mnist_sgd.py"), str(folder)]
+        done = forked.command(tmp_path, *words).wait(seconds=280)
+        assert done.code == 0, done.err
+        accuracy[name] = done.json["metrics"]["accuracy"]
+    assert accuracy[plan] > accuracy["bsp"] - points / 100, accuracy

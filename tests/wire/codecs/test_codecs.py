@@ -1,0 +1,63 @@
+"""Every codec passes the conformance case."""
+
+import pytest
+import torch
+
+from shoal.testing import CodecCase
+from shoal.wire.codecs.cast import Bf16, Fp16
+from shoal.wire.codecs.fixed import Fixed
+from shoal.wire.codecs.int8 import Int8
+from shoal.wire.codecs.layerk import LayerK
+from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.codecs.onebit import OneBit
+from shoal.wire.codecs.qsgd import Qsgd
+from shoal.wire.codecs.randomk import RandomK
+from shoal.wire.codecs.raw import Raw
+from shoal.wire.codecs.ternary import Ternary
+from shoal.wire.codecs.threshold import Threshold
+from shoal.wire.codecs.topk import TopK
+from shoal.wire.codecs.twobit import TwoBit
+
+CODECS = {
+    "raw": Raw(),
+    "fp16": Fp16(),
+    "bf16": Bf16(),
+    "int8": Int8(256),
+    "onebit": OneBit(256),
+    "twobit": TwoBit(0.5),
+    "ternary": Ternary(0.0),
+    "clipped": Ternary(2.5),
+    "fixed": Fixed(16, 8),
+    "nearest": Fixed(9, 3, "nearest"),
+    "qsgd": Qsgd(4, 128),
+    "topk": TopK(0.02),
+    "topk8": TopK(0.05, Int8(64)),
+    "dense": TopK(0.9),
+    "layerk": LayerK(0.02),
+    "randomk": RandomK(0.1),
+    "threshold": Threshold(2.0),
+    "often": Threshold(0.05),
+    "lowrank": LowRank(2),
+}
+SUMS = {"onebit", "clipped"}
+"""Their kernels add up in another order than torch does."""
+
+
+def case(name: str) -> type[CodecCase]:
+    return type(
+        f"Test_{name}",
+        (CodecCase,),
+        {"make": lambda self: CODECS[name], "kernel_tolerance": 1e-5 if name in SUMS else 0.0, "__module__": __name__},
+    )
+
+
+for _name in CODECS:
+    globals()[f"Test_{_name}"] = case(_name)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CODECS)
+def test_a_hundred_thousand_attacks(name: str) -> None:
+    torch.set_num_threads(1)
+    case(name)().attack(range(10_000, 110_000))

@@ -66,7 +66,7 @@ class SharedGroup(Group):
         return self.session.view.epoch << VIEW_BITS
 
     def region(self, size: int) -> memoryview:
-        """`size` more bytes of shared memory, the same for every worker; all must ask for the same in the same order."""
+        """`size` more bytes of shared memory, the same for every worker; all ask for the same in the same order."""
         size = pages(size)
         memory = memoryview(self.arena.map(self._used, size))
         self._used += size

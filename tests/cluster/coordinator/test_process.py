@@ -38,6 +38,7 @@ def folder(tmp_path: Path) -> Path:
     place.mkdir(mode=0o700)
     return place
 
+
 STEPS: dict[str, int] = {}
 
 

@@ -48,7 +48,7 @@ class Session(ABC):
 
     @abstractmethod
     def enter(self, holds: Callable[[], bool]) -> None:
-        """Begin the next operation. `holds`: whether this worker can complete it from what is there; any thread asks."""
+        """Begin the next operation. `holds`, which any thread asks: could it be completed from what is there?"""
 
     @abstractmethod
     def complete(self) -> None: ...

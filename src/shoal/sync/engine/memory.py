@@ -70,7 +70,10 @@ class MemoryEngine(Engine):
         self.tally.open(list(flags[0]), list(flags[1]))
         at = flags_bytes
         for space, size, both in zip(spaces, sizes, shared, strict=True):
-            rows = [[_tensor(memory, at + (row * seats + s) * size, space) for s in range(seats)] for row in range(1 + both)]
+            rows = [
+                [_tensor(memory, at + (row * seats + one) * size, space) for one in range(seats)]
+                for row in range(1 + both)
+            ]
             at += size * seats * (1 + both)
             self._copies.append(rows[0])
             self._results.append(rows[1] if both else [torch.zeros_like(rows[0][seat])] * seats)

@@ -77,9 +77,11 @@ class EveryPace(Pace):
         while self._order:
             self.session.enter(self._holds)
             try:
-                return self.exchange.prepare()
+                self.exchange.prepare()
             except ViewEnded:
                 self.session.settle()
+            else:
+                return
 
     def _holds(self) -> bool:
         """Whether this worker could finish from what is there; asked by another thread when a view ends."""

@@ -17,3 +17,9 @@ def fence() -> None:
         for _ in range(2):
             with _lock:
                 pass
+
+
+def full_fence() -> None:
+    """As `fence`, and what was written before is seen by all before anything is read after: x86 does not promise it."""
+    with _lock:
+        pass

@@ -17,8 +17,10 @@ from torch import Tensor
 from shoal.cluster import board
 from shoal.cluster.arena import Arena, pages
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.session import Session, Steady, seat_of
 from shoal.cluster.membership.view import View
+from shoal.cluster.order import full_fence
 from shoal.cluster.patience import Patience
 from shoal.core.errors import UsageError
 
@@ -42,13 +44,18 @@ class SharedGroup(Group):
         self.board = board.Board(arena.map(0, board.BYTES))
         self.board.enter(seat)
         self.patience = Patience(self.board, seat, self.seconds, self.session)
-        flags_bytes = pages(3 * 8 * seats)
+        flags_bytes = pages(4 * 8 * seats)
         memory = np.frombuffer(arena.map(board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
-        self._posted, self._taken, self._held = memory[: 3 * 8 * seats].view(np.int64).reshape(3, seats)
+        self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * seats].view(np.int64).reshape(4, seats)
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
         self._used = board.BYTES + flags_bytes + seats * MAILBOX
         self.session.entered.insert(0, self._enter)
-        self._enter(self.session.view)
+        if isinstance(self.session, Elastic):
+            self.session.leaves, self.session.all_stay = self._leave, self._all_stay
+        if self.session.member in self.session.view:
+            self._enter(self.session.view)
+        else:  # a newcomer: nobody counts on it before it knocks
+            self.rank, self.size, self.members = seat, seats, [seat]
 
     def _enter(self, view: View) -> None:
         """The members of a view meet: numbers begin above all that were used before."""
@@ -59,6 +66,16 @@ class SharedGroup(Group):
         self._round = self.base
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.seat]), self._round))
+
+    def _leave(self, epoch: int) -> None:
+        """In the agent's thread. Seen by everybody before this worker looks whether an operation could be completed."""
+        self._left[self.seat] = epoch
+        full_fence()
+
+    def _all_stay(self) -> bool:
+        """Asked after all parts of an operation were seen: whoever had left by then may have judged otherwise."""
+        full_fence()
+        return bool(self._left[self.members].max() <= self.session.view.epoch)
 
     @property
     def base(self) -> int:

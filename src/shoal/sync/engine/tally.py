@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shoal.cluster.membership.view import View
 from shoal.cluster.shared import SharedGroup
 
 Flags = npt.NDArray[np.int64]
@@ -33,8 +34,15 @@ class Tally:
     def open(self, full: Sequence[Flags], read: Sequence[Flags]) -> None:
         """A worker that takes a lost one's seat owes nothing and is owed nothing."""
         self._full, self._read, self._numbers = full, read, [0] * len(full)
-        for row in (*full, *read):
-            self.patience.publish(row, max(int(row[self.group.seat]), self.group.base))
+        self._seated = False
+        self.group.session.entered.append(self._sit_down)
+        self._sit_down(self.group.session.view)
+
+    def _sit_down(self, view: View) -> None:
+        if not self._seated and self.group.session.member in view:
+            self._seated = True
+            for row in (*self._full, *self._read):
+                self.patience.publish(row, max(int(row[self.group.seat]), self.group.base))
 
     def prepare(self) -> None:
         """Wait until nobody reads what was there the last time; the next exchange begins."""

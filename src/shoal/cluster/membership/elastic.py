@@ -1,0 +1,130 @@
+"""A session whose view changes: this worker's agent speaks with the coordinator, the training thread looks here.
+
+    founder     start() ── in the first view, with everybody else ── trains
+    newcomer    … builds its model … knock() ── in a view, without state ── take it from the donor ── filled() ── trains
+"""
+
+import time
+from collections.abc import Callable
+
+from shoal.cluster.board import Board
+from shoal.cluster.membership.agent import Agent
+from shoal.cluster.membership.messages import Install
+from shoal.cluster.membership.pulse import from_board
+from shoal.cluster.membership.session import Session, seat_of
+from shoal.cluster.membership.view import View
+from shoal.core.clock import Deadline
+from shoal.core.errors import PeerLost, ViewEnded
+
+PAUSE = 1e-3
+
+
+class Elastic(Session):
+    """Of one worker; its waits end after `seconds`."""
+
+    rigid: str = ""
+    """Why a loss cannot be survived, if it cannot."""
+
+    def __init__(self, member: str, address: str, run: str, board: Board, seconds: float) -> None:
+        super().__init__()
+        self.member, self.seconds = member, seconds
+        self.view = View()
+        self.agent = Agent(member, address, run, look=from_board(board, seat_of(member)), holds=self._left)
+        self.leaves: Callable[[int], None] = lambda epoch: None
+        """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
+        self.all_stay: Callable[[], bool] = lambda: True
+        """Whether no member has left the view; the group knows."""
+        self._holds: Callable[[], bool] = lambda: False
+        self._number = 0
+
+    def start(self) -> None:
+        """Become a member: at once with the founders, or as a newcomer, which then has no state."""
+        self.agent.start()
+        self.agent.wait_settled(Deadline.after(self.seconds))
+        if self.agent.blank and not self.install.donor:
+            self.agent.filled()
+        self._look()
+
+    def knock(self, take: Callable[[], View | None]) -> None:
+        """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there."""
+        self.start()
+        deadline = Deadline.after(self.seconds)
+        while self.agent.blank:
+            if self.disturbed:
+                self.agent.wait_settled(deadline)
+                self._look()
+            if (dealt := take()) is not None:
+                self.agent.filled(dealt)
+            elif deadline.expired:
+                raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
+            time.sleep(PAUSE)
+
+    def close(self) -> None:
+        """Say goodbye."""
+        self.agent.close()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether this is a newcomer that has not knocked yet."""
+        return self.view.epoch == 0
+
+    @property
+    def install(self) -> Install:
+        """What came with the view the agent is in."""
+        install = self.agent.installed
+        assert install is not None
+        return install
+
+    @property
+    def dealt(self) -> View:
+        return self.agent.dealt
+
+    @property
+    def disturbed(self) -> bool:
+        return self.agent.disturbed or self.agent.view.epoch != self.view.epoch
+
+    def _left(self, epoch: int) -> bool:
+        """In the agent's thread: this worker leaves its view."""
+        self.leaves(epoch)
+        return self._holds()
+
+    def _look(self) -> None:
+        """Take over the agent's view."""
+        install = self.install
+        if install.view.epoch != self.view.epoch:
+            self.view, self.fresh = install.view, install.fresh if install.donor else ()
+            for tell in self.entered:
+                tell(self.view)
+
+    def enter(self, holds: Callable[[], bool]) -> None:
+        self._holds = holds
+        self._number = self.agent.enter(Deadline.after(self.seconds))
+        self._look()
+
+    def complete(self) -> None:
+        deadline = Deadline.after(self.seconds)
+        while self.all_stay() and not self.agent.complete(self.view):
+            if self.disturbed:
+                break
+            self.agent.wait_settled(deadline)  # the lease is over, and everybody waits for the coordinator
+        else:
+            if self.agent.applied >= self._number:
+                return
+        raise ViewEnded("the members change")
+
+    def settle(self) -> bool:
+        if self.rigid:
+            raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
+        deadline = Deadline.after(self.seconds)
+        self.agent.wait_settled(deadline)
+        while self.agent.view.epoch == self.view.epoch:  # another has heard of it before this one
+            time.sleep(PAUSE)
+            self.agent.wait_settled(deadline)
+            if deadline.expired:
+                raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for a new view of the members")
+        self._look()
+        return self.agent.applied >= self._number
+
+    def begin(self, step: int) -> None:
+        self.agent.begin(step, Deadline.after(self.seconds))
+        self._look()

@@ -17,6 +17,7 @@ from shoal.cluster.launch.threads import threads_per_worker
 if TYPE_CHECKING:
     from shoal.cluster.lab.spec import Spec
     from shoal.cluster.launch.local import Failure, Job
+    from shoal.cluster.launch.survival import Policy
     from shoal.core.record import RunInfo, Summary
     from shoal.plan.plan import Plan
 
@@ -39,6 +40,8 @@ class Options:
     lab: str | None = None
     checkpoint: str | None = None
     resume: str | None = None
+    survive: tuple[int, int] = (3, 1)
+    """Restarts of a lost worker, and the least number of living ones."""
 
 
 def run(
@@ -65,6 +68,8 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; what is not given comes from its record.")
     ] = None,
+    restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
+    min_workers: Annotated[int, typer.Option(min=1, help="Fewer living workers end the run.")] = 1,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -72,7 +77,8 @@ def run(
     from shoal.cli.errors import usage_errors
 
     words = tuple(arguments or ())
-    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume)
+    survive = (restarts, min_workers)
+    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
@@ -140,7 +146,23 @@ def prepare(options: Options) -> "Job":
         checkpoint=info.checkpoint,
         resume=checkpoint,
         attempt=info.attempt,
+        survive=survival(options, chosen, workers),
     )
+
+
+def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
+    """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
+    from shoal.cluster.launch.survival import Policy
+    from shoal.core.errors import UsageError
+    from shoal.plan.terms import AllReduce
+
+    restarts, least = options.survive
+    if least > workers:
+        raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
+    here = options.lab is None and os.environ.get("SHOAL_ENGINE", "auto") != "collective"
+    if workers == 1 or not here or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
+        return None
+    return Policy(restarts, least)
 
 
 def warm(codecs: bool = False) -> None:

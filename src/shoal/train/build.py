@@ -44,7 +44,7 @@ ENGINES = ("auto", "memory", "collective")
 
 def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) -> Exchange:
     """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says."""
-    if group.size == 1 or isinstance(plan.exchange, Alone):
+    if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, Alone):
         return AloneExchange()
     exchange = AllReduceExchange(group, engines.of)
     codec = compose(plan.wire, group.size)

@@ -1,10 +1,11 @@
 """Worker 0 writes the run's ledger: what each step consumed, once the step is made.
 
 Steps that follow each other in one pass become one entry; entries end where a checkpoint is taken, so that a run that
-goes on from there can take back whole ones.
+goes on from there can take back whole ones. Where worker 0 may be lost, all keep the book: whoever becomes worker 0
+takes back what stands there since it came, and writes it again from its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,19 +23,35 @@ FLUSH_SECONDS = 0.5
 class Ledger:
     """Appends to the ledger in `directory`; used by the training thread, except `sync`."""
 
-    def __init__(self, directory: Path) -> None:
-        self._log = Log(ledger_file(directory))
+    def __init__(self, directory: Path, writes: Callable[[], bool] = lambda: True) -> None:
+        self._file, self._writes = ledger_file(directory), writes
+        self._log: Log | None = None
+        self._since = (0, 1, 1)
+        """Step, attempt and workers at the beginning of what this worker knows."""
+        self._book: list[AnyEntry] = []
         self._encoder = msgspec.json.Encoder()
         self._pending: list[tuple[Pass, Step]] = []
         self._entries: list[AnyEntry] = []
         self._opened: set[tuple[int, int, int]] = set()
+        self._cut = False
         self._flushed = now()
         self.error: str | None = None
         """Why the last attempt to write failed; what was to be written is kept for the next."""
 
-    def resumed(self, step: int, attempt: int, workers: int) -> None:
-        self._entries.append(Resumed(step=step, attempt=attempt, workers=workers))
+    def begin(self, step: int, attempt: int, workers: int) -> None:
+        """This worker's book begins here; what stands in the ledger after `step` is void."""
+        self._since = (step, attempt, workers)
+        self._book = []
+        if step or attempt > 1:
+            self._entries.append(Resumed(step=step, attempt=attempt, workers=workers))
+        if self._writes():
+            self._open_log()
         self.flush()
+
+    def cut(self) -> None:
+        """Somebody's book begins now: no entry goes on beyond this step."""
+        self.flush()
+        self._cut = True
 
     def dealt(self, run: Pass, step: Step) -> None:
         self._pending.append((run, step))
@@ -70,26 +87,36 @@ class Ledger:
         if opened.key not in self._opened:
             self._opened.add(opened.key)
             self._entries.append(opened)
+            self._book.append(opened)
 
     def _take(self, took: Took) -> None:
-        last = self._entries[-1] if self._entries else None
-        if isinstance(last, Took) and (last.key, last.stream, last.end) == (took.key, took.stream, took.begin):
-            self._entries[-1] = msgspec.structs.replace(
-                last, end=took.end, samples=last.samples + took.samples, last=took.last
-            )
-        else:
-            self._entries.append(took)
+        for entries in (self._entries, self._book):
+            last = entries[-1] if entries else None
+            if isinstance(last, Took) and _goes_on(last, took) and not (self._cut and entries is self._book):
+                samples = last.samples + took.samples
+                entries[-1] = msgspec.structs.replace(last, end=took.end, samples=samples, last=took.last)
+            else:
+                entries.append(took)
+        self._cut = False
 
     def finished(self, run: Pass, number: int) -> None:
         if run.trained:
-            self._entries.append(Finished(**_place(run), step=number, drops=run.loader.facts[2]))
+            finished = Finished(**_place(run), step=number, drops=run.loader.facts[2])
+            self._entries.append(finished)
+            self._book.append(finished)
 
     def flush(self) -> bool:
         """Hand all entries to the operating system; False, with the reason in `error`, if it did not take them."""
         self._flushed = now()
+        if not self._writes():
+            self._entries.clear()
+            return True
         try:
+            if self._log is None:
+                self._take_over()
+            log = self._open_log()
             while self._entries:
-                self._log.append(self._encoder.encode(self._entries[0]))
+                log.append(self._encoder.encode(self._entries[0]))
                 del self._entries[0]
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -97,13 +124,28 @@ class Ledger:
         self.error = None
         return True
 
+    def _take_over(self) -> None:
+        step, attempt, workers = self._since
+        self._entries = [Resumed(step=step, attempt=attempt, workers=workers), *self._book]
+
+    def _open_log(self) -> Log:
+        if self._log is None:
+            self._log = Log(self._file)
+        return self._log
+
     def sync(self) -> None:
         """Return when what was flushed is durable; the checkpoint's thread asks."""
-        self._log.sync()
+        if self._log is not None:
+            self._log.sync()
 
     def close(self) -> None:
         self.flush()
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
+
+
+def _goes_on(last: Took, took: Took) -> bool:
+    return (last.key, last.stream, last.end) == (took.key, took.stream, took.begin)
 
 
 def _place(run: Pass) -> dict[str, int]:

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
+from shoal.cluster.membership.elastic import Elastic
+from shoal.cluster.membership.view import View
 from shoal.core import record
 from shoal.core.errors import UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
@@ -31,6 +33,7 @@ from shoal.plan.terms import Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
 from shoal.train.checkpoint.export import export
+from shoal.train.checkpoint.handover import Handed, give, receive
 from shoal.train.checkpoint.interval import Interval
 from shoal.train.checkpoint.keeper import Keeper, base
 from shoal.train.checkpoint.resume import Resume
@@ -75,6 +78,7 @@ class Run:
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
         self._together = Together(group, self._progress)
+        self._together.hand_over = self._hand_over
         self._loaders: list[Loader] = []
         self._phase = -1
         self._next_epoch: int | None = None
@@ -91,15 +95,18 @@ class Run:
         """Set up the ledger and checkpoints; take up what the run goes on from."""
         together, progress, group = self._together, self._progress, self._group
         interval = Interval.parse(context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint")
-        self._resume = Resume(context.resume, group.rank, group.size) if context.resume is not None else None
+        self._resume = (
+            Resume.from_checkpoint(context.resume, group.rank, group.size)
+            if context.resume is not None and not group.session.waiting
+            else None
+        )
         if self._resume is not None:
             where = self._resume.where
             progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
         together.resume = self._resume
-        if self.is_main:
-            together.ledger = Ledger(context.dir)
-            if context.attempt > 1 or self._resume is not None:
-                together.ledger.resumed(progress.step, context.attempt, group.size)
+        if self.is_main or group.session.elastic:
+            together.ledger = Ledger(context.dir, lambda: group.rank == 0 and not group.session.waiting)
+            together.ledger.begin(progress.step, context.attempt, group.size)
         if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
             together.keeper = Keeper(
@@ -116,6 +123,13 @@ class Run:
             phase=max(0, self._phase),
             loaders=[loader.standing() for loader in self._loaders],
         )
+
+    def _hand_over(self) -> None:
+        """Newcomers wait for the state, and this worker is the one to give it."""
+        together = self._together
+        agenda = together.keeper.agenda if together.keeper is not None else (0, 0, 0)
+        where = together.boundary or self._where([0])
+        give(self.dir, self._group.session.view, together.joined, where, self._group.session.dealt, agenda)
 
     def _begin(self, context: Context) -> None:
         """Worker 0 makes the folder, unless a launcher has done so."""
@@ -136,6 +150,8 @@ class Run:
             )
             record.write_info(context.dir, info)
             hold(context.dir, context.run)
+        if self._group.session.waiting:  # the others have begun long ago
+            return
         if self.is_main:
             clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
         self._group.gather(b"")
@@ -181,12 +197,17 @@ class Run:
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
         exchange = build_exchange(self.plan, self._group, self._engines, self._seed)
-        check_alike(self._group, members)
-        adopt_state(self._group, members.models, members.optimizers, members.parameters)
+        late = self._group.session.waiting
+        if not late:
+            check_alike(self._group, members)
+            adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
         pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
+        self._together.where = lambda: self._where([0])
+        if late:
+            self._come_late()
         if self._resume is not None:
             self._resume.join(joined, len(joined_before))
         if self._latency is not None:
@@ -198,6 +219,25 @@ class Run:
             seed_all(mix("worker", self._seed, self.rank))
         results = tuple(self._welcome(thing) for thing in things)
         return results if len(results) > 1 else results[0]
+
+    def _come_late(self) -> None:
+        """Become a member of a run that trains already; a donor hands over its state."""
+        session = self._group.session
+        assert isinstance(session, Elastic)
+        handed: list[Handed] = []
+
+        def take() -> View | None:
+            handed[:] = [found] if (found := receive(self.dir, session.install)) is not None else []
+            return handed[0].dealt if handed else None
+
+        session.knock(take)
+        together, progress = self._together, self._progress
+        self._resume = together.resume = Resume.from_donor(handed[0].state, self._group.seat, self._seed)
+        progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
+        if together.keeper is not None:
+            together.keeper.follow(handed[0].agenda)
+        if together.ledger is not None:
+            together.ledger.begin(progress.step, 1, self.size)
 
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, nn.Module | Optimizer):
@@ -313,6 +353,7 @@ class Run:
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)
+        self._group.session.close()
         atexit.unregister(self.close)
 
 

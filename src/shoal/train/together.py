@@ -9,7 +9,7 @@ step is done here too. Loaders tell this object what every worker has in each st
 of it, and the keeper that a step has ended.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch.optim import Optimizer
@@ -21,6 +21,7 @@ from shoal.data.loader import Pass, places_of
 from shoal.data.source.base import Place, Step
 from shoal.train.checkpoint.keeper import Keeper
 from shoal.train.checkpoint.resume import Resume
+from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 from shoal.train.numbers import Numbers
@@ -41,13 +42,17 @@ class Together:
         self.group, self.progress = group, progress
         self.joined: list[Joined] = []
         self._guards: dict[int, Numbers] = {}
-        self._quiet = False
-        self._some_short = False
+        self._quiet = self._some_short = self._between = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
         self._batch: tuple[Pass, Step] | None = None
         self._pending: list[tuple[Pass, Step, View]] = []
         """Dealt since the last step, and among whom."""
+        self.where: Callable[[], Where] | None = None
+        self.hand_over: Callable[[], None] = lambda: None
+        self.boundary: Where | None = None
+        """Where the training stood when newcomers were let in, until they have their state."""
+        group.session.entered.append(self._entered)
 
     def place(self) -> Place:
         """This worker among those that are dealt samples next."""
@@ -67,6 +72,10 @@ class Together:
             )
         joined.listen(self._before_step, first)
         self.joined.append(joined)
+        if len(self.joined) > 1:
+            self.group.session.rigid = "the script has called join() more than once; go on with shoal run --resume"
+        elif not joined.alone and not joined.exchange.repeatable:
+            self.group.session.rigid = "this plan cannot repeat a step without it; go on with shoal run --resume"
 
     def _before_step(self, joined: Joined, optimizer: Optimizer) -> None:
         if self._quiet:
@@ -136,6 +145,22 @@ class Together:
             self.ledger.commit(number)
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
+        self.boundary = None  # all members have taken part in a step since
+        self._between = True
+        self.group.session.begin(number)
+        self._between = False
+
+    def _entered(self, view: View) -> None:
+        """The members have changed."""
+        session = self.group.session
+        if not session.fresh:
+            return
+        if self._between and self.where is not None:
+            self.boundary = self.where()
+            if self.ledger is not None:
+                self.ledger.cut()
+        if session.gives:
+            self.hand_over()
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""

@@ -21,6 +21,7 @@ from shoal.cluster.linked import LinkedGroup, trusted
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.membership.session import Session
 from shoal.cluster.spread import SpreadGroup
 from shoal.core.clock import now
 from shoal.core.events import Happened
@@ -50,7 +51,7 @@ class InLab(Place):
             if host.speed < 1:
                 self._note(f"host {rank} computes at speed {host.speed:g} by {how(self.lab.quota(rank), host.speed)}")
 
-    def enter(self, rank: int, size: int) -> Group:
+    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
         self.speed = self.spec.hosts[rank].speed if self.lab.quota(rank) is None else 1.0
         self.lab.enter(rank)
         # The board is the launcher's eye and goes through memory; everything workers say to each other does not.

@@ -21,12 +21,14 @@ from typing import Any, NoReturn
 import msgspec
 
 from shoal.cluster.arena import Arena
-from shoal.cluster.board import BYTES, Board
+from shoal.cluster.board import BYTES, Board, State
+from shoal.cluster.group import deadline_seconds
 from shoal.cluster.lab.spec import Spec
 from shoal.cluster.launch.context import Context, inherit
 from shoal.cluster.launch.inlab import InLab
 from shoal.cluster.launch.place import OneHost, Place
 from shoal.cluster.launch.signals import held_back
+from shoal.cluster.launch.survival import Policy, Survival
 from shoal.cluster.launch.worker import Pipes, Report, become_worker
 from shoal.core.clock import Deadline
 
@@ -62,6 +64,8 @@ class Job:
     resume: Path | None = None
     """The checkpoint to go on from."""
     attempt: int = 1
+    survive: Policy | None = None
+    """What may be lost without ending the run; None: nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Worker:
     partial: dict[str, bytes] = field(default_factory=dict)
     blamed: bool = False
     """Failed before anybody asked it to stop."""
+    lost: bool = False
+    """Died, and the run went on."""
 
 
 class Watcher:
@@ -108,6 +114,7 @@ class LocalLauncher:
         self.board = Board(self.arena.map(0, BYTES))
         self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir)
         self.workers: list[Worker] = []
+        self.survival: Survival | None = None
         self._selector = selectors.DefaultSelector()
         self._noticed: tuple[Deadline, Worker] | None = None
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
@@ -118,6 +125,10 @@ class LocalLauncher:
         sys.stderr.flush()
         try:
             self.place.open()
+            if self.job.survive is not None:
+                job = self.job
+                self.survival = Survival(job.run, job.dir, job.workers, self.job.survive, self.board)
+                self.survival.open()
             for rank in range(self.job.workers):
                 self._start(rank)
             self._watch()
@@ -133,6 +144,8 @@ class LocalLauncher:
         return self._failure()
 
     def _start(self, rank: int) -> None:
+        if self.survival is not None:
+            self.survival.started(rank)
         ends = [os.pipe() for _ in range(3)]
         parent = os.getpid()
         with held_back():  # an interrupt between the fork and the note of it would lose the worker
@@ -162,7 +175,8 @@ class LocalLauncher:
     def _enter(self, rank: int) -> None:
         """In the worker: go to its place and become a member of the group."""
         job = self.job
-        group = self.place.enter(rank, job.workers)
+        session = self.survival.session(rank, deadline_seconds()) if self.survival is not None else None
+        group = self.place.enter(rank, job.workers, session)
         inherit(
             Context(
                 group,
@@ -181,14 +195,44 @@ class LocalLauncher:
         )
 
     def _watch(self) -> None:
-        while any(worker.status is None for worker in self.workers):
+        while any(worker.status is None for worker in self.workers) or self._pending:
             self._read(TICK)
             self._reap()
+            self._survive()
             if self._noticed and self._noticed[0].expired:
                 self._failed(self._noticed[1])
             self._press()
             self.place.tick(self.board)
             self.watcher.tick(self.board)
+
+    @property
+    def _pending(self) -> bool:
+        return self._requests is None and self.survival is not None and self.survival.pending
+
+    def _survive(self) -> None:
+        """Start who is to be started again; end whom the others have given up."""
+        if self.survival is None or self._requests is not None:
+            return
+        due, silent = self.survival.tick()
+        for worker in self.workers:
+            if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
+                _signal_group(worker.pid, signal.SIGKILL)
+            elif worker.status is None and self.survival.over and self._waits(worker):
+                worker.lost = True  # it came too late: the training is over
+                _signal_group(worker.pid, signal.SIGKILL)
+        for seat in due:
+            self._start(seat)
+
+    def _last(self, rank: int) -> Worker:
+        return [worker for worker in self.workers if worker.rank == rank][-1]
+
+    def _waits(self, worker: Worker) -> bool:
+        return worker.rank in self._again and self.board.read(worker.rank)["state"] == State.starting
+
+    @property
+    def _again(self) -> set[int]:
+        """Seats that were taken more than once."""
+        return {w.rank for w in self.workers if w is not self.workers[w.rank]}
 
     def _read(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
@@ -220,18 +264,36 @@ class LocalLauncher:
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 worker.status = os.waitstatus_to_exitcode(status)
-                if worker.status < 0:
+                self._read(0.0)  # its last words may still be in the pipe
+                if worker.status == 0:
+                    if self.survival is not None:
+                        self.survival.over = True
+                elif worker.lost or self._survived(worker):
+                    worker.lost = True
+                elif worker.status < 0:
                     self._failed(worker)
-                elif worker.status > 0:
-                    self._read(0.0)  # its last words may still be in the pipe
+                else:
                     self._reported(worker)
+
+    def _survived(self, worker: Worker) -> bool:
+        """Whether the run goes on without a worker that has ended badly."""
+        report = _parse(worker.report)
+        if self.survival is None or self._requests is not None or (report is not None and not report.evicted):
+            return False
+        reason = "evicted" if report is not None else _signal_words(-(worker.status or 0))
+        living = sum(other.status is None for other in self.workers)
+        _signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
+        return self.survival.lost(worker.rank, reason, living)
 
     def _reported(self, worker: Worker) -> None:
         """A worker told why it ends, which is soon enough: a thread of the script may keep it alive.
 
         Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
         """
-        if not _secondary(_parse(worker.report)):
+        report = _parse(worker.report)
+        if report is not None and report.evicted and self.survival is not None:
+            return  # the others go on; it is counted when it has ended
+        if not _secondary(report):
             self._failed(worker)
         elif self._noticed is None:
             self._noticed = (Deadline.after(NOTICE), worker)
@@ -284,19 +346,24 @@ class LocalLauncher:
             os.close(key.fd)
         self._selector.close()
         self.place.close()
+        if self.survival is not None:
+            self.survival.close()
         self.arena.close()
-        for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
+        for meeting in [
+            *self.job.dir.glob("rendezvous-*"),
+            *self.job.dir.glob("handover-*"),
+        ]:  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)
 
     def _failure(self) -> Failure | None:
-        failed = [worker for worker in self.workers if worker.status != 0]
+        failed = [worker for worker in self.workers if worker.status != 0 and not worker.lost]
         if not failed:
             return None
         reports = {worker.rank: _parse(worker.report) for worker in failed}
         own = [w.rank for w in failed if (r := reports[w.rank]) is not None and not r.peer]
         first = next((w for w in failed if w.blamed and not _secondary(reports[w.rank])), None)
         if first is None or (first.status is not None and first.status > 0 and first.rank not in own and own):
-            first = self.workers[own[0]] if own else failed[0]
+            first = next(worker for worker in failed if worker.rank == own[0]) if own else failed[0]
         report = reports[first.rank]
         died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
         also = tuple(rank for rank in own if rank != first.rank)
@@ -314,6 +381,11 @@ def _parse(data: bytes | bytearray) -> Report | None:
         return msgspec.json.decode(bytes(data), type=Report)
     except msgspec.DecodeError:
         return None  # it was killed while it wrote
+
+
+def _signal_words(number: int) -> str:
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}") if number else "no reason given"
 
 
 def _ask(worker: Worker, number: signal.Signals) -> None:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group
+from shoal.cluster.membership.session import Session
 from shoal.cluster.shared import SharedGroup
 
 
@@ -20,8 +21,8 @@ class Place(ABC):
     def open(self) -> None: ...
 
     @abstractmethod
-    def enter(self, rank: int, size: int) -> Group:
-        """In a freshly forked worker: go there and meet the others."""
+    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
+        """In a freshly forked worker: go there and meet the others, whose view may change if there is a session."""
 
     @abstractmethod
     def tick(self, board: Board) -> None:
@@ -40,8 +41,8 @@ class OneHost(Place):
     def open(self) -> None:
         pass
 
-    def enter(self, rank: int, size: int) -> Group:
-        return SharedGroup(self.arena, rank, size)
+    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
+        return SharedGroup(self.arena, rank, size, session)
 
     def tick(self, board: Board) -> None:
         pass

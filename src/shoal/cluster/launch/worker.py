@@ -23,7 +23,7 @@ import torch
 
 from shoal.cluster.launch.script import run_script
 from shoal.cluster.launch.signals import as_python_has_them
-from shoal.core.errors import PeerLost, ShoalError
+from shoal.core.errors import Evicted, PeerLost, ShoalError
 
 LONGEST_TEXT = 1 << 16
 """Letters of a traceback or a message that are passed on."""
@@ -38,6 +38,8 @@ class Report(msgspec.Struct, frozen=True):
     traceback: str
     peer: bool = False
     """The cause lies in another worker."""
+    evicted: bool = False
+    """The others go on without it."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _report(report: int, error: BaseException, path: str) -> None:
     lines = traceback.format_exception(type(error), error, _from(error, path))
     summary = traceback.format_exception_only(type(error), error)[-1].strip()
     asked = isinstance(error, PeerLost | KeyboardInterrupt)
-    _send(report, Report(_clean(summary), _clean("".join(lines)), asked))
+    _send(report, Report(_clean(summary), _clean("".join(lines)), asked, isinstance(error, Evicted)))
 
 
 def _from(error: BaseException, path: str) -> TracebackType | None:

@@ -1,7 +1,7 @@
 """A session whose view changes: this worker's agent speaks with the coordinator, the training thread looks here.
 
-    founder     start() ── in the first view, with everybody else ── trains
-    newcomer    … builds its model … knock() ── in a view, without state ── take it from the donor ── filled() ── trains
+founder     start() ── in the first view, with everybody else ── trains
+newcomer    … builds its model … knock() ── in a view, without state ── take it from the donor ── filled() ── trains
 """
 
 import time
@@ -21,9 +21,6 @@ PAUSE = 1e-3
 
 class Elastic(Session):
     """Of one worker; its waits end after `seconds`."""
-
-    rigid: str = ""
-    """Why a loss cannot be survived, if it cannot."""
 
     def __init__(self, member: str, address: str, run: str, board: Board, seconds: float) -> None:
         super().__init__()
@@ -64,8 +61,7 @@ class Elastic(Session):
         self.agent.close()
 
     @property
-    def waiting(self) -> bool:
-        """Whether this is a newcomer that has not knocked yet."""
+    def waiting(self) -> bool:  # type: ignore[override]
         return self.view.epoch == 0
 
     @property
@@ -93,6 +89,7 @@ class Elastic(Session):
         install = self.install
         if install.view.epoch != self.view.epoch:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
+            self.gives = install.donor == self.member
             for tell in self.entered:
                 tell(self.view)
 

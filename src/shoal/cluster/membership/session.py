@@ -32,8 +32,15 @@ class Session(ABC):
         self.entered: list[Callable[[View], None]] = []
         """Called in the training thread with every new view, in this order."""
 
+    rigid: str = ""
+    """Why the loss of a member cannot be survived, if it cannot."""
+    waiting: bool = False
+    """Whether this worker is a newcomer that is no member yet."""
     fresh: tuple[str, ...] = ()
     """Members of the view that wait for the state of the others."""
+
+    gives: bool = False
+    """Whether this worker is the one to give it to them."""
 
     @property
     @abstractmethod
@@ -58,6 +65,9 @@ class Session(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> None: ...
+
+    def close(self) -> None:  # noqa: B027  (nothing to do is right for a steady one)
+        """This worker has done its work."""
 
     def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
         """Do an operation until it is complete in some view; `attempt` is done again if a view ends in the middle.

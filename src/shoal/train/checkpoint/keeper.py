@@ -108,6 +108,15 @@ class Keeper:
             self.close()
             raise KeyboardInterrupt
 
+    @property
+    def agenda(self) -> tuple[int, int, int]:
+        """When the next meeting is, and when the last comparison and the last checkpoint were: for a newcomer."""
+        return self._next, self._compared, self._saved
+
+    def follow(self, agenda: tuple[int, int, int]) -> None:
+        self._next, self._compared, self._saved = agenda
+        self._met = (self._next, now())
+
     def _next_meeting(self, step: int) -> int:
         """So many steps as fit the time between meetings."""
         before, at = self._met
@@ -145,7 +154,10 @@ class Keeper:
             epoch = where.epoch
         else:
             epoch = 0
-        manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples))
+        manifest = msgspec.structs.replace(
+            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size
+        )
+        self._writer.rank = self.group.rank
         self._writer.start(manifest, self._camera.take(tensors), texts)
         self.sink.flush()
         self._flush = True

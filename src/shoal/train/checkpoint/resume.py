@@ -15,29 +15,40 @@ from torch import Tensor
 
 from shoal.core import seeds
 from shoal.data.standing import Standing
-from shoal.train.checkpoint.manifest import Manifest, read_manifest, read_shard
+from shoal.train.checkpoint.manifest import read_manifest, read_shard
 from shoal.train.checkpoint.shard import parse
 from shoal.train.checkpoint.snapshot import Where, put_common, put_pace, put_random
 from shoal.train.joined import Joined
 
+State = tuple[dict[str, Tensor], dict[str, str]]
+"""Named tensors and texts, as a shard holds them."""
+
 
 class Resume:
-    """One worker's view of the checkpoint in `folder`."""
+    """What one worker goes on from: the common state, and its own if it had any."""
 
-    def __init__(self, folder: Path, rank: int, size: int) -> None:
-        self.manifest: Manifest = read_manifest(folder)
-        self._tensors, self._texts = self._read(folder, 0)
+    def __init__(self, common: State, own: State | None, *, rank: int, same: bool, seed: int) -> None:
+        self._tensors, self._texts = common
         self.where = msgspec.json.decode(self._texts["where"], type=Where)
-        self._own: tuple[dict[str, Tensor], dict[str, str]] | None = None
-        if rank < self.manifest.workers:
-            self._own = (self._tensors, self._texts) if rank == 0 else self._read(folder, rank)
-        self._same = size == self.manifest.workers
-        self._rank = rank
+        self._own, self._same, self._rank, self._seed = own, same, rank, seed
         self._pending = True
 
-    def _read(self, folder: Path, rank: int) -> tuple[dict[str, Tensor], dict[str, str]]:
-        shard = self.manifest.shards[rank]
-        return parse(read_shard(folder, shard), f"{folder.name}/{shard.name}")
+    @classmethod
+    def from_checkpoint(cls, folder: Path, rank: int, size: int) -> "Resume":
+        manifest = read_manifest(folder)
+
+        def read(number: int) -> State:
+            shard = manifest.shards[number]
+            return parse(read_shard(folder, shard), f"{folder.name}/{shard.name}")
+
+        common = read(0)
+        own = None if rank >= manifest.workers else common if rank == 0 else read(rank)
+        return cls(common, own, rank=rank, same=size == manifest.workers, seed=manifest.seed)
+
+    @classmethod
+    def from_donor(cls, state: State, seat: int, seed: int) -> "Resume":
+        """A newcomer's, handed over by a worker that trains."""
+        return cls(state, None, rank=max(1, seat), same=False, seed=seed)
 
     @property
     def samples(self) -> int:
@@ -72,7 +83,7 @@ class Resume:
         if self._own is not None:
             put_random(*self._own)
         else:
-            seeds.seed_all(seeds.mix("joined", self.manifest.seed, self._rank, self.manifest.step))
+            seeds.seed_all(seeds.mix("joined", self._seed, self._rank, self.where.step))
         self._own = None
         if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
             self._tensors = {}

@@ -17,7 +17,7 @@ from toy import until
 from shoal.cluster.coordinator.channel import Failed
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.wal import read
+from shoal.cluster.coordinator.wal import members, read
 from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
@@ -67,6 +67,7 @@ class Stranger:
     def __init__(self, address: str, key: Key | None = None) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
+        self.socket.sndtimeo = 30_000
         if key is not None:
             self.socket.curve_serverkey = key.coordinator
             self.socket.curve_publickey, self.socket.curve_secretkey = key.pair.public, key.pair.secret
@@ -98,8 +99,10 @@ def settle(agent: Agent) -> None:
 def heard(stranger: Stranger) -> None:
     """Everything it said before was read: the answer to a last word has come back."""
     stranger.say(b"shoal 999999 run-a", b"")
-    while b"protocol 1, the other 999999" not in b"".join(stranger.answer()):
-        pass
+    said = b"?"
+    while b"protocol 1, the other 999999" not in said:
+        assert said, "the coordinator does not answer"
+        said = b"".join(stranger.answer())
 
 
 def test_garbage_changes_nothing(folder: Path) -> None:
@@ -206,6 +209,22 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             until(lambda: member.view.members == ("m1",))
 
 
+def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
+    with coordinator(folder) as handle, agent(handle, "m0") as member:
+        settle(member)
+        epoch = member.view.epoch
+        member.close(leave=False)
+    again = Handle(handle.setup)
+    for old in members(handle.setup.log):
+        again.gone(old, "ended")
+    again.start(Deadline.after(30.0))
+    with agent(again, "m1") as member:
+        settle(member)
+        assert member.view.members == ("m1",)
+        assert member.view.epoch > epoch
+    again.stop(Deadline.after(10.0))
+
+
 def test_a_network_without_keys_is_refused(folder: Path) -> None:
     """A5, and loopback is a network."""
     for address in ("tcp://127.0.0.1:0", "tcp://0.0.0.0:7000", "udp://127.0.0.1:1"):
@@ -283,10 +302,12 @@ def test_it_ends_with_its_launcher_unless_told_otherwise(folder: Path, outlives:
     note = folder / "pid"
     launcher = os.fork()
     if launcher == 0:
-        handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM, outlives=outlives))
-        handle.start(Deadline.after(30.0))
-        note.write_text(str(handle.pid))
-        os._exit(0)
+        try:
+            handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM, outlives=outlives))
+            handle.start(Deadline.after(30.0))
+            note.write_text(str(handle.pid))
+        finally:
+            os._exit(not note.exists())
     assert reap(launcher, 60.0) == 0
     pid = int(note.read_text())
     if outlives:

@@ -167,6 +167,20 @@ def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
     assert told(coordinator.hear(Hello(member="c"), 0.7), Evicted), "its last words came after it"
 
 
+def test_a_resumed_run_waits_for_its_new_members_and_not_for_the_dead() -> None:
+    log: list[Entry] = [Installed(install=gathered("a", "b").memory.installed)]
+    again = Coordinator(Rules(first=2), 100.0, log)
+    for member in ("a", "b"):
+        again.hear(Gone(member=member, reason="ended"), 100.0)
+    assert not told(again.hear(Hello(member="c"), 101.0), Propose)
+    assert not told(again.tick(101.1), Propose)
+    effects = again.hear(Hello(member="d"), 102.0)
+    assert set(told(effects, Propose)) == {"c", "d"}
+    stand(again)
+    assert again.view.members == ("c", "d")
+    assert again.view.epoch > 1
+
+
 def test_the_first_view_does_not_wait_for_ever() -> None:
     coordinator = Coordinator(Rules(first=3, gather=2.0), 0.0)
     coordinator.hear(Hello(member="a"), 0.0)

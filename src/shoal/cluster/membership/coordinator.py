@@ -50,7 +50,7 @@ class Rules:
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""
     first: int = 1
-    """Members that the first view waits for; those that are lost before it count as having come."""
+    """Members that the first view of a run, begun or resumed, waits for; the dead count as having come."""
     gather: float = 120.0
     """Seconds it waits for them, from the first that came."""
 
@@ -100,6 +100,8 @@ class Coordinator:
         self.seats = {member: Seat(now) for member in self.view.members if member not in self.memory.lost}
         self.proposal: Proposal | None = None
         self._came: float | None = None
+        self._missed = 0
+        self._installs = 0
         self._ticked = now
         self._do: list[Effect] = []
 
@@ -150,8 +152,7 @@ class Coordinator:
     def _hello(self, report: Hello, now: float) -> None:
         self.seats.setdefault(report.member, Seat(now)).heard = now
         self._came = now if self._came is None else self._came
-        begun = self.proposal is not None or self.view.epoch > 0
-        if report.member not in self._wanted() and (begun or self._due(now)):
+        if report.member not in self._wanted() and (self.proposal or self._begun or self._due(now)):
             self._propose(now)
 
     def _beat(self, beat: Beat, now: float) -> None:
@@ -187,19 +188,25 @@ class Coordinator:
 
     def _lose(self, member: str, reason: str, now: float) -> None:
         self.seats.pop(member, None)
+        self._missed += member not in self.view
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
         self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
         if member in self.view or (self.proposal is not None and member in self.proposal.view):
             self._propose(now)
 
+    @property
+    def _begun(self) -> bool:
+        """Whether this coordinator has made a view, or found one alive."""
+        return self._installs > 0 or any(member in self.seats for member in self.view.members)
+
     def _due(self, now: float) -> bool:
         """Whether a view has to be made without anybody's asking."""
         if self.proposal is not None or not self.seats:
             return False
-        if self.view.epoch == 0:  # the first
+        if not self._begun:
             waited = now - self._came if self._came is not None else 0.0
-            return len(self.seats) + len(self.memory.lost) >= self.rules.first or waited > self.rules.gather
+            return len(self.seats) + self._missed >= self.rules.first or waited > self.rules.gather
         # the coordinator before me was killed between writing that somebody is lost and saying so
         return any(member in self.memory.lost for member in self.view.members)
 
@@ -226,6 +233,7 @@ class Coordinator:
             donor=knowing[0].member if knowing else "",
         )
         self.proposal = None
+        self._installs += 1
         self.memory.installed = install
         self._do.append(Write(Installed(install=install)))
         self._do += [Tell(member, install) for member in install.view.members]

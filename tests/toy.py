@@ -131,6 +131,7 @@ class Toy:
                 self.state()
                 self.pause()
                 if not self.agent.blank:
+                    self.agent.begin(self.agent.applied, Deadline.after(PATIENCE))
                     self.operation()
         except Stopped:
             pass

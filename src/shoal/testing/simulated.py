@@ -90,7 +90,8 @@ class SimulatedMember:
         self._lease: tuple[int, ...] | None = None
         self._given: Install | None = None
         self._last: Confirm | None = None
-        self._computed = False
+        self._computed = self._stopped = False
+        self._begun: object = None
         world.later(0.0, self._hello)
         world.later(BEAT, self._beat)
 
@@ -127,7 +128,9 @@ class SimulatedMember:
     def _beat(self) -> None:
         if not self.dead:
             if not self.frozen:
-                self.world.send(self.id, "coordinator", self.machine.beat(self.world.now))
+                self.world.send(
+                    self.id, "coordinator", self.machine.beat(self.world.now, step=self.machine.begun, period=0.3)
+                )
                 self._repeat()
             self.world.later(BEAT, self._beat)
 
@@ -178,6 +181,8 @@ class SimulatedMember:
                 self._begin()
         elif install.donor == self.id:
             self._give(install)
+        if self._stopped and self.id not in install.fresh:
+            self._begin()
         if again or self._computed:
             self._enter()
         early, self._early = self._early, []
@@ -232,21 +237,27 @@ class SimulatedMember:
 
     def _begin(self) -> None:
         """A step: its samples are dealt by the view that formed the last operation."""
+        standing = self.machine.begin(self.machine.applied)
+        if standing is not None:
+            self._stopped = True
+            self.world.send(self.id, "coordinator", standing)
+            return
+        self._stopped = False
         dealt = self.machine.dealt
         if not self.pool.leased:
             leases = self.pool.deal(len(dealt))
         else:  # taken over with the donor's state
-            size = BATCH
-            leases = [self.pool.leased[r * size : (r + 1) * size] for r in range(len(dealt))]
+            leases = [self.pool.leased[r * BATCH : (r + 1) * BATCH] for r in range(len(dealt))]
         self._lease = leases[dealt.rank(self.id)] if self.id in dealt else ()
         self._computed = False
-        self.world.later(self.world.random.uniform(0.05, 0.4), self._compute_done)
+        self._begun = token = object()
+        self.world.later(self.world.random.uniform(0.05, 0.4), lambda: self._compute_done(token))
 
-    def _compute_done(self) -> None:
-        if self.dead:
+    def _compute_done(self, token: object) -> None:
+        if self.dead or token is not self._begun:
             return
         if self.frozen:
-            self.world.later(0.1, self._compute_done)
+            self.world.later(0.1, lambda: self._compute_done(token))
             return
         self._computed = True
         self._enter()

@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
 from shoal.cluster.membership.log import Entry
-from shoal.testing.simulated import LEASE
 
 if TYPE_CHECKING:
     from shoal.testing.simulator import World
 
 TICK = 0.1
-RULES = Rules(lease=LEASE)
 
 
 @dataclass
@@ -20,6 +18,7 @@ class SimulatedCoordinator:
     """The coordinator's process: its disk outlives it."""
 
     world: "World"
+    rules: Rules
     disk: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -32,7 +31,7 @@ class SimulatedCoordinator:
 
     def restart(self) -> None:
         if self.machine is None:
-            self.machine = Coordinator(RULES, self.world.now, list(self.disk))
+            self.machine = Coordinator(self.rules, self.world.now, list(self.disk))
 
     def _tick(self) -> None:
         if self.machine is not None:

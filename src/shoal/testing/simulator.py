@@ -14,10 +14,11 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from shoal.testing.simulated import Content, SimulatedMember
+from shoal.cluster.membership.coordinator import Rules
+from shoal.testing.simulated import LEASE, Content, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
 
-QUIET = 60.0
+QUIET = 40.0
 """Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""
 
 
@@ -36,7 +37,7 @@ class World:
         self.started = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.graves: list[SimulatedMember] = []
-        self.coordinator = SimulatedCoordinator(self)
+        self.coordinator = SimulatedCoordinator(self, Rules(members=members, lease=LEASE))
         for _ in range(members):
             self.add_member()
 

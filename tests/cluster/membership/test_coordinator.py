@@ -17,21 +17,29 @@ def beat(member: str, epoch: int = 0, **more: float) -> Beat:
     return Beat(member=member, epoch=epoch, promised=epoch, applied=0, **more)  # type: ignore[arg-type]
 
 
-def stand(coordinator: Coordinator, now: float = 0.0, **where: tuple[int, int]) -> list[Effect]:
+def stand(coordinator: Coordinator, between: bool = False, **where: tuple[int, int]) -> list[Effect]:
     """All members of the proposal answer; `where` says (applied, formed) of those that have state."""
     assert coordinator.proposal is not None
-    view, effects = coordinator.proposal.view, []
+    view, effects, now = coordinator.proposal.view, [], 0.0
     for member in view.members:
         applied, formed = where.get(member, (0, 0))
         effects += coordinator.hear(
-            Standing(member=member, epoch=view.epoch, applied=applied, formed=formed, blank=member not in where), now
+            Standing(
+                member=member,
+                epoch=view.epoch,
+                applied=applied,
+                formed=formed,
+                blank=member not in where,
+                between=between and member in where,
+            ),
+            now,
         )
     return effects
 
 
 def gathered(*members: str) -> Coordinator:
     """A coordinator whose members have begun to train."""
-    coordinator = Coordinator(Rules(), 0.0)
+    coordinator = Coordinator(Rules(members=len(members)), 0.0)
     for member in members:
         coordinator.hear(Hello(member=member), 0.0)
     stand(coordinator)
@@ -44,14 +52,41 @@ def test_the_first_view_has_no_donor() -> None:
     assert (install.view.members, install.fresh, install.donor) == (("a", "b"), ("a", "b"), "")
 
 
-def test_who_comes_later_gets_its_state_from_a_member() -> None:
+def test_the_first_view_waits_for_all() -> None:
+    coordinator = Coordinator(Rules(members=2), 0.0)
+    assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
+    assert set(told(coordinator.hear(Hello(member="b"), 0.0), Propose)) == {"a", "b"}
+
+
+def knock(coordinator: Coordinator, step: int = 10) -> Propose:
+    """Somebody comes while the others train: what they are told."""
+    for member in coordinator.view.members:
+        coordinator.hear(beat(member, coordinator.view.epoch, step=step, period=0.1), 1.0)
+    coordinator.hear(Hello(member="new"), 1.0)
+    proposal = told(coordinator.tick(1.0), Propose)["new"]
+    assert isinstance(proposal, Propose)
+    return proposal
+
+
+def test_who_comes_later_enters_between_two_steps_and_gets_its_state_from_a_member() -> None:
     coordinator = gathered("a", "b")
-    effects = coordinator.hear(Hello(member="c"), 1.0)
-    assert set(told(effects, Propose)) == {"a", "b", "c"}
-    effects = stand(coordinator, a=(7, 0), b=(7, 0))
-    install = told(effects, Install)["c"]
+    assert knock(coordinator, step=10).step > 10 + 1.0 / 0.1
+    install = told(stand(coordinator, between=True, a=(7, 0), b=(7, 0)), Install)["new"]
     assert isinstance(install, Install)
-    assert (install.fresh, install.donor, install.through) == (("c",), "a", 7)
+    assert (install.fresh, install.donor, install.through, install.between) == (("new",), "a", 7, True)
+
+
+def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later_one() -> None:
+    coordinator = gathered("a", "b")
+    first = knock(coordinator)
+    effects = stand(coordinator, between=False, a=(7, 0), b=(7, 0))
+    assert set(told(effects, Install)) == {"a", "b"}
+    for member in ("a", "b"):
+        epoch = coordinator.view.epoch
+        coordinator.hear(beat(member, epoch, step=10, period=0.1), 1.1)
+    again = told(coordinator.tick(1.2), Propose)["new"]
+    assert isinstance(again, Propose)
+    assert again.step > first.step
 
 
 def test_a_death_that_is_told_makes_a_view_at_once() -> None:
@@ -131,7 +166,7 @@ def test_the_lost_are_not_let_in_again() -> None:
 
 def test_the_log_brings_everything_back() -> None:
     log: list[Entry] = []
-    coordinator = Coordinator(Rules(), 0.0)
+    coordinator = Coordinator(Rules(members=3), 0.0)
     for member in ("a", "b", "c"):
         log += written(coordinator.hear(Hello(member=member), 0.0))
     log += written(stand(coordinator))
@@ -152,14 +187,14 @@ def test_an_install_that_was_missed_is_said_again() -> None:
 
 
 def test_the_first_view_waits_for_as_many_as_are_expected() -> None:
-    coordinator = Coordinator(Rules(first=3, gather=10.0), 0.0)
+    coordinator = Coordinator(Rules(members=3, gather=10.0), 0.0)
     assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
     assert not told(coordinator.hear(Hello(member="b"), 1.0), Propose)
     assert set(told(coordinator.hear(Hello(member="c"), 2.0), Propose)) == {"a", "b", "c"}
 
 
 def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
-    coordinator = Coordinator(Rules(first=3), 0.0)
+    coordinator = Coordinator(Rules(members=3), 0.0)
     for member in ("a", "b"):
         coordinator.hear(Hello(member=member), 0.0)
     coordinator.hear(Gone(member="c", reason="SIGKILL"), 0.5)
@@ -169,7 +204,7 @@ def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
 
 def test_a_resumed_run_waits_for_its_new_members_and_not_for_the_dead() -> None:
     log: list[Entry] = [Installed(install=gathered("a", "b").memory.installed)]
-    again = Coordinator(Rules(first=2), 100.0, log)
+    again = Coordinator(Rules(members=2), 100.0, log)
     for member in ("a", "b"):
         again.hear(Gone(member=member, reason="ended"), 100.0)
     assert not told(again.hear(Hello(member="c"), 101.0), Propose)
@@ -182,7 +217,7 @@ def test_a_resumed_run_waits_for_its_new_members_and_not_for_the_dead() -> None:
 
 
 def test_the_first_view_does_not_wait_for_ever() -> None:
-    coordinator = Coordinator(Rules(first=3, gather=2.0), 0.0)
+    coordinator = Coordinator(Rules(members=3, gather=2.0), 0.0)
     coordinator.hear(Hello(member="a"), 0.0)
     assert not told(coordinator.tick(1.0), Propose)
     coordinator.hear(beat("a"), 1.5)

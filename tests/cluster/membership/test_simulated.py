@@ -9,7 +9,7 @@ from shoal.testing.simulator import World
 
 def play(seed: int) -> None:
     world = World(seed, members=2 + seed % 5)
-    world.run(60.0)
+    world.run(40.0)
     world.check()
 
 

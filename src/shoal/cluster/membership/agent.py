@@ -1,7 +1,8 @@
 """A worker's agent: one thread that speaks with the coordinator, so that the training thread never has to.
 
     training thread                                agent's thread
-    enter ── hand parts in ── complete             Hello until installed, Beat 4 times a second
+    begin a step (newcomers enter here)            Hello until installed, Beat 4 times a second
+    enter ── hand parts in ── complete
     disturbed? ── wait_settled ── (again)          Propose -> holds? -> Standing;  Install -> on_install
     Evicted is raised in any of these              Lease, Evicted
 
@@ -38,6 +39,7 @@ from shoal.cluster.membership.messages import (
     Order,
     Propose,
     Refused,
+    Standing,
 )
 from shoal.cluster.membership.pulse import Look, Period, Rest
 from shoal.cluster.membership.view import View
@@ -47,6 +49,8 @@ from shoal.core.ids import check_id
 
 BEAT = 0.25
 """Seconds between beats."""
+LOOK = 0.02
+"""Longest wait of the agent's thread: what the training thread has to say leaves by then."""
 RETRY = 0.02
 """Seconds after which one is tried again that found nobody connected."""
 PERSIST = 6.0
@@ -79,14 +83,15 @@ class Agent:
     ) -> None:
         self.id, self.address, self.host = check_id(member, "member"), address, host
         self._envelope, self._key = Envelope(check_id(run, "run")), key
-        self._look, self._holds, self._on_install = look, holds, on_install
-        self._member = Member(member)
+        self._look, self._on_install = look, on_install
+        self._member = Member(member, holds=holds)
         self._changed = threading.Condition(threading.RLock())
         self._period = Period()
         self._error: errors.ShoalError | None = None
         self._refused: Deadline | None = None
         self._installed: Install | None = None
         self._waits_for: tuple[str, ...] = ()
+        self._unsaid: Standing | None = None
         self._began = self._heard = now()
         self._closing = self._leaving = False
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
@@ -132,6 +137,14 @@ class Agent:
         """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
         with self._changed:
             self._member.filled(dealt if dealt is not None else self._member.view)
+
+    def begin(self, step: int, deadline: Deadline) -> None:
+        """A step is about to begin: newcomers enter here, before it; waits while they do."""
+        with self._changed:
+            self._check()
+            while (standing := self._member.begin(step)) is not None:
+                self._unsaid, self.disturbed = standing, True
+                self._wait_free(deadline)
 
     def enter(self, deadline: Deadline) -> int:
         """Begin the next operation, once a view stands and the lease holds; its number."""
@@ -218,7 +231,8 @@ class Agent:
         while not self._closing:
             if now() >= due:
                 due = now() + (BEAT if self._speak(line) else RETRY)
-            for order in line.orders(min(0.1, max(0.0, due - now()))):
+            self._answer(line)
+            for order in line.orders(min(LOOK, max(0.0, due - now()))):
                 with self._changed:
                     self._heard = now()
                     self._obey(order, line)
@@ -226,6 +240,13 @@ class Agent:
                     self._changed.notify_all()
         if self._leaving:
             line.say(Leave(member=self.id))
+
+    def _answer(self, line: Line) -> None:
+        """What the training thread has to say; if it gets lost, the coordinator asks again."""
+        with self._changed:
+            standing, self._unsaid = self._unsaid, None
+            if standing is not None:
+                line.say(standing)
 
     def _speak(self, line: Line) -> bool:
         step, doing = self._look()
@@ -254,10 +275,8 @@ class Agent:
                     self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
 
     def _propose(self, order: Propose, line: Line) -> None:
-        if not self._member.asks(order):
-            return
         self._waits_for = order.missing
-        standing = self._member.propose(order, holds=self._holds(order.view.epoch))
+        standing = self._member.propose(order)
         if standing is not None:
             line.say(standing)
 

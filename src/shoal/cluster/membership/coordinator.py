@@ -1,6 +1,6 @@
 """The coordinator: says who is a member, from reports and a clock. It does not take part in training.
 
-    somebody is lost, leaves or wants in
+    somebody is lost or leaves: now              somebody wants in: when all are about to begin the same step
       └─ Propose(view e+1) to all that shall be in it ── each leaves its view and answers Standing
            └─ all have answered: decide what is complete ── Install(view e+1, through) to all
 
@@ -33,8 +33,12 @@ from shoal.cluster.membership.view import View
 
 @dataclass(frozen=True)
 class Rules:
-    """When silence is loss."""
+    """How many begin, and when silence is loss."""
 
+    members: int = 1
+    """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
+    gather: float = 120.0
+    """Seconds the first view waits for them; those that die before it count as having come."""
     silence: float = 3.0
     """Seconds without a beat after which a member is out."""
     steps: float = 4.0
@@ -45,14 +49,12 @@ class Rules:
     """But never more than this."""
     lease: float = 120.0
     """Seconds a member trains on unheard."""
+    ahead: float = 1.0
+    """Seconds of training between the word that somebody enters and the step at which it does."""
     repeat: float = 0.5
     """Seconds after which what was not answered is said again."""
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""
-    first: int = 1
-    """Members that the first view of a run, begun or resumed, waits for; the dead count as having come."""
-    gather: float = 120.0
-    """Seconds it waits for them, from the first that came."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ class Proposal:
     """A view in the making."""
 
     view: View
+    step: int
     said: float
     standings: dict[str, Standing] = field(default_factory=dict)
 
@@ -102,6 +105,7 @@ class Coordinator:
         self._came: float | None = None
         self._missed = 0
         self._installs = 0
+        self._ahead = rules.ahead
         self._ticked = now
         self._do: list[Effect] = []
 
@@ -137,6 +141,7 @@ class Coordinator:
             self._lose(member, self._verdict(self.seats[member], now), now)
         if self._due(now):
             self._propose(now)
+        self._admit(now)
         self._remind(now)
         return self._done()
 
@@ -152,7 +157,7 @@ class Coordinator:
     def _hello(self, report: Hello, now: float) -> None:
         self.seats.setdefault(report.member, Seat(now)).heard = now
         self._came = now if self._came is None else self._came
-        if report.member not in self._wanted() and (self.proposal or self._begun or self._due(now)):
+        if self._due(now):
             self._propose(now)
 
     def _beat(self, beat: Beat, now: float) -> None:
@@ -164,7 +169,7 @@ class Coordinator:
         if self.proposal is not None:
             view = self.proposal.view
             if beat.member in view and beat.promised < view.epoch:  # it was away when it was asked
-                self._do.append(Tell(beat.member, Propose(view=view)))
+                self._do.append(Tell(beat.member, Propose(view=view, step=self.proposal.step)))
         elif beat.member in self.view:
             self._catch_up(beat, now)
 
@@ -206,30 +211,48 @@ class Coordinator:
             return False
         if not self._begun:
             waited = now - self._came if self._came is not None else 0.0
-            return len(self.seats) + self._missed >= self.rules.first or waited > self.rules.gather
+            return len(self.seats) + self._missed >= self.rules.members or waited > self.rules.gather
         # the coordinator before me was killed between writing that somebody is lost and saying so
-        return any(member in self.memory.lost for member in self.view.members)
-
-    def _wanted(self) -> tuple[str, ...]:
-        """Who is in the view, or in the one that is being made."""
-        view = self.proposal.view if self.proposal is not None else self.view
-        return view.members
+        return any(member not in self.seats for member in self.view.members)
 
     def _propose(self, now: float) -> None:
+        """A view of those that are left; of the newcomers only if nobody is, for then there is nothing to disturb."""
         stay = tuple(member for member in self.view.members if member in self.seats)
-        view = View(self.memory.epoch + 1, stay + tuple(member for member in self.seats if member not in stay))
+        self._make(stay or tuple(self.seats), 0, now)
+
+    def _admit(self, now: float) -> None:
+        """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""
+        new = tuple(member for member in self.seats if member not in self.view)
+        if self.proposal is not None or not new or not self.view.members:
+            return
+        beats = [seat.beat for member, seat in self.seats.items() if member in self.view]
+        there = [beat for beat in beats if beat is not None and beat.epoch == beat.promised == self.view.epoch]
+        if len(there) == len(self.view):  # or somebody has not even entered this view yet
+            period = max(beat.period for beat in there) or self._ahead
+            step = max(beat.step for beat in there) + 2 + round(self._ahead / period)
+            self._make(self.view.members + new, step, now)
+
+    def _make(self, members: tuple[str, ...], step: int, now: float) -> None:
+        view = View(self.memory.epoch + 1, members)
         self.memory.epoch = view.epoch
-        self.proposal = Proposal(view, now) if len(view) else None
+        self.proposal = Proposal(view, step, now) if members else None
         self._do.append(Write(Proposed(epoch=view.epoch)))
-        self._do += [Tell(member, Propose(view=view)) for member in view.members]
+        self._do += [Tell(member, Propose(view=view, step=step)) for member in members]
 
     def _install(self, proposal: Proposal) -> None:
         standings = [proposal.standings[member] for member in proposal.view.members]
         knowing = [standing for standing in standings if not standing.blank]
+        view, between = proposal.view, bool(proposal.step) and all(standing.between for standing in knowing)
+        if proposal.step and not between:  # somebody heard of it too late, and is in the middle of a step
+            self._ahead *= 2
+            view = View(view.epoch, tuple(member for member in view.members if member in self.view))
+        else:
+            self._ahead = self.rules.ahead
         install = Install(
-            view=proposal.view,
+            view=view,
             through=decide(knowing),
-            fresh=tuple(standing.member for standing in standings if standing.blank),
+            fresh=tuple(s.member for s in standings if s.blank and s.member in view),
+            between=between,
             donor=knowing[0].member if knowing else "",
         )
         self.proposal = None
@@ -266,7 +289,9 @@ class Coordinator:
         if proposal is not None and now - proposal.said >= self.rules.repeat:
             proposal.said = now
             missing = tuple(member for member in proposal.view.members if member not in proposal.standings)
-            again = Propose(view=proposal.view, missing=missing)  # to all: who waits wants to know for whom
+            again = Propose(
+                view=proposal.view, step=proposal.step, missing=missing
+            )  # to all: who waits wants to know for whom
             self._do += [Tell(member, again) for member in proposal.view.members]
 
 

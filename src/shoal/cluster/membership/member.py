@@ -12,6 +12,7 @@ A member trains on without a coordinator for as long as its lease lasts: after t
 it is lost, so it completes nothing more until it is heard again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.cluster.membership.messages import Beat, Confirm, Install, Lease, Propose, Standing
@@ -36,6 +37,13 @@ class Member:
     blank: bool = True
     """Has no state yet; whoever brings it says `filled`."""
     evicted: str = ""
+    begun: int = -1
+    """The last step that was begun here."""
+    waiting: Propose | None = None
+    """A proposal that is answered when its step begins."""
+    holds: Callable[[int], bool] = lambda epoch: False
+    """Called when this member leaves its view for one of `epoch`: whether it can read all parts of the operation."""
+    _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
     @property
@@ -84,22 +92,42 @@ class Member:
         self.dealt, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
-    def asks(self, said: Propose) -> bool:
-        """Whether a proposal has to be answered; an old one has not, nor has one of the view that is here already."""
-        return said.view.epoch >= self.promised and said.view.epoch > self.view.epoch and not self.evicted
-
-    def propose(self, said: Propose, holds: bool = False) -> Standing | None:
-        """Leave the view: from here on nothing completes in it. None: the proposal is old.
-
-        `holds` tells that all parts of the operation under way are where this member can read them.
-        """
-        if not self.asks(said):
+    def propose(self, said: Propose) -> Standing | None:
+        """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
+        if said.view.epoch < self.promised or said.view.epoch <= self.view.epoch or self.evicted:
             return None
-        self.promised = said.view.epoch
-        if holds and self.inside and not self.formed:
+        if said.view.epoch == self.promised:  # said again, because the answer was lost
+            return self._standing()
+        if said.step > max(0, self.begun) and self.settled:
+            self.waiting = said
+            return None
+        return self._leave(said)
+
+    def begin(self, step: int) -> Standing | None:
+        """This step is about to begin: the answer to a proposal that waited for it; the step begins after it."""
+        waiting = self.waiting
+        if waiting is None or step < waiting.step:
+            self.begun = step
+            return None
+        return self._leave(waiting, between=step == waiting.step)
+
+    def _leave(self, said: Propose, between: bool = False) -> Standing:
+        self.promised, self.waiting = said.view.epoch, None
+        self._between = between
+        if self.holds(self.promised) and self.inside and not self.formed:
             self.formed = self.view.epoch
         self._confirmed.clear()
-        return Standing(member=self.id, epoch=self.promised, applied=self.applied, formed=self.formed, blank=self.blank)
+        return self._standing()
+
+    def _standing(self) -> Standing:
+        return Standing(
+            member=self.id,
+            epoch=self.promised,
+            applied=self.applied,
+            formed=self.formed,
+            blank=self.blank,
+            between=self._between,
+        )
 
     def install(self, said: Install) -> bool:
         """Enter the new view; whether an operation that was under way has to be done again."""
@@ -109,7 +137,9 @@ class Member:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
-        self.view, self.formed = said.view, 0
+        self.view, self.formed, self.waiting = said.view, 0, None
+        if said.between:
+            self.dealt = said.view
         self._confirmed.clear()
         return self.inside
 

@@ -61,6 +61,8 @@ class Standing(Message, frozen=True, kw_only=True):
     """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
+    between: bool = False
+    """I stand right before the step the proposal named."""
 
 
 class Leave(Message, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class Propose(Message, frozen=True, kw_only=True):
     view: View
     missing: Names = ()
     """Who has not answered yet: the suspects of whoever waits for the view."""
+    step: Count = 0
+    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
 
 
 class Install(Message, frozen=True, kw_only=True):
@@ -98,6 +102,8 @@ class Install(Message, frozen=True, kw_only=True):
     through: Count
     fresh: Names = ()
     """Members that have no state yet."""
+    between: bool = False
+    """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
     donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
 

@@ -23,7 +23,6 @@ from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
-from shoal.core.errors import ShoalError
 
 RUN = "toy"
 PATIENCE = 40.0
@@ -133,11 +132,10 @@ class Toy:
                 self.pause()
                 if not self.agent.blank:
                     self.agent.begin(self.agent.applied, Deadline.after(PATIENCE))
-                    self.state()
                     self.operation()
         except Stopped:
             pass
-        except ShoalError as error:
+        except Exception as error:  # noqa: BLE001
             end = f"{type(error).__name__}: {error}"
         finally:
             (self.folder / f"{self.id}.end").write_text(end)

@@ -37,7 +37,7 @@ class World:
         self.started = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.graves: list[SimulatedMember] = []
-        self.coordinator = SimulatedCoordinator(self, Rules(first=members, gather=5.0, lease=LEASE))
+        self.coordinator = SimulatedCoordinator(self, Rules(members=members, lease=LEASE))
         for _ in range(members):
             self.add_member()
 

@@ -1,11 +1,12 @@
 """A coordinator's process at its socket: strangers, garbage, other versions and foreign keys change nothing."""
 
 import contextlib
-import dataclasses
+import itertools
 import os
 import random
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from toy import until
 from shoal.cluster.coordinator.channel import Failed
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.wal import read
+from shoal.cluster.coordinator.wal import members, read
 from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
@@ -39,13 +40,10 @@ def folder(tmp_path: Path) -> Path:
     return place
 
 
-STEPS: dict[str, int] = {}
-
-
 @contextlib.contextmanager
-def coordinator(folder: Path, lock: Lock | None = None, rules: Rules = CALM) -> Iterator[Handle]:
+def coordinator(folder: Path, lock: Lock | None = None, members: int = 1) -> Iterator[Handle]:
     address = f"ipc://{folder}/s" if lock is None else "tcp://127.0.0.1:*"
-    handle = Handle(Setup(RUN, address, folder / "log", rules, lock))
+    handle = Handle(Setup(RUN, address, folder / "log", Rules(silence=30.0, members=members), lock))
     handle.start(Deadline.after(30.0))
     try:
         yield handle
@@ -57,7 +55,7 @@ def coordinator(folder: Path, lock: Lock | None = None, rules: Rules = CALM) -> 
 
 @contextlib.contextmanager
 def agent(handle: Handle, name: str, key: Key | None = None) -> Iterator[Agent]:
-    here = Agent(name, handle.address, RUN, key=key, look=lambda: (STEPS.get(name, 0), ""))
+    here = Agent(name, handle.address, RUN, key=key)
     here.start()
     try:
         yield here
@@ -71,6 +69,7 @@ class Stranger:
     def __init__(self, address: str, key: Key | None = None) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
+        self.socket.sndtimeo = 30_000
         if key is not None:
             self.socket.curve_serverkey = key.coordinator
             self.socket.curve_publickey, self.socket.curve_secretkey = key.pair.public, key.pair.secret
@@ -99,19 +98,24 @@ def settle(agent: Agent) -> None:
     agent.wait_settled(Deadline.after(30.0))
 
 
-def stepping(agent: Agent, seconds: float = 30.0) -> bool:
-    """Train a step, so that newcomers can enter before the next."""
-    STEPS[agent.id] = STEPS.get(agent.id, 0) + 1
-    with contextlib.suppress(DeadlineError):
-        agent.begin(STEPS[agent.id], Deadline.after(seconds))
-    return True
+def enter_between(member: Agent, late: Agent | None = None) -> None:
+    """The member begins steps until the newcomer is in, or until it waits for one that does not answer."""
+    for step in itertools.count():
+        with contextlib.suppress(DeadlineError):
+            member.begin(step, Deadline.after(30.0 if late is not None else 0.1))
+        if late.view.epoch if late is not None else member._waits_for == ("m9",):
+            return
+        assert step < 3000
+        time.sleep(0.01)
 
 
 def heard(stranger: Stranger) -> None:
     """Everything it said before was read: the answer to a last word has come back."""
     stranger.say(b"shoal 999999 run-a", b"")
-    while b"protocol 1, the other 999999" not in b"".join(stranger.answer()):
-        pass
+    said = b"?"
+    while b"protocol 1, the other 999999" not in said:
+        assert said, "the coordinator does not answer"
+        said = b"".join(stranger.answer())
 
 
 def test_garbage_changes_nothing(folder: Path) -> None:
@@ -214,8 +218,25 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             os.kill(handle.pid, signal.SIGKILL)
             handle.restart(Deadline.after(30.0))
             with agent(handle, "m2", two) as late:
-                until(lambda: stepping(member) and late.view.members == ("m1", "m2"))
+                enter_between(member, late)
+                assert late.view.members == ("m1", "m2")
             until(lambda: member.view.members == ("m1",))
+
+
+def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
+    with coordinator(folder) as handle, agent(handle, "m0") as member:
+        settle(member)
+        epoch = member.view.epoch
+        member.close(leave=False)
+    again = Handle(handle.setup)
+    for old in members(handle.setup.log):
+        again.gone(old, "ended")
+    again.start(Deadline.after(30.0))
+    with agent(again, "m1") as member:
+        settle(member)
+        assert member.view.members == ("m1",)
+        assert member.view.epoch > epoch
+    again.stop(Deadline.after(10.0))
 
 
 def test_a_network_without_keys_is_refused(folder: Path) -> None:
@@ -235,8 +256,7 @@ def test_a_folder_that_is_open_to_others_is_refused(folder: Path) -> None:
 
 
 def test_over_links_members_confirm_to_each_other(folder: Path) -> None:
-    pair = dataclasses.replace(CALM, first=2)
-    with coordinator(folder, rules=pair) as handle, agent(handle, "m0") as one, agent(handle, "m1") as two:
+    with coordinator(folder, members=2) as handle, agent(handle, "m0") as one, agent(handle, "m1") as two:
         until(lambda: len(one.view) == len(two.view) == 2)
         for member in (one, two):
             if member.blank:
@@ -262,7 +282,7 @@ def test_who_waits_for_a_view_names_the_one_that_does_not_answer(folder: Path) -
     with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as mute:
         settle(member)
         mute.say(*Envelope(RUN).seal(Hello(member="m9")))
-        until(lambda: stepping(member, 0.0) and member._waits_for == ("m9",))
+        enter_between(member)
         with pytest.raises(DeadlineError, match="m0 waited 0 s for a view of m9, which did not answer"):
             member.wait_settled(Deadline.after(0.2))
 
@@ -296,10 +316,12 @@ def test_it_ends_with_its_launcher_unless_told_otherwise(folder: Path, outlives:
     note = folder / "pid"
     launcher = os.fork()
     if launcher == 0:
-        handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM, outlives=outlives))
-        handle.start(Deadline.after(30.0))
-        note.write_text(str(handle.pid))
-        os._exit(0)
+        try:
+            handle = Handle(Setup(RUN, f"ipc://{folder}/s", folder / "log", CALM, outlives=outlives))
+            handle.start(Deadline.after(30.0))
+            note.write_text(str(handle.pid))
+        finally:
+            os._exit(not note.exists())
     assert reap(launcher, 60.0) == 0
     pid = int(note.read_text())
     if outlives:

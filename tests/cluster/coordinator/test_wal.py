@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster.coordinator.register import Bound
-from shoal.cluster.coordinator.wal import Wal, read
+from shoal.cluster.coordinator.wal import Wal, members, read
 from shoal.cluster.membership.log import Installed, Lost, Proposed
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.view import View
@@ -55,6 +55,11 @@ def test_a_log_cut_anywhere_is_a_prefix_and_goes_on(
     wal.append(Proposed(epoch=9))
     wal.close()
     assert opened(path) == [*found, Proposed(epoch=9)]
+
+
+def test_a_log_says_who_was_alive(tmp_path: Path) -> None:
+    written(tmp_path / "log")
+    assert members(tmp_path / "log") == ("a",)
 
 
 def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from shoal.cluster.membership.log import Lost
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, UsageError
 
-CALM = Rules(first=4, silence=20.0)
+CALM = Rules(members=4, silence=20.0)
 """Only what a launcher tells is a loss: a busy machine loses nobody by silence."""
-ALERT = Rules(first=4, silence=4.0)
+ALERT = Rules(members=4, silence=4.0)
 
 
 def test_a_killed_member_is_dropped_when_its_launcher_says_so() -> None:
@@ -59,7 +59,7 @@ def test_a_stopped_member_is_out_and_is_told_when_it_wakes_up(where: str) -> Non
 
 def test_a_training_thread_in_a_deadlock_is_out_though_its_agent_beats() -> None:
     """P6: a heartbeat that says only that a thread of the process runs would say that all is well."""
-    with world(4, Rules(first=4, silence=20.0, stuck=4.0)) as here:
+    with world(4, Rules(members=4, silence=20.0, stuck=4.0)) as here:
         here.place("m2", "deadlock")
         lost = list[Lost]()
         until(lambda: lost.extend(said for said in here.handle.read() if isinstance(said, Lost)) or lost)  # type: ignore[func-returns-value]
@@ -93,7 +93,7 @@ def test_coordinator_and_member_killed_together() -> None:
 
 
 def test_a_joiner_gets_its_state_from_a_donor() -> None:
-    with world(2, Rules(first=2, silence=20.0)) as here:
+    with world(2, Rules(members=2, silence=20.0)) as here:
         here.add("m5")
         here.go_on("m0", "m1", "m5")
         assert here.trace("m5")[0].number > 1, "it goes on where the others were"
@@ -125,7 +125,7 @@ def test_whatever_happens_all_agree(seed: int) -> None:
 
 
 def test_without_a_lease_nothing_is_completed() -> None:
-    with world(2, Rules(first=2, silence=20.0, lease=1.0)) as here:
+    with world(2, Rules(members=2, silence=20.0, lease=1.0)) as here:
         here.kill_coordinator()
         counts = [-1]
 

@@ -39,7 +39,7 @@ def stand(coordinator: Coordinator, between: bool = False, **where: tuple[int, i
 
 def gathered(*members: str) -> Coordinator:
     """A coordinator whose members have begun to train."""
-    coordinator = Coordinator(Rules(first=len(members)), 0.0)
+    coordinator = Coordinator(Rules(members=len(members)), 0.0)
     for member in members:
         coordinator.hear(Hello(member=member), 0.0)
     stand(coordinator)
@@ -53,7 +53,7 @@ def test_the_first_view_has_no_donor() -> None:
 
 
 def test_the_first_view_waits_for_all() -> None:
-    coordinator = Coordinator(Rules(first=2), 0.0)
+    coordinator = Coordinator(Rules(members=2), 0.0)
     assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
     assert set(told(coordinator.hear(Hello(member="b"), 0.0), Propose)) == {"a", "b"}
 
@@ -166,7 +166,7 @@ def test_the_lost_are_not_let_in_again() -> None:
 
 def test_the_log_brings_everything_back() -> None:
     log: list[Entry] = []
-    coordinator = Coordinator(Rules(first=3), 0.0)
+    coordinator = Coordinator(Rules(members=3), 0.0)
     for member in ("a", "b", "c"):
         log += written(coordinator.hear(Hello(member=member), 0.0))
     log += written(stand(coordinator))
@@ -187,14 +187,14 @@ def test_an_install_that_was_missed_is_said_again() -> None:
 
 
 def test_the_first_view_waits_for_as_many_as_are_expected() -> None:
-    coordinator = Coordinator(Rules(first=3, gather=10.0), 0.0)
+    coordinator = Coordinator(Rules(members=3, gather=10.0), 0.0)
     assert not told(coordinator.hear(Hello(member="a"), 0.0), Propose)
     assert not told(coordinator.hear(Hello(member="b"), 1.0), Propose)
     assert set(told(coordinator.hear(Hello(member="c"), 2.0), Propose)) == {"a", "b", "c"}
 
 
 def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
-    coordinator = Coordinator(Rules(first=3), 0.0)
+    coordinator = Coordinator(Rules(members=3), 0.0)
     for member in ("a", "b"):
         coordinator.hear(Hello(member=member), 0.0)
     coordinator.hear(Gone(member="c", reason="SIGKILL"), 0.5)
@@ -202,8 +202,22 @@ def test_who_dies_before_the_first_view_is_not_waited_for() -> None:
     assert told(coordinator.hear(Hello(member="c"), 0.7), Evicted), "its last words came after it"
 
 
+def test_a_resumed_run_waits_for_its_new_members_and_not_for_the_dead() -> None:
+    log: list[Entry] = [Installed(install=gathered("a", "b").memory.installed)]
+    again = Coordinator(Rules(members=2), 100.0, log)
+    for member in ("a", "b"):
+        again.hear(Gone(member=member, reason="ended"), 100.0)
+    assert not told(again.hear(Hello(member="c"), 101.0), Propose)
+    assert not told(again.tick(101.1), Propose)
+    effects = again.hear(Hello(member="d"), 102.0)
+    assert set(told(effects, Propose)) == {"c", "d"}
+    stand(again)
+    assert again.view.members == ("c", "d")
+    assert again.view.epoch > 1
+
+
 def test_the_first_view_does_not_wait_for_ever() -> None:
-    coordinator = Coordinator(Rules(first=3, gather=2.0), 0.0)
+    coordinator = Coordinator(Rules(members=3, gather=2.0), 0.0)
     coordinator.hear(Hello(member="a"), 0.0)
     assert not told(coordinator.tick(1.0), Propose)
     coordinator.hear(beat("a"), 1.5)

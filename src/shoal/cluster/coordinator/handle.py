@@ -7,6 +7,7 @@
     if not handle.alive(): handle.restart(Deadline.after(10.0))
     handle.stop(Deadline.after(5.0))
 
+To resume a run, say before `start` of each of `wal.members(log)` that it is gone, and give the new workers new ids.
 Starts no thread and opens no ZeroMQ socket in the launcher. Not for use by several threads.
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.cluster.coordinator.register import Bound
-from shoal.cluster.membership.log import Entry
+from shoal.cluster.membership.log import Entry, Memory
 from shoal.core.errors import ShoalError
 
 _HEAD = struct.Struct("<II")
@@ -69,6 +69,15 @@ def read(path: Path) -> tuple[list[Written], int]:
     if any(_body(data, later) is not None for later in range(at + 1, len(data))):
         raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
     return entries, at
+
+
+def members(path: Path) -> tuple[str, ...]:
+    """Whom a log believes to live: whoever resumes a run says of each that it is gone."""
+    memory = Memory()
+    for entry in read(path)[0]:
+        if not isinstance(entry, Bound):
+            memory.add(entry)
+    return tuple(member for member in memory.installed.view.members if member not in memory.lost)
 
 
 def _body(data: bytes, at: int) -> bytes | None:

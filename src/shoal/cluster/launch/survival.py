@@ -59,7 +59,7 @@ class Survival:
         self.run, self.directory, self.policy, self.board = run, directory, policy, board
         self.seats = [Seat() for _ in range(workers)]
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
-        setup = Setup(run, f"ipc://{self.folder}/coordinator", directory / "members.log", Rules(first=workers))
+        setup = Setup(run, f"ipc://{self.folder}/coordinator", directory / "members.log", Rules(members=workers))
         self.handle = Handle(setup)
         self.losses: list[str] = []
         self._silent: list[int] = []

@@ -1,7 +1,8 @@
 """A worker's agent: one thread that speaks with the coordinator, so that the training thread never has to.
 
     training thread                                agent's thread
-    enter ── hand parts in ── complete             Hello until installed, Beat 4 times a second
+    begin a step (newcomers enter here)            Hello until installed, Beat 4 times a second
+    enter ── hand parts in ── complete
     disturbed? ── wait_settled ── (again)          Propose -> holds? -> Standing;  Install -> on_install
     Evicted is raised in any of these              Lease, Evicted
 
@@ -22,7 +23,6 @@ up, completes nothing that the others did not.
 """
 
 import threading
-from collections import deque
 from collections.abc import Callable
 
 from shoal.cluster.membership.credentials import Key
@@ -49,6 +49,8 @@ from shoal.core.ids import check_id
 
 BEAT = 0.25
 """Seconds between beats."""
+LOOK = 0.02
+"""Longest wait of the agent's thread: what the training thread has to say leaves by then."""
 RETRY = 0.02
 """Seconds after which one is tried again that found nobody connected."""
 PERSIST = 6.0
@@ -81,16 +83,15 @@ class Agent:
     ) -> None:
         self.id, self.address, self.host = check_id(member, "member"), address, host
         self._envelope, self._key = Envelope(check_id(run, "run")), key
-        self._look, self._holds, self._on_install = look, holds, on_install
-        self._member = Member(member)
+        self._look, self._on_install = look, on_install
+        self._member = Member(member, holds=holds)
         self._changed = threading.Condition(threading.RLock())
         self._period = Period()
         self._error: errors.ShoalError | None = None
         self._refused: Deadline | None = None
         self._installed: Install | None = None
         self._waits_for: tuple[str, ...] = ()
-        self._answers: deque[Standing] = deque()
-        """Of the training thread, for the agent's to send."""
+        self._unsaid: Standing | None = None
         self._began = self._heard = now()
         self._closing = self._leaving = False
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
@@ -137,6 +138,14 @@ class Agent:
         with self._changed:
             self._member.filled(dealt if dealt is not None else self._member.view)
 
+    def begin(self, step: int, deadline: Deadline) -> None:
+        """A step is about to begin: newcomers enter here, before it; waits while they do."""
+        with self._changed:
+            self._check()
+            while (standing := self._member.begin(step)) is not None:
+                self._unsaid, self.disturbed = standing, True
+                self._wait_free(deadline)
+
     def enter(self, deadline: Deadline) -> int:
         """Begin the next operation, once a view stands and the lease holds; its number."""
         with self._changed:
@@ -144,20 +153,6 @@ class Agent:
             if self._member.blank:
                 raise errors.ShoalError(f"{self.id} has no state to train on yet; fetch it from the donor first")
             return self._member.enter()
-
-    def begin(self, step: int, deadline: Deadline) -> bool:
-        """A step is about to begin here: newcomers that were announced for it are let in. Whether the view is new."""
-        with self._changed:
-            self._check()
-            before = self._member.view.epoch
-            standing = self._member.begin(step)
-            if standing is None:
-                return False
-            self.disturbed = True
-            self._answers.append(standing)
-            self._wait_free(deadline)
-            self._member.begun = step
-            return self._member.view.epoch != before
 
     def hold(self) -> Confirm | None:
         """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
@@ -234,11 +229,10 @@ class Agent:
     def _serve(self, line: Line) -> None:
         due = 0.0
         while not self._closing:
-            while self._answers:
-                line.say(self._answers.popleft())
             if now() >= due:
                 due = now() + (BEAT if self._speak(line) else RETRY)
-            for order in line.orders(min(0.1, max(0.0, due - now()))):
+            self._answer(line)
+            for order in line.orders(min(LOOK, max(0.0, due - now()))):
                 with self._changed:
                     self._heard = now()
                     self._obey(order, line)
@@ -246,6 +240,13 @@ class Agent:
                     self._changed.notify_all()
         if self._leaving:
             line.say(Leave(member=self.id))
+
+    def _answer(self, line: Line) -> None:
+        """What the training thread has to say; if it gets lost, the coordinator asks again."""
+        with self._changed:
+            standing, self._unsaid = self._unsaid, None
+            if standing is not None:
+                line.say(standing)
 
     def _speak(self, line: Line) -> bool:
         step, doing = self._look()
@@ -274,10 +275,8 @@ class Agent:
                     self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
 
     def _propose(self, order: Propose, line: Line) -> None:
-        if not self._member.asks(order):
-            return
         self._waits_for = order.missing
-        standing = self._member.propose(order, holds=self._holds(order.view.epoch))
+        standing = self._member.propose(order)
         if standing is not None:
             line.say(standing)
 

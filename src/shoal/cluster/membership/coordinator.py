@@ -35,6 +35,10 @@ from shoal.cluster.membership.view import View
 class Rules:
     """How many begin, and when silence is loss."""
 
+    members: int = 1
+    """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
+    gather: float = 120.0
+    """Seconds the first view waits for them; those that die before it count as having come."""
     silence: float = 3.0
     """Seconds without a beat after which a member is out."""
     steps: float = 4.0
@@ -51,10 +55,6 @@ class Rules:
     """Seconds after which what was not answered is said again."""
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""
-    first: int = 1
-    """Members that the first view waits for; those that are lost before it count as having come."""
-    gather: float = 120.0
-    """Seconds it waits for them, from the first that came."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,10 @@ class Coordinator:
             self.memory.add(entry)
         self.seats = {member: Seat(now) for member in self.view.members if member not in self.memory.lost}
         self.proposal: Proposal | None = None
-        self._ahead = rules.ahead
         self._came: float | None = None
+        self._missed = 0
+        self._installs = 0
+        self._ahead = rules.ahead
         self._ticked = now
         self._do: list[Effect] = []
 
@@ -191,21 +193,27 @@ class Coordinator:
 
     def _lose(self, member: str, reason: str, now: float) -> None:
         self.seats.pop(member, None)
+        self._missed += member not in self.view
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
         self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
         if member in self.view or (self.proposal is not None and member in self.proposal.view):
             self._propose(now)
 
+    @property
+    def _begun(self) -> bool:
+        """Whether this coordinator has made a view, or found one alive."""
+        return self._installs > 0 or any(member in self.seats for member in self.view.members)
+
     def _due(self, now: float) -> bool:
         """Whether a view has to be made without anybody's asking."""
         if self.proposal is not None or not self.seats:
             return False
-        if not self.view.members:  # the first
+        if not self._begun:
             waited = now - self._came if self._came is not None else 0.0
-            return len(self.seats) + len(self.memory.lost) >= self.rules.first or waited > self.rules.gather
+            return len(self.seats) + self._missed >= self.rules.members or waited > self.rules.gather
         # the coordinator before me was killed between writing that somebody is lost and saying so
-        return any(member in self.memory.lost for member in self.view.members)
+        return any(member not in self.seats for member in self.view.members)
 
     def _propose(self, now: float) -> None:
         """A view of those that are left; of the newcomers only if nobody is, for then there is nothing to disturb."""
@@ -248,6 +256,7 @@ class Coordinator:
             donor=knowing[0].member if knowing else "",
         )
         self.proposal = None
+        self._installs += 1
         self.memory.installed = install
         self._do.append(Write(Installed(install=install)))
         self._do += [Tell(member, install) for member in install.view.members]
@@ -280,8 +289,9 @@ class Coordinator:
         if proposal is not None and now - proposal.said >= self.rules.repeat:
             proposal.said = now
             missing = tuple(member for member in proposal.view.members if member not in proposal.standings)
-            # to all: who waits wants to know for whom
-            again = Propose(view=proposal.view, step=proposal.step, missing=missing)
+            again = Propose(
+                view=proposal.view, step=proposal.step, missing=missing
+            )  # to all: who waits wants to know for whom
             self._do += [Tell(member, again) for member in proposal.view.members]
 
 

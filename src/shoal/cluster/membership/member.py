@@ -12,6 +12,7 @@ A member trains on without a coordinator for as long as its lease lasts: after t
 it is lost, so it completes nothing more until it is heard again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from shoal.cluster.membership.messages import Beat, Confirm, Install, Lease, Propose, Standing
@@ -40,6 +41,8 @@ class Member:
     """The last step that was begun here."""
     waiting: Propose | None = None
     """A proposal that is answered when its step begins."""
+    holds: Callable[[int], bool] = lambda epoch: False
+    """Called when this member leaves its view for one of `epoch`: whether it can read all parts of the operation."""
     _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
@@ -89,29 +92,15 @@ class Member:
         self.dealt, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
-    def asks(self, said: Propose) -> bool:
-        """Whether a proposal has to be answered now; an old one has not, nor has one of the view that is here already.
-
-        One for a later step is kept until that step begins.
-        """
+    def propose(self, said: Propose) -> Standing | None:
+        """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
         if said.view.epoch < self.promised or said.view.epoch <= self.view.epoch or self.evicted:
-            return False
-        if said.step > max(0, self.begun) and self.settled:
-            self.waiting = said
-            return False
-        return True
-
-    def propose(self, said: Propose, holds: bool = False) -> Standing | None:
-        """Leave the view: from here on nothing completes in it. None: there is nothing to answer (yet).
-
-        `holds` tells that all parts of the operation under way are where this member can read them.
-        """
-        if not self.asks(said):
             return None
         if said.view.epoch == self.promised:  # said again, because the answer was lost
             return self._standing()
-        if holds and self.inside and not self.formed:
-            self.formed = self.view.epoch
+        if said.step > max(0, self.begun) and self.settled:
+            self.waiting = said
+            return None
         return self._leave(said)
 
     def begin(self, step: int) -> Standing | None:
@@ -125,6 +114,8 @@ class Member:
     def _leave(self, said: Propose, between: bool = False) -> Standing:
         self.promised, self.waiting = said.view.epoch, None
         self._between = between
+        if self.holds(self.promised) and self.inside and not self.formed:
+            self.formed = self.view.epoch
         self._confirmed.clear()
         return self._standing()
 

@@ -89,10 +89,10 @@ class Propose(Message, frozen=True, kw_only=True):
     """Leave your view, and say where you stand; a new one is being made."""
 
     view: View
-    step: Count = 0
-    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
     missing: Names = ()
     """Who has not answered yet: the suspects of whoever waits for the view."""
+    step: Count = 0
+    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
 
 
 class Install(Message, frozen=True, kw_only=True):

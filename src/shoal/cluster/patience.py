@@ -75,10 +75,8 @@ class Patience:
 
     def _look_for_strays(self, row: Flags, number: int) -> None:
         """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
-        if self.board.read(self.rank)["state"] == State.meeting:
-            return
-        meeting = [r for r in range(len(row)) if self.board.read(r)["state"] == State.meeting]
-        for peer in (r for r in meeting if row[r] < number):  # looked at again: it may have come just now
+        strays = [peer for peer in range(len(row)) if self.board.ahead(self.rank, peer)]
+        for peer in (r for r in strays if row[r] < number):  # looked at again: it may have come just now
             raise PeerLost(
                 f"worker {self.rank} waits for worker {peer}, which has ended its epoch after step "
                 f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"

@@ -90,7 +90,7 @@ class Keeper:
         word = Word(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
-        self.group.board.note(self.group.rank, State.meeting)
+        self.group.board.meet(self.group.rank)
         words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
         self.group.board.note(self.group.rank, State.computing)
         check_same(words)

@@ -43,3 +43,15 @@ def test_the_word_to_stop() -> None:
     assert board.aborted == 0
     board.abort(5)
     assert board.aborted == 5
+
+
+def test_who_waits_in_a_meeting_nobody_came_to() -> None:
+    board = Board.private()
+    for rank in range(2):
+        board.enter(rank)
+    board.meet(1)
+    assert board.ahead(0, 1)
+    assert not board.ahead(1, 0)
+    board.meet(0)  # it came, and has left already
+    board.note(0, State.exchanging)
+    assert not board.ahead(0, 1)

@@ -17,7 +17,7 @@ _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cach
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
 _ABORT, _GATE, _STOP = 0, 1, 2
-_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN = range(8)
+_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _MET = range(9)
 
 
 class State(enum.IntEnum):
@@ -57,6 +57,24 @@ class Board:
         row = _row(rank)
         self._words[row + _STATE] = state
         self._numbers[row + _SEEN] = now()
+
+    def meet(self, rank: int) -> None:
+        """Worker `rank` goes to a meeting of all, its next one."""
+        self._words[_row(rank) + _MET] += 1
+        self.note(rank, State.meeting)
+
+    def met(self, rank: int) -> int:
+        """How many meetings worker `rank` has gone to."""
+        return self._words[_row(rank) + _MET]
+
+    def follow(self, rank: int, meetings: int) -> None:
+        """A newcomer counts as having been to the meetings before its time."""
+        self._words[_row(rank) + _MET] = meetings
+
+    def ahead(self, rank: int, other: int) -> bool:
+        """Whether `other` waits in a meeting that `rank` has not come to."""
+        words, mine, theirs = self._words, _row(rank), _row(other)
+        return words[theirs + _STATE] == State.meeting and words[theirs + _MET] > words[mine + _MET]
 
     def progress(self, rank: int, epoch: int, step: int, samples: int, sent: int) -> None:
         row = _row(rank)

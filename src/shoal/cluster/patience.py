@@ -83,10 +83,8 @@ class Patience:
 
     def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
         """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
-        if self.board.read(self.seat)["state"] == State.meeting:
-            return
-        meeting = [peer for peer in missing if self.board.read(peer)["state"] == State.meeting]
-        for peer in (peer for peer in meeting if row[peer] < number):  # looked at again: it may have come just now
+        strays = [peer for peer in missing if self.board.ahead(self.seat, peer)]
+        for peer in (peer for peer in strays if row[peer] < number):  # looked at again: it may have come just now
             raise PeerLost(
                 f"worker {self.seat} waits for worker {peer}, which has ended its epoch after step "
                 f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"

@@ -78,7 +78,7 @@ class Run:
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
         self._together = Together(group, self._progress)
-        self._together.hand_over = self._hand_over
+        self._together.hand_over, self._together.where = self._hand_over, lambda: self._where([0])
         self._loaders: list[Loader] = []
         self._phase = -1
         self._next_epoch: int | None = None
@@ -127,8 +127,7 @@ class Run:
     def _hand_over(self) -> None:
         """Newcomers wait for the state, and this worker is the one to give it."""
         together = self._together
-        agenda = together.keeper.agenda if together.keeper is not None else (0, 0, 0)
-        where = together.boundary or self._where([0])
+        where, agenda = together.boundary or together.stand()
         give(self.dir, self._group.session.view, together.joined, where, self._group.session.dealt, agenda)
 
     def _begin(self, context: Context) -> None:
@@ -205,7 +204,6 @@ class Run:
         pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
-        self._together.where = lambda: self._where([0])
         if late:
             self._come_late()
         if self._resume is not None:

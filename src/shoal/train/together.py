@@ -19,7 +19,7 @@ from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
 from shoal.data.loader import Pass, places_of
 from shoal.data.source.base import Place, Step
-from shoal.train.checkpoint.keeper import Keeper
+from shoal.train.checkpoint.keeper import Agenda, Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
@@ -48,9 +48,9 @@ class Together:
         self._batch: tuple[Pass, Step] | None = None
         self._pending: list[tuple[Pass, Step, View]] = []
         """Dealt since the last step, and among whom."""
-        self.where: Callable[[], Where] | None = None
-        self.hand_over: Callable[[], None] = lambda: None
-        self.boundary: Where | None = None
+        self.where: Callable[[], Where]
+        self.hand_over: Callable[[], None]
+        self.boundary: tuple[Where, Agenda] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
         group.session.entered.append(self._entered)
 
@@ -150,13 +150,17 @@ class Together:
         self.group.session.begin(number)
         self._between = False
 
+    def stand(self) -> tuple[Where, Agenda]:
+        """Where the training stands between two steps, and when the workers meet."""
+        return self.where(), self.keeper.agenda if self.keeper is not None else Agenda()
+
     def _entered(self, view: View) -> None:
         """The members have changed."""
         session = self.group.session
         if not session.fresh:
             return
-        if self._between and self.where is not None:
-            self.boundary = self.where()
+        if self._between:
+            self.boundary = self.stand()
             if self.ledger is not None:
                 self.ledger.cut()
         if session.gives:

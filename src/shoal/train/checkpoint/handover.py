@@ -15,12 +15,11 @@ import msgspec
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.view import View
 from shoal.core.errors import PeerLost
+from shoal.train.checkpoint.keeper import Agenda
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import Where, common
 from shoal.train.joined import Joined
-
-Agenda = tuple[int, int, int]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,18 @@ class Word(msgspec.Struct):
     next: int = 0
 
 
+class Agenda(msgspec.Struct, frozen=True):
+    """When the workers meet."""
+
+    next: int = 0
+    """The step of the next meeting."""
+    compared: int = 0
+    saved: int = 0
+    """Steps of the last comparison and the last checkpoint."""
+    meetings: int = 0
+    """How many there were."""
+
+
 class Keeper:
     """One worker's part in checkpoints and comparisons."""
 
@@ -90,7 +102,7 @@ class Keeper:
         word = Word(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
-        self.group.board.note(self.group.rank, State.meeting)
+        self.group.board.meet(self.group.seat)
         words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
         self.group.board.note(self.group.rank, State.computing)
         check_same(words)
@@ -109,13 +121,14 @@ class Keeper:
             raise KeyboardInterrupt
 
     @property
-    def agenda(self) -> tuple[int, int, int]:
-        """When the next meeting is, and when the last comparison and the last checkpoint were: for a newcomer."""
-        return self._next, self._compared, self._saved
+    def agenda(self) -> Agenda:
+        """For a newcomer."""
+        return Agenda(self._next, self._compared, self._saved, self.group.board.met(self.group.seat))
 
-    def follow(self, agenda: tuple[int, int, int]) -> None:
-        self._next, self._compared, self._saved = agenda
+    def follow(self, agenda: Agenda) -> None:
+        self._next, self._compared, self._saved, meetings = msgspec.structs.astuple(agenda)
         self._met = (self._next, now())
+        self.group.board.follow(self.group.seat, meetings)
 
     def _next_meeting(self, step: int) -> int:
         """So many steps as fit the time between meetings."""

@@ -11,7 +11,8 @@ and the same without allocation, for the hot path:
 
 `rest` makes error feedback possible in a single pass: if given, what is encoded is `values + rest`, and `rest` becomes
 what of it did not travel. A codec refuses NaN and infinity by the layer's name, and a payload it cannot have made
-(PayloadError) before it allocates or writes. Not thread-safe: state belongs to one bucket of one worker.
+(PayloadError) before it allocates more than `layout` asks for; `out` is then worth nothing. Not thread-safe: state
+belongs to one bucket of one worker.
 """
 
 import math

@@ -45,7 +45,7 @@ def unpack_gamma(data: Any, most: Any, levels: Any) -> int:
             return -1
         number = 0
         for _ in range(length + 1):
-            number = 2 * number + ((data[at >> 3] >> (at & 7)) & 1)
+            number = 2 * number + int((data[at >> 3] >> (at & 7)) & 1)
             at += 1
         level = number - 1
         if level > most:

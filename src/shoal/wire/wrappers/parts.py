@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from shoal.core.errors import PayloadError
+from shoal.core.errors import PayloadError, UsageError
 from shoal.wire.codec import Codec, State
 from shoal.wire.codecs.raw import Raw
 from shoal.wire.head import HEAD, padded, read_head, write_head
@@ -54,6 +54,8 @@ class Parts(Codec):
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
+        if rest is not None:
+            raise UsageError("feedback round parts would be lost; put it inside: Parts(Feedback(codec))")
         coded, plain = _split(self, layout)
         count = self.codec.pack(coded.of(values), coded.layout, state, moment, out[HEAD.size :])
         write_head(out, self.code, layout.numel, count)

@@ -190,7 +190,7 @@ SIGNALS = {
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_worker_that_dies_of_a_signal_is_named(tmp_path: Path, name: str) -> None:
     script = f"{RANK}import ctypes, os, signal\nif rank == 1: {SIGNALS[name]}\nrun._group.gather(b'')"
-    outcome = train(tmp_path, script, "--workers", "2", "--json")
+    outcome = train(tmp_path, script, "--workers", "2", "--restarts", "0", "--min-workers", "2", "--json")
     assert (outcome.code, outcome.json["exit"]) == (1, 1)
     number = getattr(signal, name).value
     assert outcome.err.splitlines()[0] == (f"shoal: worker 1 died of {name} (signal {number}); the others were stopped")

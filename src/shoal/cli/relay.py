@@ -32,6 +32,9 @@ class Relay(Watcher):
             sys.stdout.write(f"[{rank}] {text}\n")
             sys.stdout.flush()
 
+    def note(self, text: str) -> None:
+        self.display.print(f"shoal: {text}")
+
     def tick(self, board: Board) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()

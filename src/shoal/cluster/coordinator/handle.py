@@ -170,6 +170,6 @@ def _become(setup: Setup, channel: Channel, parent: int, in_child: Callable[[], 
 
 def _die_with(parent: int) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))  # to end tidily
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)

@@ -7,6 +7,7 @@
 Killed at any moment it has told nothing that its log does not hold, so it can be started again on log and address.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +73,11 @@ class Process:
         finally:
             self.door.close()
             self.wal.close()
+            if self.setup.address.startswith("ipc://"):  # a launcher that was killed cannot do it
+                file = Path(self.setup.address.removeprefix("ipc://"))
+                file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    file.parent.rmdir()
 
     def _listen_to_launcher(self) -> None:
         if self._orphaned:

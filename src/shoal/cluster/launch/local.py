@@ -101,6 +101,9 @@ class Watcher:
     def line(self, rank: int, stream: str, text: str) -> None:
         """A worker wrote a line to `stream` (`out` or `err`)."""
 
+    def note(self, text: str) -> None:
+        """Something happened that the user should know, and the run goes on."""
+
     def tick(self, board: Board) -> None:
         """Time passes, about twenty times a second."""
 
@@ -126,8 +129,7 @@ class LocalLauncher:
         try:
             self.place.open()
             if self.job.survive is not None:
-                job = self.job
-                self.survival = Survival(job.run, job.dir, job.workers, self.job.survive, self.board)
+                self.survival = Survival(self.job, self.job.survive, self.board)
                 self.survival.open()
             for rank in range(self.job.workers):
                 self._start(rank)
@@ -277,13 +279,17 @@ class LocalLauncher:
 
     def _survived(self, worker: Worker) -> bool:
         """Whether the run goes on without a worker that has ended badly."""
-        report = _parse(worker.report)
-        if self.survival is None or self._requests is not None or (report is not None and not report.evicted):
+        report, status = _parse(worker.report), worker.status or 0
+        evicted = report is not None and report.evicted
+        if self.survival is None or self._requests is not None or not (evicted or (status < 0 and report is None)):
             return False
-        reason = "evicted" if report is not None else _signal_words(-(worker.status or 0))
+        reason = "evicted" if evicted else _signal_words(-status)
         living = sum(other.status is None for other in self.workers)
         _signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
-        return self.survival.lost(worker.rank, reason, living)
+        goes_on = self.survival.lost(worker.rank, reason, living)
+        if goes_on:
+            self.watcher.note(self.survival.losses[-1])
+        return goes_on
 
     def _reported(self, worker: Worker) -> None:
         """A worker told why it ends, which is soon enough: a thread of the script may keep it alive.

@@ -13,10 +13,12 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.cluster.board import Board
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
+from shoal.cluster.coordinator.wal import members
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.log import Installed, Lost
@@ -26,7 +28,11 @@ from shoal.core.events import Happened
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
 
+if TYPE_CHECKING:
+    from shoal.cluster.launch.local import Job
+
 READY = 20.0
+STARTS = 1_000_000
 PAUSE = 0.2
 """Seconds before a seat is taken again: whatever killed the one before may still be at work."""
 
@@ -55,8 +61,9 @@ class Seat:
 class Survival:
     """The coordinator of a run, and the seats of its workers."""
 
-    def __init__(self, run: str, directory: Path, workers: int, policy: Policy, board: Board) -> None:
-        self.run, self.directory, self.policy, self.board = run, directory, policy, board
+    def __init__(self, job: "Job", policy: Policy, board: Board) -> None:
+        run, directory, workers = job.run, job.dir, job.workers
+        self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.seats = [Seat() for _ in range(workers)]
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         setup = Setup(run, f"ipc://{self.folder}/coordinator", directory / "members.log", Rules(members=workers))
@@ -71,11 +78,14 @@ class Survival:
         """Whether some worker has done its work: nobody new is needed."""
 
     def open(self) -> None:
+        if self.handle.setup.log.exists():
+            for member in members(self.handle.setup.log):
+                self.handle.gone(member, "of an earlier attempt")
         self.handle.start(Deadline.after(READY))
 
     def name(self, seat: int) -> str:
-        """Of the worker that was started last in a seat."""
-        return member_name(seat, self.seats[seat].starts - 1)
+        """Of the worker that was started last in a seat; no two of a run are alike, whatever the attempt."""
+        return member_name(seat, self._attempt * STARTS + self.seats[seat].starts - 1)
 
     def started(self, seat: int) -> None:
         self.seats[seat].starts += 1

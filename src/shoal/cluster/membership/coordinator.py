@@ -218,7 +218,8 @@ class Coordinator:
     def _propose(self, now: float) -> None:
         """A view of those that are left; of the newcomers only if nobody is, for then there is nothing to disturb."""
         stay = tuple(member for member in self.view.members if member in self.seats)
-        self._make(stay or tuple(self.seats), 0, now)
+        # the first by name, so that ranks do not depend on who was quicker
+        self._make(stay or tuple(sorted(self.seats, key=lambda member: (len(member), member))), 0, now)
 
     def _admit(self, now: float) -> None:
         """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""

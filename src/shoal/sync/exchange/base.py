@@ -15,6 +15,8 @@ When members are lost in the middle (`session`), `repeat` or `recover` lets ever
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from shoal.cluster.membership.session import Session
 from shoal.wire.bucket import Bucket, BucketPlan
 
@@ -59,6 +61,10 @@ class Exchange(ABC):
 
     def recover(self) -> None:
         raise NotImplementedError
+
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers from step to step, by name; views, so that they can be loaded in place."""
+        return {}
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:

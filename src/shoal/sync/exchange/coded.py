@@ -111,6 +111,9 @@ class CodedExchange(Exchange):
             result.copy_(out)
         bucket.marks.copy_(torch.tensor(counts))
 
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.meeting.state())
+
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)
 

@@ -5,7 +5,7 @@ synchrony: Valiant, "A bridging model for parallel computation", CACM 1990. Do n
 slower than others: each step takes as long as the slowest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -183,6 +183,14 @@ class EveryPace(Pace):
         for number in self._order:
             self.exchange.finish(number)
             self.spent.done.append(now() - self._began)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.exchange.state()
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        for name, own in self.exchange.state().items():
+            if name in state and state[name].shape == own.shape:
+                own.copy_(state[name])
 
     def stand_in(self) -> None:
         kept = [parameter.grad for parameter in self.parameters]

@@ -20,10 +20,10 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 """
 
 
-def write(folder: Path, pause: float = 0.02) -> None:
+def write(folder: Path, pause: float = 0.05, samples: int = SAMPLES) -> None:
     """As the other scripts, but every worker prints what it ends with."""
     text = TRAIN.replace("OPTIONS", "").replace("EACH", f"time.sleep({pause})")
-    for name, value in (("SAMPLES", SAMPLES), ("BATCH", 2), ("EPOCHS", EPOCHS)):
+    for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
     (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
 
@@ -40,6 +40,13 @@ def pid(folder: Path, seat: int) -> int:
     return [json.loads(line)["pid"] for line in lines if '"event":"started"' in line][-1]
 
 
+def trains(folder: Path, seat: int) -> bool:
+    """Whether the worker in a seat has made a step since it was started last."""
+    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["event"] for line in lines]
+    return "step" in kinds and kinds[::-1].index("step") < kinds[::-1].index("started")
+
+
 def coordinator(running: Forked, folder: Path) -> int:
     """The launcher's child that is no worker."""
     workers = {pid(folder, seat) for seat in range(3)}
@@ -52,9 +59,9 @@ def after(folder: Path, number: int) -> None:
     assert soon(WAIT, lambda: steps(folder) >= number), "the training does not get there"
 
 
-def disturbed(folder: Path, act: Callable[[Forked], object], *words: str) -> str:
+def disturbed(folder: Path, act: Callable[[Forked], object], *words: str, samples: int = SAMPLES) -> str:
     """Train with three workers, do something to them after some steps, and let them come to their end."""
-    write(folder)
+    write(folder, samples=samples)
     running = command(folder, "run", "--name", "one", "--workers", "3", *words, "script.py")
     after(folder, 8)
     act(running)
@@ -62,7 +69,7 @@ def disturbed(folder: Path, act: Callable[[Forked], object], *words: str) -> str
     assert outcome.code == 0, outcome.err
     sums = [line[line.index("checksum") :] for line in outcome.out.splitlines() if "checksum" in line]
     assert len(set(sums)) == 1, "replicas differ"
-    assert_exactly_once(folder, "one", SAMPLES, EPOCHS)
+    assert_exactly_once(folder, "one", samples, EPOCHS)
     assert not list((folder / "runs/one").glob("handover-*"))
     return outcome.err
 
@@ -122,8 +129,9 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
 
     def kill(_running: Forked) -> None:
         for _ in range(3):
-            time.sleep(chance.uniform(0.3, 2.0))
+            time.sleep(chance.uniform(0.0, 1.0))
+            assert soon(WAIT, lambda: all(trains(tmp_path, seat) for seat in range(3)))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid(tmp_path, chance.randrange(3)), signal.SIGKILL)
 
-    disturbed(tmp_path, kill, "--restarts", "9")
+    disturbed(tmp_path, kill, "--restarts", "9", samples=1200)

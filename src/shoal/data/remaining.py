@@ -48,6 +48,10 @@ class Remaining:
                 raise ValueError(f"positions {begin} to {end - 1} were not dealt, so they cannot come back")
         return Remaining(self.position, joined(sorted((*self.returned, *back))))
 
+    def count(self, items: int) -> int:
+        """How many positions remain of `items`."""
+        return max(0, items - self.position) + sum(end - begin for begin, end in self.returned)
+
     def __contains__(self, place: int) -> bool:
         return place >= self.position or any(begin <= place < end for begin, end in self.returned)
 

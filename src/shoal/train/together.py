@@ -146,9 +146,18 @@ class Together:
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
-        self._between = True
-        self.group.session.begin(number)
-        self._between = False
+        if self._enough_left():
+            self._between = True
+            self.group.session.begin(number)
+            self._between = False
+
+    def _enough_left(self) -> bool:
+        """Whether newcomers would get a batch of this pass too: a script counts on one."""
+        if self._batch is None or not self.group.session.elastic:
+            return False
+        run, step = self._batch
+        items = run.loader.facts[1]
+        return items is None or run.left[step.stream].count(items) >= 2 * self.group.size + 2
 
     def stand(self) -> tuple[Where, Agenda]:
         """Where the training stands between two steps, and when the workers meet."""

@@ -216,6 +216,11 @@ class LocalLauncher:
         if self.survival is None or self._requests is not None:
             return
         due, silent = self.survival.tick()
+        if self.survival.stranded and not self.survival.over:
+            last = [worker for worker in self.workers if worker.lost][-1]
+            last.lost = False
+            self._failed(last)
+            return
         for worker in self.workers:
             if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
                 _signal_group(worker.pid, signal.SIGKILL)
@@ -365,14 +370,14 @@ class LocalLauncher:
         failed = [worker for worker in self.workers if worker.status != 0 and not worker.lost]
         if not failed:
             return None
-        reports = {worker.rank: _parse(worker.report) for worker in failed}
-        own = [w.rank for w in failed if (r := reports[w.rank]) is not None and not r.peer]
-        first = next((w for w in failed if w.blamed and not _secondary(reports[w.rank])), None)
-        if first is None or (first.status is not None and first.status > 0 and first.rank not in own and own):
-            first = next(worker for worker in failed if worker.rank == own[0]) if own else failed[0]
-        report = reports[first.rank]
+        reports = {worker.pid: _parse(worker.report) for worker in failed}
+        own = [w for w in failed if (r := reports[w.pid]) is not None and not r.peer]
+        first = next((w for w in failed if w.blamed and not _secondary(reports[w.pid])), None)
+        if first is None or (first.status is not None and first.status > 0 and first not in own and own):
+            first = own[0] if own else failed[0]
+        report = reports[first.pid]
         died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
-        also = tuple(rank for rank in own if rank != first.rank)
+        also = tuple(worker.rank for worker in own if worker is not first)
         return Failure(first.rank, report, -first.status if died and first.status else None, also)
 
 

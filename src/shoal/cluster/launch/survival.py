@@ -74,6 +74,8 @@ class Survival:
         self._began = now()
         self.begun = False
         """Whether the founders have met."""
+        self.stranded = False
+        """Whether only newcomers are left, and nobody who knows the state."""
         self.over = False
         """Whether some worker has done its work: nobody new is needed."""
 
@@ -135,8 +137,11 @@ class Survival:
         """What the coordinator has decided."""
         for said in self.handle.read():
             if isinstance(said, Installed):
+                self.stranded = self.begun and not said.install.donor
                 self.begun = True
-            elif isinstance(said, Lost) and said.reason != "left":
+            elif isinstance(said, Lost) and said.reason == "left":
+                self.over = True
+            elif isinstance(said, Lost):
                 self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
 
     @property

@@ -35,22 +35,24 @@ class Elastic(Session):
         self._number = 0
 
     def start(self) -> None:
-        """Become a member: at once with the founders, or as a newcomer, which then has no state."""
+        """Become a member with all other founders."""
         self.agent.start()
         self.agent.wait_settled(Deadline.after(self.seconds))
-        if self.agent.blank and not self.install.donor:
-            self.agent.filled()
+        self.agent.filled()
         self._look()
 
     def knock(self, take: Callable[[], View | None]) -> None:
-        """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there."""
-        self.start()
+        """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
+
+        Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
+        """
         deadline = Deadline.after(self.seconds)
+        self.agent.start()
         while self.agent.blank:
             if self.disturbed:
                 self.agent.wait_settled(deadline)
                 self._look()
-            if (dealt := take()) is not None:
+            if self.install.donor and (dealt := take()) is not None:
                 self.agent.filled(dealt)
             elif deadline.expired:
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")

@@ -14,7 +14,6 @@ import msgspec
 
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.view import View
-from shoal.core.errors import PeerLost
 from shoal.train.checkpoint.keeper import Agenda
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
@@ -54,8 +53,6 @@ def give(directory: Path, view: View, joined: Sequence[Joined], where: Where, de
 
 def receive(directory: Path, install: Install) -> Handed | None:
     """What the donor has written; None as long as it has not."""
-    if not install.donor:
-        raise PeerLost("all workers that knew the state of the run are lost; go on with shoal run --resume")
     path = file_of(directory, install.view)
     try:
         state = parse(path.read_bytes(), path.name)

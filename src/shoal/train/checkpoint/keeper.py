@@ -104,7 +104,7 @@ class Keeper:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
         self.group.board.meet(self.group.seat)
         words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
-        self.group.board.note(self.group.rank, State.computing)
+        self.group.board.note(self.group.seat, State.computing)
         check_same(words)
         self._meeting = min(self._meeting or 1.0, now() - began)
         if compare:

@@ -114,7 +114,8 @@ class Member:
     def _leave(self, said: Propose, between: bool = False) -> Standing:
         self.promised, self.waiting = said.view.epoch, None
         self._between = between
-        if self.holds(self.promised) and self.inside and not self.formed:
+        # Between two steps nothing is under way here, and others may still complete what this member has completed.
+        if self.inside and self.holds(self.promised) and not self.formed:
             self.formed = self.view.epoch
         self._confirmed.clear()
         return self._standing()

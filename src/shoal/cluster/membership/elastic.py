@@ -102,13 +102,12 @@ class Elastic(Session):
 
     def complete(self) -> None:
         deadline = Deadline.after(self.seconds)
-        while self.all_stay() and not self.agent.complete(self.view):
+        while self.all_stay():
+            if self.agent.complete(self.view):
+                return
             if self.disturbed:
                 break
-            self.agent.wait_settled(deadline)  # the lease is over, and everybody waits for the coordinator
-        else:
-            if self.agent.applied >= self._number:
-                return
+            self.agent.wait_settled(deadline)  # the lease is over: everybody waits for the coordinator
         raise ViewEnded("the members change")
 
     def settle(self) -> bool:

@@ -7,7 +7,6 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
-from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
 
@@ -29,7 +28,10 @@ def alone_never_exchanges(plan: Plan, workers: int) -> str | None:
 
 
 def codecs_compose(plan: Plan, workers: int) -> None:
-    compose(plan.wire)
+    if plan.wire:
+        from shoal.plan.compose import compose  # brings torch along, which a plan without codecs does not need
+
+        compose(plan.wire)
 
 
 def alone_sends_nothing(plan: Plan, workers: int) -> None:

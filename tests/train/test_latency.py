@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from shoal.core.events import LATENCY_VARIABLE as VARIABLE
 from shoal.testing import World, run_world
-from shoal.train.latency import PASSES, VARIABLE, Latency, latency_from_environment, one_sample
+from shoal.train.latency import PASSES, Latency, latency_from_environment, one_sample
 
 
 class Odd(nn.Module):

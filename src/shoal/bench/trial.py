@@ -10,9 +10,9 @@ import msgspec
 import shoal
 from shoal.bench.contestant import Contestant, Order
 from shoal.bench.measure import Measured, measure, seconds_to
+from shoal.core.events import LATENCY_VARIABLE
 from shoal.core.goal import UNTIL_VARIABLE, Goal
 from shoal.core.record import run_dir
-from shoal.train.latency import VARIABLE as LATENCY_VARIABLE
 from shoal.watch.record import Record
 
 LONGEST_RUN = 24 * 3600.0

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import msgspec
 
+LATENCY_VARIABLE = "SHOAL_LATENCY"
+"""Set by whoever wants the event `answered`."""
 SECONDS = 6
 """Digits kept of a duration in seconds: microseconds."""
 

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from shoal.core.clock import Deadline, now
-from shoal.core.events import Answered
+from shoal.core.events import LATENCY_VARIABLE, Answered
 
-VARIABLE = "SHOAL_LATENCY"
 WARM, PASSES = 5, 200
 SECONDS = 2.0
 """After this no further pass begins, however few there were."""
@@ -26,7 +25,7 @@ SECONDS = 2.0
 
 def latency_from_environment(is_main: bool) -> "Latency | None":
     """What is to be measured in this worker, if anything."""
-    return Latency() if is_main and os.environ.get(VARIABLE) else None
+    return Latency() if is_main and os.environ.get(LATENCY_VARIABLE) else None
 
 
 class Latency:

@@ -16,8 +16,10 @@ from shoal.bench.peers.base import Peer
 from shoal.bench.peers.run import PLAN, PeerRun
 from shoal.bench.peers.table import PEERS
 from shoal.cluster.lab.load import load
+from shoal.cluster.launch.blame import Failure
 from shoal.cluster.launch.context import Context
-from shoal.cluster.launch.local import Failure, Job, LocalLauncher, Watcher
+from shoal.cluster.launch.job import Job, Watcher
+from shoal.cluster.launch.local import LocalLauncher
 from shoal.cluster.launch.signals import as_interrupts
 from shoal.cluster.launch.threads import threads_per_worker
 from shoal.core import record

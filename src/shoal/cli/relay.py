@@ -6,7 +6,7 @@ import sys
 import typer
 
 from shoal.cluster.board import Board, State
-from shoal.cluster.launch.local import Job, Watcher
+from shoal.cluster.launch.job import Job, Watcher
 from shoal.core.clock import now
 from shoal.watch.live import Display, WorkerRow
 from shoal.watch.tensorboard import TensorBoardMirror, available

@@ -16,8 +16,9 @@ from shoal.cluster.launch.threads import threads_per_worker
 
 if TYPE_CHECKING:
     from shoal.cluster.lab.spec import Spec
-    from shoal.cluster.launch.local import Failure, Job
-    from shoal.cluster.launch.survival import Policy
+    from shoal.cluster.launch.blame import Failure
+    from shoal.cluster.launch.job import Job
+    from shoal.cluster.launch.policy import Policy
     from shoal.core.record import RunInfo, Summary
     from shoal.plan.plan import Plan
 
@@ -121,7 +122,7 @@ def prepare(options: Options) -> "Job":
     directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
     warm(codecs=bool(chosen.wire))  # slow, so only once the command is right
-    from shoal.cluster.launch.local import Job
+    from shoal.cluster.launch.job import Job
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
     checkpoint = None
@@ -152,7 +153,7 @@ def prepare(options: Options) -> "Job":
 
 def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
-    from shoal.cluster.launch.survival import Policy
+    from shoal.cluster.launch.policy import Policy
     from shoal.core.errors import UsageError
     from shoal.plan.terms import AllReduce
 

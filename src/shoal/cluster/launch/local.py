@@ -13,23 +13,19 @@ import os
 import selectors
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NoReturn
-
-import msgspec
+from typing import NoReturn
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board, State
 from shoal.cluster.group import deadline_seconds
-from shoal.cluster.lab.spec import Spec
+from shoal.cluster.launch.blame import Failure, Worker, blame, parse, secondary
 from shoal.cluster.launch.context import Context, inherit
 from shoal.cluster.launch.inlab import InLab
+from shoal.cluster.launch.job import Job, Watcher
 from shoal.cluster.launch.place import OneHost, Place
 from shoal.cluster.launch.signals import held_back
-from shoal.cluster.launch.survival import Policy, Survival
-from shoal.cluster.launch.worker import Pipes, Report, become_worker
+from shoal.cluster.launch.survival import Survival
+from shoal.cluster.launch.worker import Pipes, become_worker
 from shoal.core.clock import Deadline
 
 TICK = 0.05
@@ -41,71 +37,6 @@ NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 LARGEST_REPORT = 1 << 20
 LONGEST_LINE = 1 << 20
-
-
-@dataclass(frozen=True)
-class Job:
-    """What to run."""
-
-    script: Path
-    arguments: list[str]
-    workers: int
-    run: str
-    dir: Path
-    plan: str
-    seed: int
-    threads: int | None
-    """Threads per worker; None leaves what the user's environment says."""
-    lab: Spec | None = None
-    """Where the workers are, if not on this host."""
-    make: Callable[..., Any] | None = None
-    """What makes a worker's run, if not Shoal itself."""
-    checkpoint: str = "auto"
-    resume: Path | None = None
-    """The checkpoint to go on from."""
-    attempt: int = 1
-    survive: Policy | None = None
-    """What may be lost without ending the run; None: nothing."""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """What ended a run early: a worker's report, or the signal it died of."""
-
-    rank: int
-    report: Report | None
-    signal: int | None
-    also: tuple[int, ...] = ()
-    """Other workers that failed by themselves."""
-
-
-@dataclass
-class Worker:
-    """A worker as the launcher sees it."""
-
-    rank: int
-    pid: int
-    report: bytearray = field(default_factory=bytearray)
-    status: int | None = None
-    """Exit code, or minus the signal; None while it lives."""
-    partial: dict[str, bytes] = field(default_factory=dict)
-    blamed: bool = False
-    """Failed before anybody asked it to stop."""
-    lost: bool = False
-    """Died, and the run went on."""
-
-
-class Watcher:
-    """What the launcher tells its caller while workers run; the null member does nothing."""
-
-    def line(self, rank: int, stream: str, text: str) -> None:
-        """A worker wrote a line to `stream` (`out` or `err`)."""
-
-    def note(self, text: str) -> None:
-        """Something happened that the user should know, and the run goes on."""
-
-    def tick(self, board: Board) -> None:
-        """Time passes, about twenty times a second."""
 
 
 class LocalLauncher:
@@ -143,7 +74,7 @@ class LocalLauncher:
             raise
         finally:
             self._sweep()
-        return self._failure()
+        return blame(self.workers)
 
     def _start(self, rank: int) -> None:
         if self.survival is not None:
@@ -284,7 +215,7 @@ class LocalLauncher:
 
     def _survived(self, worker: Worker) -> bool:
         """Whether the run goes on without a worker that has ended badly."""
-        report, status = _parse(worker.report), worker.status or 0
+        report, status = parse(worker.report), worker.status or 0
         evicted = report is not None and report.evicted
         if self.survival is None or self._requests is not None or not (evicted or (status < 0 and report is None)):
             return False
@@ -301,10 +232,10 @@ class LocalLauncher:
 
         Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
         """
-        report = _parse(worker.report)
+        report = parse(worker.report)
         if report is not None and report.evicted and self.survival is not None:
             return  # the others go on; it is counted when it has ended
-        if not _secondary(report):
+        if not secondary(report):
             self._failed(worker)
         elif self._noticed is None:
             self._noticed = (Deadline.after(NOTICE), worker)
@@ -365,33 +296,6 @@ class LocalLauncher:
             *self.job.dir.glob("handover-*"),
         ]:  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)
-
-    def _failure(self) -> Failure | None:
-        failed = [worker for worker in self.workers if worker.status != 0 and not worker.lost]
-        if not failed:
-            return None
-        reports = {worker.pid: _parse(worker.report) for worker in failed}
-        own = [w for w in failed if (r := reports[w.pid]) is not None and not r.peer]
-        first = next((w for w in failed if w.blamed and not _secondary(reports[w.pid])), None)
-        if first is None or (first.status is not None and first.status > 0 and first not in own and own):
-            first = own[0] if own else failed[0]
-        report = reports[first.pid]
-        died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
-        also = tuple(worker.rank for worker in own if worker is not first)
-        return Failure(first.rank, report, -first.status if died and first.status else None, also)
-
-
-def _secondary(report: Report | None) -> bool:
-    return report is not None and report.peer
-
-
-def _parse(data: bytes | bytearray) -> Report | None:
-    if not data:
-        return None
-    try:
-        return msgspec.json.decode(bytes(data), type=Report)
-    except msgspec.DecodeError:
-        return None  # it was killed while it wrote
 
 
 def _signal_words(number: int) -> str:

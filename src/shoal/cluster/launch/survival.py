@@ -13,12 +13,13 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shoal.cluster.board import Board
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import members
+from shoal.cluster.launch.job import Job
+from shoal.cluster.launch.policy import Policy
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.log import Installed, Lost
@@ -28,23 +29,10 @@ from shoal.core.events import Happened
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
 
-if TYPE_CHECKING:
-    from shoal.cluster.launch.local import Job
-
 READY = 20.0
 STARTS = 1_000_000
 PAUSE = 0.2
 """Seconds before a seat is taken again: whatever killed the one before may still be at work."""
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What may be lost."""
-
-    restarts: int = 3
-    """Of each worker."""
-    least: int = 1
-    """Fewer living workers end the run."""
 
 
 @dataclass
@@ -61,7 +49,7 @@ class Seat:
 class Survival:
     """The coordinator of a run, and the seats of its workers."""
 
-    def __init__(self, job: "Job", policy: Policy, board: Board) -> None:
+    def __init__(self, job: Job, policy: Policy, board: Board) -> None:
         run, directory, workers = job.run, job.dir, job.workers
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.seats = [Seat() for _ in range(workers)]

@@ -19,22 +19,18 @@ and, beside summing, carries payloads whose length differs from worker to worker
 Both may be the same tensor. Between `finish` and the next `prepare` what came back belongs to the caller alone. All
 workers get the same bits.
 
-Where members may be lost in the middle, an engine leaves what left as it was until the next `prepare`, and can
-
-    engine.whole()      tell whether all that has started here could be finished from what is there now
-    engine.repeat()     let all that has started start again, among the members of the new view
-    engine.recover()    finish all that has started without anybody's help: it was whole when the view ended
-
-After `repeat` and `recover` everything is finished again.
+Where members may be lost in the middle, what left stays as it was until the next `prepare`: see `sync/repeatable.py`.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from torch import Tensor
 
 from shoal.core.errors import UsageError
+from shoal.sync.repeatable import Repeatable
 from shoal.wire.bucket import Space
 
 
@@ -48,13 +44,13 @@ class Parcel:
     """Whether it always has that many: then no length needs to travel, and collected payloads are `bound` long."""
 
 
-class Engine(ABC):
+class Engine(Repeatable, ABC):
     """Sums buckets over a group. Used by the thread that runs the backward pass, and by no other."""
 
     @abstractmethod
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]: ...
 
-    def prepare(self) -> None:  # noqa: B027  (nothing to do is right for most)
+    def prepare(self) -> None:
         """Wait until nobody reads what left last time; most engines have nothing to wait for."""
 
     @abstractmethod
@@ -66,35 +62,26 @@ class Engine(ABC):
     @abstractmethod
     def finish(self, index: int) -> None: ...
 
-    repeatable: bool = False
-    """Whether it can do the last three."""
-
-    def whole(self) -> bool:
-        raise NotImplementedError
-
-    def repeat(self) -> None:
-        raise NotImplementedError
-
-    def recover(self) -> None:
-        raise NotImplementedError
-
     @abstractmethod
     def wire(self, index: int) -> int:
         """Bytes this worker puts on sockets to sum bucket `index` once."""
 
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         """Own areas of bytes, `bound` long, aligned to 64."""
-        raise UsageError(f"{type(self).__name__} only adds up: it carries no codec's payloads; use another engine")
+        self._refuse()
 
     def post(self, index: int, length: int) -> None:
-        raise NotImplementedError
+        self._refuse()
 
     def collect(self, index: int) -> list[Tensor]:
-        raise NotImplementedError
+        self._refuse()
 
     def release(self, index: int) -> None:
-        raise NotImplementedError
+        self._refuse()
 
     def payload_wire(self, index: int) -> int:
         """Bytes this worker put on sockets for payload `index`, once it was collected."""
-        raise NotImplementedError
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise UsageError(f"{type(self).__name__} only adds up: it carries no codec's payloads; use another engine")

@@ -9,7 +9,7 @@
 An exchange counts what it costs in `sent` and `wire` (bytes of this worker since it was opened).
 
 When members are lost in the middle (`session`), `repeat` or `recover` lets everything be finished again: see
-`sync/engine/base.py`.
+`sync/repeatable.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.cluster.membership.session import Session
+from shoal.sync.repeatable import Repeatable
 from shoal.wire.bucket import Bucket, BucketPlan
 
 
-class Exchange(ABC):
+class Exchange(Repeatable, ABC):
     """HOW replicas agree on the content of buckets."""
 
     weight: float
@@ -37,7 +38,7 @@ class Exchange(ABC):
     @abstractmethod
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...
 
-    def prepare(self) -> None:  # noqa: B027  (nothing to do is right for most)
+    def prepare(self) -> None:
         """Wait until buckets may be written again; most exchanges have nothing to wait for."""
 
     @abstractmethod
@@ -51,16 +52,6 @@ class Exchange(ABC):
 
     session: Session
     """Whose members take part."""
-    repeatable: bool = False
-
-    def whole(self) -> bool:
-        raise NotImplementedError
-
-    def repeat(self) -> None:
-        raise NotImplementedError
-
-    def recover(self) -> None:
-        raise NotImplementedError
 
     def state(self) -> dict[str, Tensor]:
         """What it remembers from step to step, by name; views, so that they can be loaded in place."""

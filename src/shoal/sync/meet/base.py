@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.sync.engine.base import Engine
+from shoal.sync.repeatable import Repeatable
 from shoal.wire.codec import State
 from shoal.wire.layout import Layout
 
 
-class Meeting(ABC):
+class Meeting(Repeatable, ABC):
     """Carries coded buckets."""
 
     sent: int = 0
@@ -34,7 +35,7 @@ class Meeting(ABC):
     """Whether all that travels has left when the last bucket has started."""
 
     @property
-    def repeatable(self) -> bool:
+    def repeatable(self) -> bool:  # type: ignore[override]
         return self.one_round and self.engine.repeatable
 
     def whole(self) -> bool:

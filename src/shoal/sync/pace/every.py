@@ -85,7 +85,7 @@ class EveryPace(Pace):
 
     def _holds(self) -> bool:
         """Whether this worker could finish from what is there; asked by another thread when a view ends."""
-        return self._next == len(self._order) and self.exchange.whole()
+        return self.exchange.repeatable and self._next == len(self._order) and self.exchange.whole()
 
     def _forget(self) -> None:
         """An exception ended the last pass halfway, on all workers alike: what had started comes to nothing."""

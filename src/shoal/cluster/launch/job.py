@@ -1,0 +1,48 @@
+"""A job, and whoever follows it: what a launcher is given."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.cluster.board import Board
+from shoal.cluster.lab.spec import Spec
+from shoal.cluster.launch.policy import Policy
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run."""
+
+    script: Path
+    arguments: list[str]
+    workers: int
+    run: str
+    dir: Path
+    plan: str
+    seed: int
+    threads: int | None
+    """Threads per worker; None leaves what the user's environment says."""
+    lab: Spec | None = None
+    """Where the workers are, if not on this host."""
+    make: Callable[..., Any] | None = None
+    """What makes a worker's run, if not Shoal itself."""
+    checkpoint: str = "auto"
+    resume: Path | None = None
+    """The checkpoint to go on from."""
+    attempt: int = 1
+    survive: Policy | None = None
+    """What may be lost without ending the run; None: nothing."""
+
+
+class Watcher:
+    """What the launcher tells its caller while workers run; the null member does nothing."""
+
+    def line(self, rank: int, stream: str, text: str) -> None:
+        """A worker wrote a line to `stream` (`out` or `err`)."""
+
+    def note(self, text: str) -> None:
+        """Something happened that the user should know, and the run goes on."""
+
+    def tick(self, board: Board) -> None:
+        """Time passes, about twenty times a second."""

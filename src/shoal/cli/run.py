@@ -154,14 +154,15 @@ def prepare(options: Options) -> "Job":
 def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
     from shoal.cluster.launch.policy import Policy
+    from shoal.cluster.linked import trusted
     from shoal.core.errors import UsageError
     from shoal.plan.terms import AllReduce
 
     restarts, least = options.survive
     if least > workers:
         raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
-    here = options.lab is None and os.environ.get("SHOAL_ENGINE", "auto") != "collective"
-    if workers == 1 or not here or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
+    ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
+    if workers == 1 or not ours or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
         return None
     return Policy(restarts, least)
 

@@ -7,12 +7,14 @@ own way. Every member must make the same calls in the same order; each call has 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from shoal.cluster.board import Board
 from shoal.cluster.membership.session import Session, Steady
+from shoal.cluster.transfer import ByFile, Transfer
 from shoal.core.errors import PeerLost, UsageError
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
@@ -47,6 +49,10 @@ class Group(ABC):
         if members and not here:
             raise PeerLost(f"worker {self.rank} stops: all that know the state ({', '.join(members)}) are lost")
         return here[0] if here else 0
+
+    def transfer(self, folder: Path) -> Transfer:
+        """How newcomers get the state: by default through `folder`, which all workers see."""
+        return ByFile(folder)
 
     @abstractmethod
     def close(self) -> None:

@@ -1,62 +1,130 @@
 """A group whose workers sit on several hosts, over links: every message under a key, every wait with a name.
 
 What is between hosts by default. `--trusted` takes `SpreadGroup` instead, which authenticates nobody.
+
+Where members may change, the coordinator tells with every view where its members are reached and by which keys; an
+operation is complete when all have told each other that they hold its result: one more latency.
 """
 
 import atexit
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from torch import Tensor
 
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
-from shoal.cluster.links.book import Book
+from shoal.cluster.links.book import Book, Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.handing_on import HandingOn
-from shoal.cluster.links.mesh import Mesh
-from shoal.cluster.membership.session import Steady
+from shoal.cluster.links.mesh import SILENCE, Mesh
+from shoal.cluster.links.task import Task
+from shoal.cluster.membership.elastic import Elastic
+from shoal.cluster.membership.messages import Plate
+from shoal.cluster.membership.session import Session, Steady, seat_of
+from shoal.cluster.membership.view import View
+from shoal.cluster.transfer import ByLinks, Transfer
 
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
+DOUBT = 3.0
+"""Seconds of a peer's silence after which the coordinator is told, where it can give a member up."""
 
 
 class LinkedGroup(Group):
-    """Workers that know each other by an address book."""
+    """Workers that know each other by an address book, or by what the coordinator tells of them."""
 
     store: object = None
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
 
-    def __init__(self, run: str, book: Book, rank: int, door: Door, board: Board | None = None) -> None:
-        self.rank, self.size, self.seat, self.session = rank, len(book), rank, Steady(rank, len(book))
-        self.seconds = deadline_seconds()
+    def __init__(
+        self, run: str, book: Book, seat: int, door: Door, board: Board | None = None, session: Elastic | None = None
+    ) -> None:
+        self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
+        self.session: Session = session or Steady(seat, len(book))
         self.board = board or Board.private()
-        self.board.enter(rank)
-        self.mesh = Mesh(run, book, rank, door, self.board)
+        self.board.enter(seat)
+        self.mesh = Mesh(run, book, seat, door, self.board, silence=DOUBT if session is not None else SILENCE)
         atexit.register(self.close)
-        self.mesh.meet(self.seconds)
+        self.rank, self.size = seat, max(len(book), 2)
+        if session is None:
+            self.rank, self.size = seat, len(book)
+            self.mesh.meet(self.seconds)
+        else:
+            self._follow(session, door)
 
-    def gather(self, data: bytes) -> list[bytes]:
-        task = Gathering(data)
+    def new_channel(self) -> int:
+        """For an engine of its own: all workers make theirs in the same order."""
+        self._channels += 1
+        return self._channels
+
+    def _follow(self, session: Elastic, door: Door) -> None:
+        """Change with the members of the run."""
+        public = door.keys.public.decode() if door.keys is not None else ""
+        session.agent.plate = Plate(door.address, public, os.uname().nodename)
+        session.leaves, session.confirms = self.mesh.leave, self._confirm
+        session.entered.insert(0, self._enter)
+        self.mesh.watch = _Watch(session)
+
+    def _enter(self, view: View) -> None:
+        session = self.session
+        assert isinstance(session, Elastic)
+        self.rank, self.size = view.rank(session.member), len(view)
+        seats = [seat_of(member) for member in view.members]
+        plates = zip(seats, view.members, session.install.plates, strict=True)
+        self.mesh.enrol({seat: Entry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})
+        self.mesh.reform(view.epoch, seats)
+
+    def _confirm(self) -> None:
+        assert isinstance(self.session, Elastic)
+        self.session.hold()
+        self._do(Gathering(b""))
+
+    def _do(self, task: Task) -> None:
         self.mesh.submit(task)
         self.mesh.wait(task, self.seconds)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return self.session.operate(lambda: self._gather(data), lambda: None)
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        task = Gathering(data)
+        self._do(task)
         return task.result
 
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
-        root = self.giver(givers)
+        self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), lambda: None)
+
+    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         for tensor in tensors:
             staged = tensor.detach().cpu().contiguous()
-            task = HandingOn(as_bytes(staged).numpy(), root)
-            self.mesh.submit(task)
-            self.mesh.wait(task, self.seconds)
+            self._do(HandingOn(as_bytes(staged).numpy(), root))
             if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
+
+    def transfer(self, folder: Path) -> Transfer:
+        return ByLinks(self.mesh)
 
     def close(self) -> None:
         """Registered to run at the end: what this worker sent last is still on its way when the script is done."""
         atexit.unregister(self.close)
         self.mesh.close("failed" if getattr(sys, "last_value", None) is not None else "ended")
+
+
+class _Watch:
+    """What a mesh asks a session."""
+
+    def __init__(self, session: Elastic) -> None:
+        self._session = session
+
+    @property
+    def disturbed(self) -> bool:
+        return self._session.disturbed
+
+    def doubt(self, peers: Mapping[str, bool]) -> None:
+        self._session.agent.doubt(peers)
 
 
 def trusted() -> bool:

@@ -32,8 +32,8 @@ from shoal.plan.rules import check
 from shoal.plan.terms import Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
+from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.export import export
-from shoal.train.checkpoint.handover import Handed, give, receive
 from shoal.train.checkpoint.interval import Interval
 from shoal.train.checkpoint.keeper import Keeper, base
 from shoal.train.checkpoint.resume import Resume
@@ -128,7 +128,9 @@ class Run:
         """Newcomers wait for the state, and this worker is the one to give it."""
         together = self._together
         where, agenda = together.boundary or together.stand()
-        give(self.dir, self._group.session.view, together.joined, where, self._group.session.dealt, agenda)
+        session = self._group.session
+        data = handover.write(together.joined, where, session.dealt, agenda)
+        self._group.transfer(self.dir).give(session.view, session.fresh, data)
 
     def _begin(self, context: Context) -> None:
         """Worker 0 makes the folder, unless a launcher has done so."""
@@ -222,10 +224,12 @@ class Run:
         """Become a member of a run that trains already; a donor hands over its state."""
         session = self._group.session
         assert isinstance(session, Elastic)
-        handed: list[Handed] = []
+        handed: list[handover.Handed] = []
+        transfer = self._group.transfer(self.dir)
 
         def take() -> View | None:
-            handed[:] = [found] if (found := receive(self.dir, session.install)) is not None else []
+            data = transfer.take(session.view, session.install.donor)
+            handed[:] = [handover.read(data)] if data is not None else []
             return handed[0].dealt if handed else None
 
         session.knock(take)

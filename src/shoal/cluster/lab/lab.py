@@ -27,7 +27,7 @@ from shoal.cluster.lab.namespace import add, configure, hold_back
 from shoal.cluster.lab.needs import require
 from shoal.cluster.lab.program import program
 from shoal.cluster.lab.reaper import Reaper
-from shoal.cluster.lab.spec import Spec
+from shoal.cluster.lab.spec import HostSpec, Spec
 from shoal.cluster.lab.speed import Quota, limit, place, usual_cores
 from shoal.cluster.lab.switch import Stat, Switch
 from shoal.cluster.lab.units import Delay
@@ -37,18 +37,21 @@ _serial = itertools.count()
 
 
 class Lab:
-    """The hosts of `spec`, from `with` to its end. `cores`: processors of a host of speed 1, for quotas."""
+    """The hosts of `spec`, from `with` to its end. `cores`: processors of a host of speed 1, for quotas.
 
-    def __init__(self, spec: Spec, cores: float | None = None) -> None:
-        self.spec = spec
+    `coordinator`: one more host, after the others, with a link without limits, for the process that trains nothing.
+    """
+
+    def __init__(self, spec: Spec, cores: float | None = None, coordinator: bool = False) -> None:
+        self.spec, self._all = spec, (*spec.hosts, *[HostSpec()] * coordinator)
         self.hosts: list[Host] = []
         self._cores = usual_cores(spec.size) if cores is None else cores
         self._owner = os.getpid()
         self._switch: Switch | None = None
         self._reaper: Reaper | None = None
         self._links: list[Link] = []
-        self._noise = [(0.0, 0.0)] * spec.size
-        self._hears = _everyone(spec.size)
+        self._noise = [(0.0, 0.0)] * len(self._all)
+        self._hears = _everyone(len(self._all))
         self._quotas: dict[int, Quota | None] = {}
         self._processes: list[subprocess.Popen[Any]] = []
 
@@ -94,8 +97,14 @@ class Lab:
         self._ready.allow(self._hears)
 
     def partition(self, *groups: Sequence[int]) -> None:
-        """Let hosts hear only their own group; hosts that are not named form one more."""
+        """Let hosts hear only their own group; hosts that are not named form one more.
+
+        The coordinator's host, if it is not named, is in the group of host 0.
+        """
         group_of = {self._rank(host): number for number, group in enumerate(groups) for host in group}
+        for extra in range(self.spec.size, len(self.hosts)):
+            if extra not in group_of and 0 in group_of:
+                group_of[extra] = group_of[0]
         ranks = range(len(self.hosts))
         self._hears = [[group_of.get(a) == group_of.get(b) for b in ranks] for a in ranks]
         self._ready.allow(self._hears)
@@ -205,14 +214,14 @@ class Lab:
         path = program()
         self._reaper = Reaper(path, self._owner)
         name = _new_name(self._owner)
-        for rank in range(self.spec.size):
+        for rank in range(len(self._all)):
             host = Host(rank, f"{name}-{rank}", address_of(rank))
             self._reaper.namespace(host.name)
             add(host)
             self.hosts.append(host)
         self._switch = Switch(path, self._owner, self.spec.seed, [host.name for host in self.hosts])
-        self._links = [Link()] * self.spec.size
-        for host, wanted in zip(self.hosts, self.spec.hosts, strict=True):
+        self._links = [Link()] * len(self._all)
+        for host, wanted in zip(self.hosts, self._all, strict=True):
             configure(host, self.hosts)
             self.set_link(host.rank, wanted.link)
             self._slow_down(self._reaper, host, wanted.speed)

@@ -80,11 +80,14 @@ class Spec(msgspec.Struct, frozen=True):
 
     def _check(self, event: Event) -> None:
         for host in event.action.named():
-            if not 0 <= host < len(self.hosts):
-                raise UsageError(f"event '{event}': no host {host}; hosts are 0 to {len(self.hosts) - 1}")
+            if not 0 <= host <= len(self.hosts):  # the last is the coordinator's
+                raise UsageError(
+                    f"event '{event}': no host {host}; hosts are 0 to {len(self.hosts) - 1}, and {len(self.hosts)} is "
+                    "the coordinator's"
+                )
         if isinstance(event.action, Change):
             for host in event.action.hosts:
-                check_link(event.action.to(self.hosts[host].link))
+                check_link(event.action.to((*self.hosts, HostSpec())[host].link))
 
     @property
     def size(self) -> int:

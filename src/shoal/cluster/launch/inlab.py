@@ -16,31 +16,35 @@ from shoal.cluster.lab.lab import Lab
 from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.speed import how
 from shoal.cluster.lab.timeline import Timeline
-from shoal.cluster.launch.place import Place
+from shoal.cluster.launch.place import Office, Place
 from shoal.cluster.linked import LinkedGroup, trusted
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys
-from shoal.cluster.membership.session import Session
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.spread import SpreadGroup
 from shoal.core.clock import now
 from shoal.core.events import Happened
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
 
+OFFICE = 7701
 PORT = 7700
 """Where a worker listens: every host of a lab has all ports to itself."""
 
 
 class InLab(Place):
-    """The hosts of `spec`; worker r is on host r."""
+    """The hosts of `spec`; worker r is on host r, and the coordinator, if there is one, on a host after them."""
 
-    def __init__(self, spec: Spec, arena: Arena, directory: Path) -> None:
+    def __init__(self, spec: Spec, arena: Arena, directory: Path, coordinator: bool) -> None:
         self.spec, self.arena, self.directory = spec, arena, directory
         self.replay = spec.compute == "replay"
-        self.lab = Lab(spec)
+        self.lab = Lab(spec, coordinator=coordinator)
         self.timeline = Timeline(spec)
         self._keys = [Keys.new() for _ in spec.hosts]  # before the fork, so that everybody knows everybody
+        self._pairs = [Pair.new() for _ in spec.hosts]
+        self._office = Pair.new()
         self._began: float | None = None
         self._journal: Journal | None = None
 
@@ -51,7 +55,16 @@ class InLab(Place):
             if host.speed < 1:
                 self._note(f"host {rank} computes at speed {host.speed:g} by {how(self.lab.quota(rank), host.speed)}")
 
-    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
+    def office(self, folder: Path) -> Office:
+        host = self.spec.size
+        allowed = {pair.public: 1 for pair in self._pairs}
+        address = f"tcp://{self.lab.hosts[host].address}:{OFFICE}"
+        return Office(address, Lock(self._office, allowed), lambda: self.lab.enter(host))
+
+    def key(self, rank: int) -> Key:
+        return Key(self._pairs[rank], self._office.public)
+
+    def enter(self, rank: int, size: int, session: Elastic | None = None) -> Group:
         self.speed = self.spec.hosts[rank].speed if self.lab.quota(rank) is None else 1.0
         self.lab.enter(rank)
         # The board is the launcher's eye and goes through memory; everything workers say to each other does not.
@@ -60,6 +73,10 @@ class InLab(Place):
             store = FileStore(str(self.directory / "rendezvous-lab"), size)
             return SpreadGroup(store, rank, size, board)
         keys, hosts = self._keys, self.lab.hosts
+        if session is not None:
+            self._keys, self._pairs = [], []
+            door = Door(f"tcp://{hosts[rank].address}:*", Keys.new())
+            return LinkedGroup(self.directory.name, {}, rank, door, board, session)
         book = {r: Entry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
         mine, self._keys = keys[rank], []  # the others' secrets are not this worker's
         return LinkedGroup(self.directory.name, book, rank, Door(book[rank].address, mine), board)

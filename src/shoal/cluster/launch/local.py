@@ -46,7 +46,8 @@ class LocalLauncher:
         self.job, self.watcher = job, watcher
         self.arena = Arena.create()
         self.board = Board(self.arena.map(0, BYTES))
-        self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir)
+        elastic = job.survive is not None
+        self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
         self.workers: list[Worker] = []
         self.survival: Survival | None = None
         self._selector = selectors.DefaultSelector()
@@ -60,7 +61,7 @@ class LocalLauncher:
         try:
             self.place.open()
             if self.job.survive is not None:
-                self.survival = Survival(self.job, self.job.survive, self.board)
+                self.survival = Survival(self.job, self.job.survive, self.board, self.place)
                 self.survival.open()
             for rank in range(self.job.workers):
                 self._start(rank)
@@ -108,8 +109,11 @@ class LocalLauncher:
     def _enter(self, rank: int) -> None:
         """In the worker: go to its place and become a member of the group."""
         job = self.job
-        session = self.survival.session(rank, deadline_seconds()) if self.survival is not None else None
+        survival = self.survival
+        session = survival.session(rank, deadline_seconds()) if survival is not None else None
         group = self.place.enter(rank, job.workers, session)
+        if session is not None and survival is not None and survival.founds(rank):
+            session.start()
         inherit(
             Context(
                 group,

@@ -1,12 +1,26 @@
 """Where the workers of `shoal run` are: on this host, sharing its memory, or on the emulated hosts of a lab."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group
-from shoal.cluster.membership.session import Session
+from shoal.cluster.membership.credentials import Key, Lock
+from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.shared import SharedGroup
+
+
+@dataclass(frozen=True)
+class Office:
+    """Where the coordinator of a run sits."""
+
+    address: str
+    lock: Lock | None = None
+    enter: Callable[[], object] = lambda: None
+    """In its freshly forked process: go there."""
 
 
 class Place(ABC):
@@ -21,8 +35,16 @@ class Place(ABC):
     def open(self) -> None: ...
 
     @abstractmethod
-    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
-        """In a freshly forked worker: go there and meet the others, whose view may change if there is a session."""
+    def office(self, folder: Path) -> Office:
+        """For the coordinator; `folder` is the user's alone."""
+
+    def key(self, rank: int) -> Key | None:
+        """By which the coordinator knows a worker; None: it needs none."""
+        return None
+
+    @abstractmethod
+    def enter(self, rank: int, size: int, session: Elastic | None = None) -> Group:
+        """In a freshly forked worker: go there and meet the others, or follow the session's views."""
 
     @abstractmethod
     def tick(self, board: Board) -> None:
@@ -41,7 +63,10 @@ class OneHost(Place):
     def open(self) -> None:
         pass
 
-    def enter(self, rank: int, size: int, session: Session | None = None) -> Group:
+    def office(self, folder: Path) -> Office:
+        return Office(f"ipc://{folder}/coordinator")
+
+    def enter(self, rank: int, size: int, session: Elastic | None = None) -> Group:
         return SharedGroup(self.arena, rank, size, session)
 
     def tick(self, board: Board) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher does when a worker of one host is lost: the others go on, and another takes its seat.
+"""What the launcher does when a worker is lost: the others go on, and another takes its seat.
 
     a worker dies of a signal ──> the coordinator is told ──> the others go on without it     (infrastructure's fault)
                               └─> a new worker in its seat, up to `restarts` times, else the seat stays empty
@@ -19,6 +19,7 @@ from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import members
 from shoal.cluster.launch.job import Job
+from shoal.cluster.launch.place import Place
 from shoal.cluster.launch.policy import Policy
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.elastic import Elastic
@@ -49,13 +50,14 @@ class Seat:
 class Survival:
     """The coordinator of a run, and the seats of its workers."""
 
-    def __init__(self, job: Job, policy: Policy, board: Board) -> None:
+    def __init__(self, job: Job, policy: Policy, board: Board, place: Place) -> None:
         run, directory, workers = job.run, job.dir, job.workers
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.seats = [Seat() for _ in range(workers)]
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
-        setup = Setup(run, f"ipc://{self.folder}/coordinator", directory / "members.log", Rules(members=workers))
-        self.handle = Handle(setup)
+        self.place, office = place, place.office(self.folder)
+        setup = Setup(run, office.address, directory / "members.log", Rules(members=workers), office.lock)
+        self.handle = Handle(setup, office.enter)
         self.losses: list[str] = []
         self._silent: list[int] = []
         self._journal = Journal(launcher_file(directory))
@@ -84,10 +86,11 @@ class Survival:
     def session(self, seat: int, seconds: float) -> Elastic:
         """In a forked worker."""
         self.handle.forget()
-        session = Elastic(self.name(seat), self.handle.address, self.run, self.board, seconds)
-        if self.seats[seat].starts == 1:
-            session.start()
-        return session
+        return Elastic(self.name(seat), self.handle.address, self.run, self.board, seconds, self.place.key(seat))
+
+    def founds(self, seat: int) -> bool:
+        """Whether the worker in a seat is one of those the run begins with."""
+        return self.seats[seat].starts == 1
 
     def lost(self, seat: int, reason: str, living: int) -> bool:
         """A worker's process has ended, of `reason`; whether the run goes on."""

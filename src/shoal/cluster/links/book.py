@@ -22,6 +22,8 @@ class Entry:
     public: bytes = b""
     host: str = ""
     """The name of its host, for messages."""
+    member: str = ""
+    """Its id, where the members of the run may change: who takes a lost one's place has another."""
 
     @property
     def here(self) -> bool:

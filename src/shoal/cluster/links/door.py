@@ -54,12 +54,13 @@ class Door:
         """Answer all who have shown a key since the last time: welcome, if it is a key of the book."""
         if self.guard is None:
             return
-        known = {z85.decode(entry.public): rank for rank, entry in book.items()}
+        known = {z85.decode(entry.public): entry.member or str(rank) for rank, entry in book.items() if entry.public}
         with contextlib.suppress(zmq.Again):
             while True:
                 request = self.guard.recv_multipart(zmq.NOBLOCK)
-                rank = known.get(request[6]) if len(request) == 7 and request[5] == b"CURVE" else None
-                verdict = (b"200", b"", str(rank).encode()) if rank is not None else (b"400", b"not in the book", b"")
+                name = known.get(request[6]) if len(request) == 7 and request[5] == b"CURVE" else None
+                # 300, "not now": a member that was told of this one before this one was told of it tries again
+                verdict = (b"200", b"", name.encode()) if name is not None else (b"300", b"not in the book", b"")
                 self.guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
 
     def way_to(self, address: str, public: bytes) -> "zmq.Socket[bytes]":

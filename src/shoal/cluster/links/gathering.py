@@ -20,9 +20,9 @@ class Gathering(Task):
     kind = "gather"
     alike = False
 
-    def __init__(self, data: bytes, channel: int = 0, limit: int = LARGEST) -> None:
+    def __init__(self, data: bytes, limit: int = LARGEST) -> None:
         super().__init__(len(data))
-        self.data, self.channel, self.limit = data, channel, limit
+        self.data, self.limit = data, limit
         self._parts: dict[int, bytearray] = {}
         self._wanted: dict[int, int] = {}
         self._ranks: Sequence[int] = ()

@@ -45,8 +45,8 @@ class Loop(threading.Thread):
 
     def __init__(self, run: str, book: Book, rank: int, door: Door, board: Board) -> None:
         super().__init__(name="shoal-links", daemon=True)
-        self.run_id, self.book, self.rank, self.door, self.board = run, book, rank, door, board
-        self.epoch, self.view = 0, View(list(book), rank)
+        self.run_id, self.book, self.rank, self.door, self.board = run, dict(book), rank, door, board
+        self.epoch, self.view = 0, View(sorted({*book, rank}), rank)
         self.peers = {peer: Peer.reach(peer, entry, door) for peer, entry in book.items() if peer != rank}
         self.failure: BaseException | None = None
         self.turned = now()
@@ -127,6 +127,20 @@ class Loop(threading.Thread):
         self._early.clear()
         self._early_bytes = 0
 
+    def leave(self, epoch: int, error: ShoalError) -> None:
+        """A view of `epoch` is being made: nothing comes of what is under way in an older one."""
+        if self.epoch < epoch:
+            self.abort(error)
+
+    def enrol(self, book: Book) -> None:
+        """These are the peers now; links to those that stay the same stay as they are."""
+        for rank in [rank for rank in self.peers if self.book[rank] != book.get(rank)]:
+            self.peers.pop(rank).close()
+        self.book = dict(book)
+        for rank, entry in book.items():
+            if rank != self.rank and rank not in self.peers:
+                self.peers[rank] = Peer.reach(rank, entry, self.door)
+
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
         self.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
@@ -135,8 +149,9 @@ class Loop(threading.Thread):
         for peer in self.peers.values():
             peer.out.reset()
             peer.into.reset()
-        for rank in self.view.others:  # whoever was first has sent into the void
-            self._ack(self.peers[rank], again=True)
+        for peer in (self.peers[rank] for rank in self.view.others):
+            peer.heard = peer.heard or now()  # whoever never comes is missed from here on
+            self._ack(peer, again=True)  # whoever was first has sent into the void
 
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
@@ -175,7 +190,7 @@ class Loop(threading.Thread):
         peer = self.peers.get(message.sender)
         if peer is None or message.run != self.run_id or len(parts) != 1 + isinstance(message, Chunk):
             raise Refused(f"a message of run {message.run!r} from {message.sender}, in {len(parts)} parts")
-        if self.door.guard is not None and parts[0].get("User-Id") != str(message.sender):
+        if self.door.guard is not None and parts[0].get("User-Id") != (peer.entry.member or str(message.sender)):
             raise Refused(f"a message that says it is from worker {message.sender}, under another's key")
         peer.heard, peer.step = now(), message.step
         if isinstance(message, Beat):

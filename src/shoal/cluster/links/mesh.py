@@ -4,6 +4,7 @@
     mesh.meet(seconds)                             everybody is there
     mesh.submit(task); …; mesh.wait(task, seconds) the thread computes in between
     mesh.abort(reason); mesh.reform(epoch, ranks)  after a loss: the same processes, the same sockets, another view
+    mesh.enrol(book)                               before that, if there are others than before
     mesh.close()                                   what was sent has arrived, then last words
 
 Every wait ends: with what was waited for, with the word that a peer is lost, or at its deadline; both name the worker.
@@ -14,7 +15,8 @@ take on its link. A slow one is waited for as long as the caller has time.
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from shoal.cluster.board import Board
 from shoal.cluster.links.book import Book, check_book
@@ -23,7 +25,7 @@ from shoal.cluster.links.loop import Loop
 from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.task import Task, View
 from shoal.core.clock import Deadline, now
-from shoal.core.errors import DeadlineError, PeerLost, ShoalError
+from shoal.core.errors import DeadlineError, PeerLost, ShoalError, ViewEnded
 
 LOOK = 0.1
 """Seconds between looks at whether the peers still live, in a wait."""
@@ -31,6 +33,16 @@ SILENCE = 10.0
 """Seconds of silence that are always forgiven: peers say something every second, but machines stop and links break."""
 FLUSH = 10.0
 COMMAND = 30.0
+
+
+class Watch(Protocol):
+    """Knows whether the view still stands, and wants to know of whom nothing is heard."""
+
+    @property
+    def disturbed(self) -> bool: ...
+
+    def doubt(self, peers: Mapping[str, bool]) -> None:
+        """Members by id, and whether their doors are closed."""
 
 
 class Mesh:
@@ -41,6 +53,8 @@ class Mesh:
     ) -> None:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or Board.private()
+        self.watch: Watch | None = None
+        """Whoever decides when members may change; without it a lost peer is the end."""
         self._owner = os.getpid()
         self._next: Counter[int] = Counter()
         self._lost = -1
@@ -81,8 +95,12 @@ class Mesh:
         try:
             while not task.done.wait(LOOK):
                 self._look_around(task.missing(), deadline)
+            if task.error is not None and self.watch is not None and self.watch.disturbed:
+                raise ViewEnded("the members change")
         finally:
             self._waiting = None
+            if self.watch is not None:
+                self.watch.doubt({})
         if task.error is not None:
             raise task.error
 
@@ -98,6 +116,15 @@ class Mesh:
     def abort(self, reason: str) -> None:
         """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
         self._command(lambda: self.loop.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
+
+    def leave(self, epoch: int) -> None:
+        """From any thread: whoever waits in a view before `epoch` need not wait any longer."""
+        self.loop.call(lambda: self.loop.leave(epoch, ViewEnded("the members change")))
+
+    def enrol(self, book: Book) -> None:
+        """Reach these, and nobody else."""
+        check_book(book)
+        self._command(lambda: self.loop.enrol(book))
 
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Go on with `ranks` only. Epochs only grow: one that is not new is refused."""
@@ -141,15 +168,28 @@ class Mesh:
         if self.board.aborted is not None:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
-        for peer in peers:
-            self._check(peer, missing)
-        self._check_silence(peers)
+        if self.watch is not None:
+            self._doubt(self.watch, peers)
+        else:
+            for peer in peers:
+                self._check(peer, missing)
+            self._check_silence(peers)
         if deadline.expired:
             suspects = "; ".join(self.link(rank).describe(now()) for rank in missing)
             raise DeadlineError(
                 f"worker {self.rank} waited {deadline.budget:.0f} s for {suspects}; "
                 "raise SHOAL_DEADLINE (seconds) if its step is really that long"
             )
+
+    def _doubt(self, watch: Watch, peers: Sequence[Peer]) -> None:
+        """ViewEnded, if it has; else tell of whom nothing is heard."""
+        if watch.disturbed:
+            raise ViewEnded("the members change")
+        seen = self.loop.turned
+        doubted = {
+            p.entry.member: p.gone(seen) for p in peers if p.gone(seen) or p.silent(seen, self.silence) is not None
+        }
+        watch.doubt(doubted)
 
     def _check(self, peer: Peer, missing: Sequence[int]) -> None:
         """PeerLost, if this peer cannot do its part any more."""

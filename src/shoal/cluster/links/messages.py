@@ -36,7 +36,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 class Chunk(Message, frozen=True, tag=1):
-    channel: Annotated[int, msgspec.Meta(ge=0, le=7)]
+    channel: Annotated[int, msgspec.Meta(ge=0, le=2**12 - 1)]
     task: Count
     kind: Annotated[str, msgspec.Meta(max_length=16)]
     """What the sender takes the task for: workers that do different things are told so."""

@@ -51,6 +51,11 @@ class Peer:
         way.connect(entry.address)
         return peer
 
+    def close(self) -> None:
+        """Nothing more is said to it."""
+        self.way.disable_monitor()
+        self.way.close(linger=0)
+
     def look(self, now: float) -> bool:
         """What became of the connection since the last look; whether it has just been made (again)."""
         made = False

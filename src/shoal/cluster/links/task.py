@@ -17,10 +17,10 @@ Send = Callable[[int, int, int, Payload], None]
 
 
 class View:
-    """Who takes part: ranks in order, and this worker's place among them."""
+    """Who takes part, in order of rank, and this worker's place among them. Each is known by its seat, its number here."""
 
     def __init__(self, ranks: Sequence[int], rank: int) -> None:
-        self.ranks, self.rank = sorted(ranks), rank
+        self.ranks, self.rank = list(ranks), rank
         self.size, self.place = len(self.ranks), self.ranks.index(rank)
         self.others = [peer for peer in self.ranks if peer != rank]
         self.after = self.ranks[(self.place + 1) % self.size]
@@ -32,7 +32,7 @@ class Task(ABC):
 
     kind: str
     channel: int = 0
-    """0: the group's own, 1: sums. They do not wait for each other's order, as long as each keeps its own."""
+    """0: the group's own; every engine has another. They do not wait for each other, as long as each keeps its order."""
     alike: bool = True
     """Whether everybody's whole must be of the same length."""
 

@@ -23,7 +23,7 @@ up, completes nothing that the others did not.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shoal.cluster.membership.credentials import Key
 from shoal.cluster.membership.envelope import Envelope, Mismatch
@@ -31,12 +31,14 @@ from shoal.cluster.membership.line import Line
 from shoal.cluster.membership.member import Member
 from shoal.cluster.membership.messages import (
     Confirm,
+    Doubt,
     Evicted,
     Hello,
     Install,
     Lease,
     Leave,
     Order,
+    Plate,
     Propose,
     Refused,
     Standing,
@@ -79,9 +81,10 @@ class Agent:
         look: Look = lambda: (0, ""),
         holds: Callable[[int], bool] = lambda epoch: False,
         on_install: Callable[[Install], object] = lambda install: None,
-        host: str = "",
     ) -> None:
-        self.id, self.address, self.host = check_id(member, "member"), address, host
+        self.id, self.address = check_id(member, "member"), address
+        self.plate = Plate()
+        """Where the others reach this worker; to be set before `start`."""
         self._envelope, self._key = Envelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
         self._member = Member(member, holds=holds)
@@ -92,6 +95,7 @@ class Agent:
         self._installed: Install | None = None
         self._waits_for: tuple[str, ...] = ()
         self._unsaid: Standing | None = None
+        self._doubts: tuple[Doubt, ...] = ()
         self._began = self._heard = now()
         self._closing = self._leaving = False
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
@@ -153,6 +157,10 @@ class Agent:
             if self._member.blank:
                 raise errors.ShoalError(f"{self.id} has no state to train on yet; fetch it from the donor first")
             return self._member.enter()
+
+    def doubt(self, others: Mapping[str, bool]) -> None:
+        """Of whom nothing is heard here, and whether its door is closed; said with every beat until it changes."""
+        self._doubts = tuple(Doubt(member=self.id, of=other, closed=closed) for other, closed in others.items())
 
     def hold(self) -> Confirm | None:
         """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
@@ -254,7 +262,9 @@ class Agent:
             if self._error is not None:
                 return True
             if self._member.view.epoch == 0:
-                line.say(Hello(member=self.id, host=self.host))
+                line.say(Hello(member=self.id, plate=self.plate))
+            for doubt in self._doubts:
+                line.say(doubt)
             moment = now()
             period, idle = self._period.look(moment, step), self._rest.look(moment)
             return line.say(self._member.beat(moment, step, period, doing, idle))

@@ -14,9 +14,11 @@ until their leases are over.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from shoal.cluster.membership.doubts import Doubts
 from shoal.cluster.membership.log import Entry, Installed, Lost, Memory, Proposed
 from shoal.cluster.membership.messages import (
     Beat,
+    Doubt,
     Evicted,
     Gone,
     Hello,
@@ -24,6 +26,7 @@ from shoal.cluster.membership.messages import (
     Lease,
     Leave,
     Order,
+    Plate,
     Propose,
     Report,
     Standing,
@@ -81,6 +84,7 @@ class Seat:
 
     heard: float
     beat: Beat | None = None
+    plate: Plate = Plate()
 
 
 @dataclass
@@ -100,7 +104,13 @@ class Coordinator:
         self.rules, self.memory = rules, Memory()
         for entry in past:
             self.memory.add(entry)
-        self.seats = {member: Seat(now) for member in self.view.members if member not in self.memory.lost}
+        plates = dict(zip(self.view.members, self.memory.installed.plates, strict=False))
+        self.seats = {
+            member: Seat(now, plate=plates.get(member, Plate()))
+            for member in self.view.members
+            if member not in self.memory.lost
+        }
+        self.doubts = Doubts()
         self.proposal: Proposal | None = None
         self._came: float | None = None
         self._missed = 0
@@ -124,6 +134,8 @@ class Coordinator:
                 self._beat(report, now)
             case Standing():
                 self._standing(report, now)
+            case Doubt():
+                self.doubts.hear(report, now)
             case Leave():
                 if report.member in self.seats:
                     self._lose(report.member, "left", now)
@@ -139,6 +151,9 @@ class Coordinator:
                 seat.heard += asleep
         for member in self._silent(now):
             self._lose(member, self._verdict(self.seats[member], now), now)
+        doubted = self.doubts.verdict(self.view, {m: seat.heard for m, seat in self.seats.items()}, now)
+        if doubted is not None and self.proposal is None:
+            self._lose(*doubted, now)
         if self._due(now):
             self._propose(now)
         self._admit(now)
@@ -155,7 +170,8 @@ class Coordinator:
         return [Tell(report.member, Evicted(epoch=self.memory.epoch, reason=self.memory.lost[report.member]))]
 
     def _hello(self, report: Hello, now: float) -> None:
-        self.seats.setdefault(report.member, Seat(now)).heard = now
+        seat = self.seats.setdefault(report.member, Seat(now))
+        seat.heard, seat.plate = now, report.plate
         self._came = now if self._came is None else self._came
         if self._due(now):
             self._propose(now)
@@ -255,8 +271,10 @@ class Coordinator:
             fresh=tuple(s.member for s in standings if s.blank and s.member in view),
             between=between,
             donor=knowing[0].member if knowing else "",
+            plates=tuple(self.seats[member].plate for member in view.members),
         )
         self.proposal = None
+        self.doubts.clear()
         self._installs += 1
         self.memory.installed = install
         self._do.append(Write(Installed(install=install)))

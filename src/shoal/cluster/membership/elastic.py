@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from shoal.cluster.board import Board
 from shoal.cluster.membership.agent import Agent
+from shoal.cluster.membership.credentials import Key
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.pulse import from_board
 from shoal.cluster.membership.session import Session, seat_of
@@ -22,15 +23,20 @@ PAUSE = 1e-3
 class Elastic(Session):
     """Of one worker; its waits end after `seconds`."""
 
-    def __init__(self, member: str, address: str, run: str, board: Board, seconds: float) -> None:
+    def __init__(
+        self, member: str, address: str, run: str, board: Board, seconds: float, key: Key | None = None
+    ) -> None:
         super().__init__()
         self.member, self.seconds = member, seconds
         self.view = View()
-        self.agent = Agent(member, address, run, look=from_board(board, seat_of(member)), holds=self._left)
+        look = from_board(board, seat_of(member))
+        self.agent = Agent(member, address, run, key=key, look=look, holds=self._left)
         self.leaves: Callable[[int], None] = lambda epoch: None
         """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
         self.all_stay: Callable[[], bool] = lambda: True
         """Whether no member has left the view; the group knows."""
+        self.confirms: Callable[[], None] = lambda: None
+        """Says to all members that the result is whole here, and waits until they have said so; the group knows how."""
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
 
@@ -100,7 +106,13 @@ class Elastic(Session):
         self._number = self.agent.enter(Deadline.after(self.seconds))
         self._look()
 
+    def hold(self) -> None:
+        """Over links: the result is whole here."""
+        if self.agent.hold() is None:
+            raise ViewEnded("the members change")
+
     def complete(self) -> None:
+        self.confirms()
         deadline = Deadline.after(self.seconds)
         while self.all_stay():
             if self.agent.complete(self.view):

@@ -1,7 +1,7 @@
 """What members and the coordinator say to each other. A closed set: anything else is not decoded.
 
-member  -> coordinator    Hello, Beat, Standing, Leave       launcher -> coordinator    Gone
-coordinator -> member     Lease, Propose, Install, Evicted   member -> member           Confirm
+member  -> coordinator    Hello, Beat, Standing, Doubt, Leave   launcher -> coordinator  Gone
+coordinator -> member     Lease, Propose, Install, Evicted      member -> member         Confirm
 coordinator -> stranger   Refused
 """
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.cluster.membership.view import Epoch, Name, Names, View
+from shoal.cluster.membership.view import MOST_MEMBERS, Epoch, Name, Names, View
 
 LONGEST_TEXT = 240
 
@@ -23,11 +23,19 @@ class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknow
     """Base; the class name is the tag on the wire."""
 
 
+class Plate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a member is reached by the others, and by which key; empty where all share one host's memory."""
+
+    address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
+    public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
+    host: Text = ""
+
+
 class Hello(Message, frozen=True, kw_only=True):
     """I want to take part."""
 
     member: Name
-    host: Text = ""
+    plate: Plate = Plate()
 
 
 class Beat(Message, frozen=True, kw_only=True):
@@ -63,6 +71,15 @@ class Standing(Message, frozen=True, kw_only=True):
     """I have no state yet: neither from a donor nor from a checkpoint."""
     between: bool = False
     """I stand right before the step the proposal named."""
+
+
+class Doubt(Message, frozen=True, kw_only=True):
+    """I hear nothing of that member, though the coordinator may; said again as long as it is so."""
+
+    member: Name
+    of: Name
+    closed: bool = False
+    """Nobody listens at its door any more."""
 
 
 class Leave(Message, frozen=True, kw_only=True):
@@ -106,6 +123,8 @@ class Install(Message, frozen=True, kw_only=True):
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
     donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
+    plates: Annotated[tuple[Plate, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
+    """Where each member of the view is reached, in order of rank."""
 
 
 class Evicted(Message, frozen=True, kw_only=True):
@@ -129,7 +148,7 @@ class Confirm(Message, frozen=True, kw_only=True):
     number: Count
 
 
-Report = Hello | Beat | Standing | Leave | Gone
+Report = Hello | Beat | Standing | Doubt | Leave | Gone
 """What a coordinator hears."""
 Order = Lease | Propose | Install | Evicted | Refused
 """What a coordinator says."""

@@ -2,20 +2,21 @@
 
 How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency;
 between two workers nothing else is ever better), middle ones and half precision through the owners of parts (two
-latencies), large ones round the ring. The communication thread
-does it while the backward pass runs; several buckets are under way at a time. What leaves and what comes back are
-different tensors and the first is only read, so that an exchange that a lost worker has ended can be repeated.
+latencies), large ones round the ring. The communication thread does it while the backward pass runs; several buckets are
+under way at a time. What leaves and what comes back are different tensors and the first is only read, so that an
+exchange that a lost worker has ended can be repeated: what was begun is begun again, in the same order.
 Payloads of codecs go straight from each worker to every other.
 Do not use it inside one host: shared memory does the same without a socket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.gathering import Gathering
+from shoal.cluster.links.task import Task
 from shoal.core.errors import UsageError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.sums.arithmetic import Arithmetic
@@ -25,7 +26,6 @@ from shoal.sync.engine.sums.ring import Ring
 from shoal.sync.engine.sums.straight import Straight
 from shoal.wire.bucket import Space
 
-SUMS = Sum.channel
 EXTRA = 16 << 10
 """Bytes a worker may send more than it must, to save a latency: sent in a millisecond at 100 Mbit/s."""
 MIDDLE = 1 << 20
@@ -35,14 +35,16 @@ MIDDLE = 1 << 20
 class RingEngine(Engine):
     """Over the links of a group; tensors on the CPU."""
 
+    repeatable = True
+
     def __init__(self, group: LinkedGroup) -> None:
-        self.group = group
+        self.group, self.channel = group, group.new_channel()
         self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._under_way: dict[int, Sum] = {}
         self._parcels: Sequence[Parcel] = ()
         self._areas: list[Tensor] = []
-        self._posted: dict[int, Gathering] = {}
         self._lengths: dict[int, int] = {}
+        self._begun: dict[int, tuple[Callable[[], Task], Task]] = {}
+        """Tasks of the exchange under way, in order, and how each is made again."""
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -52,18 +54,41 @@ class RingEngine(Engine):
         self._arithmetic = [Arithmetic(space.dtype) for space in spaces]
         return self._pairs
 
+    def prepare(self) -> None:
+        self._begun.clear()
+
     def start(self, index: int) -> None:
+        self._begin(index, lambda: self._sum(index))
+
+    def _begin(self, index: int, make: Callable[[], Task]) -> None:
+        task = make()
+        task.channel = self.channel
+        self._begun.pop(index, None)  # so that it is the last
+        self._begun[index] = (make, task)
+        self.group.mesh.submit(task)
+
+    def _sum(self, index: int) -> Task:
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
-        task = way(leaving, self.group.mesh.view.size)(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
-        self._under_way[index] = task
-        self.group.mesh.submit(task)
+        by = way(leaving, self.group.mesh.view.size)
+        return by(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
 
     def progress(self) -> None:
         pass
 
     def finish(self, index: int) -> None:
-        self.group.mesh.wait(self._under_way.pop(index), self.group.seconds)
+        self.group.mesh.wait(self._begun[index][1], self.group.seconds)
+
+    def whole(self) -> bool:
+        return all(task.done.is_set() and task.error is None for _, task in list(self._begun.values()))
+
+    def repeat(self) -> None:
+        begun, self._begun = self._begun, {}
+        for index, (make, _) in begun.items():
+            self._begin(index, make)
+
+    def recover(self) -> None:
+        pass  # every result is here already
 
     def wire(self, index: int) -> int:
         leaving, size = self._pairs[index][0], self.group.mesh.view.size
@@ -77,12 +102,12 @@ class RingEngine(Engine):
 
     def post(self, index: int, length: int) -> None:
         payload = self._areas[index][:length].numpy().tobytes()
-        task = Gathering(payload, channel=SUMS, limit=self._parcels[index].bound)
-        self._posted[index], self._lengths[index] = task, length
-        self.group.mesh.submit(task)
+        self._lengths[index] = length
+        self._begin(index, lambda: Gathering(payload, limit=self._parcels[index].bound))
 
     def collect(self, index: int) -> list[Tensor]:
-        task = self._posted.pop(index)
+        task = self._begun[index][1]
+        assert isinstance(task, Gathering)
         self.group.mesh.wait(task, self.group.seconds)
         return [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in task.result]
 

@@ -9,8 +9,6 @@ from shoal.sync.engine.sums.arithmetic import Arithmetic
 class Sum(Task):
     """`leaving` is this worker's array; `result` is filled piece by piece, and whole when the task is done."""
 
-    channel = 1
-
     def __init__(self, leaving: Array, result: Array, arithmetic: Arithmetic) -> None:
         super().__init__(leaving.nbytes)
         self.leaving, self.result, self.arithmetic = leaving, result, arithmetic

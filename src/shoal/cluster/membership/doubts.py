@@ -1,0 +1,61 @@
+"""Members that hear nothing of each other, though the coordinator hears them all: a link is broken, or one way of it.
+
+Training cannot go on with both, so one of them is given up: whoever most others doubt, and of several the last of the
+view. A doubt counts while it is said again and again: a moment's silence is nobody's loss. Where nobody listens at a
+member's door any more, and the coordinator has not heard it either for a few beats, it is gone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shoal.cluster.membership.messages import Doubt
+from shoal.cluster.membership.view import View
+
+LASTS = 1.5
+"""Seconds after which a doubt that was not said again is over."""
+PERSISTS = 1.0
+"""Seconds it must last to count."""
+BEATS = 1.0
+"""Seconds without a beat after which a closed door means a loss."""
+
+
+@dataclass
+class _Held:
+    since: float
+    last: float
+    closed: bool
+
+
+class Doubts:
+    """Who doubts whom."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], _Held] = {}
+
+    def hear(self, doubt: Doubt, now: float) -> None:
+        key = (doubt.member, doubt.of)
+        since = self._held[key].since if key in self._held and now - self._held[key].last <= LASTS else now
+        self._held[key] = _Held(since, now, doubt.closed)
+
+    def clear(self) -> None:
+        """The view has changed."""
+        self._held.clear()
+
+    def verdict(self, view: View, heard: Mapping[str, float], now: float) -> tuple[str, str] | None:
+        """Whom to give up, and why. `heard`: when the coordinator heard each living member last."""
+        living = {
+            key: held
+            for key, held in self._held.items()
+            if now - held.last <= LASTS and all(member in view and member in heard for member in key)
+        }
+        for (by, of), held in living.items():
+            if held.closed and now - heard[of] > BEATS:
+                return of, f"nobody listens at its door, says {by}"
+        lasting = [of for (_, of), held in living.items() if now - held.since >= PERSISTS and not held.closed]
+        if not lasting:
+            return None
+        count = Counter(lasting)
+        victim = max(count, key=lambda member: (count[member], view.rank(member)))
+        by = ", ".join(sorted(member for (member, of) in living if of == victim))
+        return victim, f"no longer heard by {by}"

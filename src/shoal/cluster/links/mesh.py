@@ -186,10 +186,8 @@ class Mesh:
         if watch.disturbed:
             raise ViewEnded("the members change")
         seen = self.loop.turned
-        doubted = {
-            p.entry.member: p.gone(seen) for p in peers if p.gone(seen) or p.silent(seen, self.silence) is not None
-        }
-        watch.doubt(doubted)
+        doubted = [peer for peer in peers if peer.gone(seen) or peer.silent(seen, self.silence) is not None]
+        watch.doubt({peer.entry.member: peer.gone(seen) for peer in doubted})
 
     def _check(self, peer: Peer, missing: Sequence[int]) -> None:
         """PeerLost, if this peer cannot do its part any more."""

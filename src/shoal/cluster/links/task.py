@@ -17,7 +17,7 @@ Send = Callable[[int, int, int, Payload], None]
 
 
 class View:
-    """Who takes part, in order of rank, and this worker's place among them. Each is known by its seat, its number here."""
+    """Who takes part, in order of rank, and this worker's place among them; everybody is known by its number here."""
 
     def __init__(self, ranks: Sequence[int], rank: int) -> None:
         self.ranks, self.rank = list(ranks), rank
@@ -32,7 +32,7 @@ class Task(ABC):
 
     kind: str
     channel: int = 0
-    """0: the group's own; every engine has another. They do not wait for each other, as long as each keeps its order."""
+    """0: the group's own; every engine has another. They do not wait for each other; each keeps its own order."""
     alike: bool = True
     """Whether everybody's whole must be of the same length."""
 

@@ -84,7 +84,7 @@ class Seat:
 
     heard: float
     beat: Beat | None = None
-    plate: Plate = Plate()
+    plate: Plate = field(default_factory=Plate)
 
 
 @dataclass

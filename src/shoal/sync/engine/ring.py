@@ -2,9 +2,9 @@
 
 How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency;
 between two workers nothing else is ever better), middle ones and half precision through the owners of parts (two
-latencies), large ones round the ring. The communication thread does it while the backward pass runs; several buckets are
-under way at a time. What leaves and what comes back are different tensors and the first is only read, so that an
-exchange that a lost worker has ended can be repeated: what was begun is begun again, in the same order.
+latencies), large ones round the ring. The communication thread does it while the backward pass runs; several
+buckets are under way at a time. What leaves and what comes back are different tensors and the first is only read, so
+that an exchange that a lost worker has ended can be repeated: what was begun is begun again, in the same order.
 Payloads of codecs go straight from each worker to every other.
 Do not use it inside one host: shared memory does the same without a socket.
 """

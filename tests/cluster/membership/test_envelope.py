@@ -6,12 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope, Mismatch, Unreadable
-from shoal.cluster.membership.messages import Beat, Gone, Hello, Install, Lease, Leave, Message, Propose, Standing
+from shoal.cluster.membership.messages import (
+    Beat,
+    Doubt,
+    Gone,
+    Hello,
+    Install,
+    Lease,
+    Leave,
+    Message,
+    Plate,
+    Propose,
+    Standing,
+)
 from shoal.cluster.membership.view import MOST_MEMBERS, View
 
 HERE = Envelope("run-a")
 REPORTS: list[Message] = [
-    Hello(member="a", host="b"),
+    Hello(member="a", plate=Plate("tcp://10.0.0.1:7", "k" * 40, "b")),
+    Doubt(member="a", of="b", closed=True),
     Beat(member="a", epoch=1, promised=2, applied=3, step=4, period=0.5, idle=0.1, doing="computing", sent=-7.5),
     Standing(member="a", epoch=2, applied=3, formed=1, blank=True),
     Leave(member="a"),
@@ -39,8 +52,10 @@ def test_a_view_of_the_most_members_fits() -> None:
     [
         Hello(member="../a"),
         Hello(member="a\n"),
-        Hello(member="a", host="\x1b[2J"),
-        Hello(member="a", host="h" * 241),
+        Hello(member="a", plate=Plate(host="\x1b[2J")),
+        Hello(member="a", plate=Plate("ipc:///tmp/x")),
+        Hello(member="a", plate=Plate("tcp://a:1", "short")),
+        Hello(member="a", plate=Plate(host="h" * 241)),
         Leave(member=""),
         Standing(member="a", epoch=-1, applied=0),
         Standing(member="a", epoch=2**60, applied=0),

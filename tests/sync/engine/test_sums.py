@@ -1,6 +1,7 @@
 """Every way to add up over links: right, the same bits for all, of any size and dtype, and what leaves stays."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, worke
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"torch\.bool"):
         Arithmetic(torch.bool)
-    engine = RingEngine(None)  # type: ignore[arg-type]
+    engine = RingEngine(SimpleNamespace(new_channel=lambda: 1))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--trusted"):
         engine.open([Space(1, torch.float32, torch.device("meta"))])
 

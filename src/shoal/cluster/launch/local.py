@@ -291,9 +291,9 @@ class LocalLauncher:
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
         self._selector.close()
-        self.place.close()
         if self.survival is not None:
             self.survival.close()
+        self.place.close()
         self.arena.close()
         for meeting in [
             *self.job.dir.glob("rendezvous-*"),

@@ -26,6 +26,7 @@ from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.messages import Plate
 from shoal.cluster.membership.session import Session, Steady, seat_of
 from shoal.cluster.membership.view import View
+from shoal.cluster.shared import SharedGroup
 from shoal.cluster.transfer import ByLinks, Transfer
 
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
@@ -38,6 +39,11 @@ class LinkedGroup(Group):
 
     store: object = None
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+
+    local: SharedGroup | None = None
+    """The workers of this host, where hosts have several and no member changes."""
+    leaders: Sequence[int] = ()
+    """The first worker of each host."""
 
     def __init__(
         self, run: str, book: Book, seat: int, door: Door, board: Board | None = None, session: Elastic | None = None
@@ -59,6 +65,11 @@ class LinkedGroup(Group):
         """For an engine of its own: all workers make theirs in the same order."""
         self._channels += 1
         return self._channels
+
+    def settle_hosts(self, local: SharedGroup) -> None:
+        """All workers say who shares a host with them; a collective call."""
+        leaders = {int(first) for first in self.gather(str(self.rank - local.rank).encode())}
+        self.local, self.leaders = local, sorted(leaders)
 
     def _follow(self, session: Elastic, door: Door) -> None:
         """Change with the members of the run."""

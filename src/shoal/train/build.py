@@ -20,6 +20,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
 from shoal.sync.engine.base import Engine
 from shoal.sync.engine.collective import CollectiveEngine
+from shoal.sync.engine.hosts import HostsEngine
 from shoal.sync.engine.memory import MemoryEngine
 from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
@@ -92,7 +93,7 @@ class Engines:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return MemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
-            return RingEngine(self.group)
+            return HostsEngine(self.group) if self.group.local is not None else RingEngine(self.group)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
         if device not in self._process_groups:

@@ -1,7 +1,8 @@
 """Workers started by torchrun, found by its environment variables.
 
 All on one host: they share memory, like the workers of `shoal run`. On several: links, whose addresses and public keys
-are exchanged through torchrun's store; with SHOAL_TRUSTED=1 a gloo group. The store itself asks nobody who they are.
+are exchanged through torchrun's store, and memory among those of one host; with SHOAL_TRUSTED=1 a gloo group. The
+store itself asks nobody who they are.
 """
 
 import os
@@ -68,7 +69,7 @@ def _store(rank: int, size: int) -> Store:
     return store
 
 
-def _shared(store: Store, rank: int, size: int) -> Group | None:
+def _shared(store: Store, rank: int, size: int) -> SharedGroup | None:
     """A shared group if every worker can open worker 0's arena, else None on all of them."""
     arena = None
     if rank == 0:
@@ -104,7 +105,21 @@ def _linked(store: Store, rank: int, size: int) -> Group:
         raise PeerLost(f"worker {rank} stops: not everybody came to the store: {str(error).splitlines()[0]}") from None
     group = LinkedGroup(run, book, rank, door)
     group.store = store
+    _settle_hosts(store, group)
     return group
+
+
+def _settle_hosts(store: Store, group: LinkedGroup) -> None:
+    """Where a host has several workers they share memory too, if all hosts can."""
+    names = ("GROUP_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    told = [each.decode().split("/") for each in group.gather("/".join(os.environ.get(n, "") for n in names).encode())]
+    if not all(word.isdecimal() for words in told for word in words) or all(words[2] == "1" for words in told):
+        return
+    host, rank, size = (_number(name) for name in names)
+    local = _shared(PrefixStore(f"host/{host}", store), rank, size)
+    if all(group.gather(b"y" if local is not None else b"")):
+        assert local is not None
+        group.settle_hosts(local)
 
 
 def _entry(text: str) -> Entry:

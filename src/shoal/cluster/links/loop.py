@@ -114,7 +114,8 @@ class Loop(threading.Thread):
         """Begin a task; what peers have sent of it already is waiting."""
         self._tasks[task.key] = task
         self._next[task.channel] = task.number + 1
-        self._do(task, lambda: task.begin(self.view, self._sender(task)))
+        view = self.view if task.among is None else View(task.among, self.rank)
+        self._do(task, lambda: task.begin(view, self._sender(task)))
         for sender, chunk, payload in self._early.pop(task.key, ()):
             self._early_bytes -= payload.size
             self._give(task, sender, chunk, payload)

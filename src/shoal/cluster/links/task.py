@@ -40,6 +40,8 @@ class Task(ABC):
         self.total = total
         """Bytes of what this worker sends pieces of; stands in every chunk's message."""
         self.number = -1
+        self.among: Sequence[int] | None = None
+        """Who takes part, if not the whole view: only they hand it in."""
         self.done = threading.Event()
         self.error: ShoalError | None = None
 

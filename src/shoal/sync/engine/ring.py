@@ -37,8 +37,9 @@ class RingEngine(Engine):
 
     repeatable = True
 
-    def __init__(self, group: LinkedGroup) -> None:
-        self.group, self.channel = group, group.new_channel()
+    def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None) -> None:
+        """`among`: only these ranks take part; None: the whole view."""
+        self.group, self.channel, self.among = group, group.new_channel(), among
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._parcels: Sequence[Parcel] = ()
         self._areas: list[Tensor] = []
@@ -62,7 +63,7 @@ class RingEngine(Engine):
 
     def _begin(self, index: int, make: Callable[[], Task]) -> None:
         task = make()
-        task.channel = self.channel
+        task.channel, task.among = self.channel, self.among
         self._begun.pop(index, None)  # so that it is the last
         self._begun[index] = (make, task)
         self.group.mesh.submit(task)
@@ -70,8 +71,12 @@ class RingEngine(Engine):
     def _sum(self, index: int) -> Task:
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
-        by = way(leaving, self.group.mesh.view.size)
+        by = way(leaving, self._size)
         return by(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
+
+    @property
+    def _size(self) -> int:
+        return self.group.mesh.view.size if self.among is None else len(self.among)
 
     def progress(self) -> None:
         pass
@@ -91,7 +96,7 @@ class RingEngine(Engine):
         pass  # every result is here already
 
     def wire(self, index: int) -> int:
-        leaving, size = self._pairs[index][0], self.group.mesh.view.size
+        leaving, size = self._pairs[index][0], self._size
         bytes_ = leaving.numel() * leaving.element_size()
         return (size - 1) * bytes_ if way(leaving, size) is Straight else 2 * (size - 1) * bytes_ // size
 

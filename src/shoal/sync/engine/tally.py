@@ -61,6 +61,10 @@ class Tally:
         self.patience.publish(self._full[index], self._numbers[index])
         self.started.append(index)
 
+    def number(self, index: int) -> int:
+        """What the flags of an item must reach in the exchange under way."""
+        return self._numbers[index]
+
     def full(self, index: int) -> bool:
         return self.patience.reached(self._full[index], self._numbers[index])
 

@@ -150,6 +150,18 @@ def test_a_coordinator_that_is_cut_off_waits_for_the_leases() -> None:
     assert set(coordinator.memory.lost) == {"a", "b", "c"}
 
 
+def test_after_it_was_cut_off_whoever_is_heard_later_gets_time() -> None:
+    coordinator = gathered("a", "b", "c")
+    for moment in range(1, 21):
+        assert not coordinator.tick(moment / 2)
+    for moment in range(21, 60):
+        now = moment / 2
+        for member in ("a", "b"):
+            coordinator.hear(beat(member, coordinator.view.epoch), now)
+        coordinator.tick(now)
+        assert ("c" in coordinator.memory.lost) == (now > 16.0), now
+
+
 def test_its_own_sleep_is_nobodys_silence() -> None:
     coordinator = gathered("a", "b", "c")
     assert not coordinator.tick(1000.0)

@@ -80,7 +80,10 @@ def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later
     coordinator = gathered("a", "b")
     first = knock(coordinator)
     effects = stand(coordinator, between=False, a=(7, 0), b=(7, 0))
-    assert set(told(effects, Install)) == {"a", "b"}
+    now = told(effects, Propose)["b"]
+    assert isinstance(now, Propose)
+    assert now.step == 0, "b may wait for the step a stands in the middle of: it need not any longer"
+    assert set(told(stand(coordinator, a=(7, 0), b=(7, 0)), Install)) == {"a", "b"}
     for member in ("a", "b"):
         epoch = coordinator.view.epoch
         coordinator.hear(beat(member, epoch, step=10, period=0.1), 1.1)

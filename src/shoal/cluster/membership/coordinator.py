@@ -207,6 +207,12 @@ class Coordinator:
         proposal = self.proposal
         if proposal is None or standing.epoch != proposal.view.epoch or standing.member not in proposal.view:
             return
+        if proposal.step and not standing.blank and not standing.between:
+            # It heard of it too late, or had left for a proposal of another coordinator: all cannot stand between the
+            # same two steps, and whoever waits for that step would wait for this one too.
+            self._ahead *= 2
+            self._propose(now)
+            return
         proposal.standings[standing.member] = standing
         if len(proposal.standings) == len(proposal.view):
             self._install(proposal)
@@ -267,11 +273,8 @@ class Coordinator:
     def _install(self, proposal: Proposal) -> None:
         standings = [proposal.standings[member] for member in proposal.view.members]
         knowing = [standing for standing in standings if not standing.blank]
-        view, between = proposal.view, bool(proposal.step) and all(standing.between for standing in knowing)
-        if proposal.step and not between:  # somebody heard of it too late, and is in the middle of a step
-            self._ahead *= 2
-            view = View(view.epoch, tuple(member for member in view.members if member in self.view))
-        else:
+        view, between = proposal.view, bool(proposal.step)
+        if between:
             self._ahead = self.rules.ahead
         install = Install(
             view=view,

@@ -19,7 +19,7 @@ from shoal.cluster.launch.context import Context, find
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core import record
-from shoal.core.errors import UsageError
+from shoal.core.errors import Quarantined, UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
 from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
@@ -351,7 +351,7 @@ class Run:
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)
-        self._group.session.close()
+        self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 
 

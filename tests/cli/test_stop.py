@@ -35,11 +35,11 @@ def goes_on(folder: Path, epoch: int) -> None:
 def test_a_run_is_stopped_with_a_checkpoint(tmp_path: Path, lose: bool) -> None:
     running = train(tmp_path, "--workers", "2", "--checkpoint", "1h")
     if lose:
-        first = ps(tmp_path)[0]["members"][0]["pid"]
+        first = ps()[0]["members"][0]["pid"]
         os.kill(first, signal.SIGKILL)
-        assert soon(WAIT, lambda: ps(tmp_path)[0]["members"][0]["pid"] != first)
-        trains(tmp_path)
-    step = ps(tmp_path)[0]["step"]
+        assert soon(WAIT, lambda: ps()[0]["members"][0]["pid"] != first)
+        trains()
+    step = ps()[0]["step"]
     outcome = shoal(tmp_path, "stop", "one")
     assert (outcome.code, outcome.out) == (0, ""), outcome.err
     (kept,) = listed(tmp_path / "runs" / "one")
@@ -51,7 +51,7 @@ def test_a_run_is_stopped_with_a_checkpoint(tmp_path: Path, lose: bool) -> None:
     ended = running.wait(WAIT)
     assert ended.code == 130
     assert "Traceback" not in ended.err
-    assert ps(tmp_path) == []
+    assert ps() == []
     goes_on(tmp_path, max(int(row["epoch"]) for row in proof(tmp_path)))
 
 
@@ -77,15 +77,15 @@ def test_now_asks_nobody(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(STUBBORN)
     running = command(tmp_path, "run", "--name", "one", "--workers", "2", "--json", "script.py")
     assert soon(WAIT, (tmp_path / "ready").exists)
-    assert soon(WAIT, lambda: ps(tmp_path))
+    assert soon(WAIT, lambda: ps())
     os.kill(running.pid, signal.SIGSTOP)
-    assert soon(WAIT, lambda: ps(tmp_path)[0]["state"] == "stopped")
+    assert soon(WAIT, lambda: ps()[0]["state"] == "stopped")
     outcome = shoal(tmp_path, "stop", "--now", "one")
     assert outcome.code == 0, outcome.err
     ended = running.wait(WAIT)
     assert ended.code == ended.json["exit"] == 130
     assert listed(tmp_path / "runs" / "one") == []
-    assert ps(tmp_path) == []
+    assert ps() == []
 
 
 def test_now_also_ends_a_launcher_that_does_not_listen(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_now_also_ends_a_launcher_that_does_not_listen(tmp_path: Path) -> None:
 
     running = Forked(tmp_path, deaf)
     assert soon(WAIT, (tmp_path / "ready").exists)
-    assert soon(WAIT, lambda: ps(tmp_path))
-    members = [member["pid"] for member in ps(tmp_path)[0]["members"]]
+    assert soon(WAIT, lambda: ps())
+    members = [member["pid"] for member in ps()[0]["members"]]
 
     def well() -> None:
         stop.PATIENCE = stop.PATIENCE_NOW = 0.2
@@ -113,7 +113,7 @@ def test_now_also_ends_a_launcher_that_does_not_listen(tmp_path: Path) -> None:
     assert outcome.code == 0, outcome.err
     assert reap(running.pid, WAIT) == -signal.SIGKILL
     assert soon(WAIT, lambda: not any(Path(f"/proc/{pid}").exists() for pid in members if not _zombie(pid)))
-    assert ps(tmp_path) == []
+    assert ps() == []
 
 
 def _zombie(pid: int) -> bool:
@@ -135,13 +135,13 @@ def test_what_does_not_live_cannot_be_stopped(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "script.py").write_text(FOREVER)
     second = command(tmp_path / "other", "run", "--name", "one", "script.py")
-    assert soon(WAIT, lambda: len(ps(tmp_path)) == 2)
+    assert soon(WAIT, lambda: len(ps()) == 2)
     outcome = shoal(tmp_path, "stop", "one")
     assert outcome.code == 2
     assert f"2 live runs are called 'one'; say which: one@{running.pid} (in {tmp_path}/runs/one), one@" in outcome.err
     assert shoal(tmp_path, "stop", "--now", f"one@{second.pid}").code == 0
     assert second.wait(WAIT).code == 130
-    assert [run["pid"] for run in ps(tmp_path)] == [running.pid]
+    assert [run["pid"] for run in ps()] == [running.pid]
     end(running)
 
 

@@ -82,4 +82,5 @@ class Announcement:
         return self._known[pid]
 
     def close(self) -> None:
-        remove(self._base.name)
+        if self._told is not None:
+            remove(self._base.name)

@@ -68,7 +68,7 @@ class Run:
         self.plan = plan
         self.dir = context.dir
         self._group = group = context.group
-        self._seed = context.seed
+        self._seed, self._attempt = context.seed, context.attempt
         self.device = default_device(group.rank)
         self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
@@ -105,7 +105,11 @@ class Run:
             progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
         together.resume = self._resume
         if self.is_main or group.session.elastic:
-            together.ledger = Ledger(context.dir, lambda: group.rank == 0 and not group.session.waiting)
+            together.ledger = Ledger(
+                context.dir,
+                lambda: group.rank == 0 and not group.session.waiting,
+                lambda: (self._attempt, group.session.view.epoch),
+            )
             together.ledger.begin(progress.step, context.attempt, group.size)
         if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
@@ -235,7 +239,7 @@ class Run:
         if together.keeper is not None:
             together.keeper.follow(handed[0].agenda)
         if together.ledger is not None:
-            together.ledger.begin(progress.step, 1, self.size)
+            together.ledger.begin(progress.step, self._attempt, self.size)
 
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, nn.Module | Optimizer):

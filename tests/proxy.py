@@ -38,7 +38,7 @@ class Proxy:
             for key, _ in self._selector.select(0.01):
                 if key.fileobj is self.listener:
                     self._welcome()
-                elif not self.held.is_set() and key.fileobj in self._selector.get_map():
+                elif not self.held.is_set() and key.fileobj.fileno() >= 0:  # else closed with its other end just now
                     self._pass(key.fileobj, key.data)
         self._break()
         self.listener.close()

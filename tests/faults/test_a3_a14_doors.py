@@ -206,7 +206,10 @@ def besiege(folder: Path) -> None:
     rounds = 0
     while not (folder / "done").exists():
         for address, public in doors:
-            disturb(address, 2)
+            try:
+                disturb(address, 2)
+            except ConnectionRefusedError:  # the workers have seen enough, and are gone
+                return
             mine = Keys.new()
             for key in (None, Key(Pair(mine.public, mine.secret), public.encode())):
                 other = Stranger(address, key)

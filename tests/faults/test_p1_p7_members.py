@@ -64,9 +64,8 @@ def after(folder: Path, number: int) -> None:
 
 
 def doing() -> list[Member]:
-    """What the workers of the one live run do at this moment."""
-    (run,) = live_runs()
-    return run.members
+    """What the workers of the one live run do at this moment; nothing before it begins and after its end."""
+    return [member for run in live_runs() for member in run.members]
 
 
 def kill(folder: Path, seat: int) -> None:
@@ -81,6 +80,7 @@ def complete(seat: int, gone: int) -> None:
 
     def whole() -> bool:
         members = doing()
+        assert members, "the run has ended"
         return members[seat].pid != gone and all(member.rank is not None for member in members)
 
     assert soon(WAIT, whole), doing()
@@ -107,7 +107,12 @@ def disturbed(
     write(folder, samples=samples)
     running = start(folder, *words, inject=inject)
     after(folder, 8)
-    act(running)
+    try:
+        act(running)
+    except AssertionError as error:
+        os.kill(running.pid, signal.SIGTERM)
+        error.add_note(running.wait(WAIT).err)
+        raise
     (folder / "go").touch()
     outcome = running.wait(WAIT)
     assert outcome.code == 0, outcome.err

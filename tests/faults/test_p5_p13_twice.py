@@ -95,8 +95,10 @@ def test_p5_a_second_loss_while_the_first_is_made_good(tmp_path: Path, death: Ca
         assert soon(WAIT, whole), doing()
 
     def whole() -> bool:
-        starts = sum(member.starts for member in doing())
-        return starts == (4 if death is coordinator_dies else 5) and all(m.rank is not None for m in doing())
+        members = doing()
+        assert members, "the run has ended"
+        starts = 4 if death is coordinator_dies else 5
+        return sum(member.starts for member in members) == starts and all(m.rank is not None for m in members)
 
     err = disturbed(tmp_path, act, inject=lambda: death(tmp_path))
     assert err.count("was lost (SIGKILL)") == (1 if death is coordinator_dies else 2), err

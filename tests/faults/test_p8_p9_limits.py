@@ -28,7 +28,9 @@ def test_p8_a_worker_that_runs_out_of_memory_again_and_again_is_quarantined(tmp_
         hog = HOG.replace("GROUP", str(group))
         (tmp_path / "script.py").write_text(text.replace("scheduler =", f"{hog}scheduler =", 1))
         running = start(tmp_path, "--restarts", "2", "--json")
-        assert soon(WAIT, lambda: doing() and doing()[1].state == "quarantined"), "it is started again for ever"
+        assert soon(WAIT, lambda: [worker.state for worker in doing()][1:2] == ["quarantined"]), (
+            "it is started again for ever"
+        )
         worker = doing()[1]
         assert (worker.reason, worker.starts, worker.rank) == ("oom", 3, None)
         assert "quarantined (oom)" in shoal(tmp_path, "ps").out

@@ -19,13 +19,13 @@ from pathlib import Path
 from shoal.cluster.board import Board
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.wal import members
+from shoal.cluster.coordinator.wal import Written, members, read
 from shoal.cluster.launch.job import Job
 from shoal.cluster.launch.policy import Policy
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.log import Installed, Lost
-from shoal.cluster.membership.session import member_name, seat_of
+from shoal.cluster.membership.session import member_name, seat_of, start_of
 from shoal.core.clock import Deadline, now
 from shoal.core.events import WorkerLost
 from shoal.core.journal import Journal
@@ -65,6 +65,8 @@ class Survival:
         self.members: tuple[int, ...] = ()
         """Seats of the present view, in order of rank."""
         self._silent: list[int] = []
+        self._epoch = 0
+        """Of the newest view that is known here."""
         self._journal = Journal(launcher_file(directory))
         self._began = now()
         self.begun = False
@@ -78,6 +80,7 @@ class Survival:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
                 self.handle.gone(member, "of an earlier attempt")
+            self._epoch = max((e.install.view.epoch for e in self._log() if isinstance(e, Installed)), default=0)
         self.handle.start(Deadline.after(READY))
 
     def name(self, seat: int) -> str:
@@ -138,7 +141,10 @@ class Survival:
     def tick(self) -> tuple[list[int], list[int]]:
         """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
         if not self.handle.alive():
+            self.tick_news()
             self.handle.restart(Deadline.after(READY))
+            for entry in self._log():  # what the one before it had decided, and no time to tell
+                self._hear(entry)
         self.handle.tick()
         self.tick_news()
         silent, self._silent = self._silent, []
@@ -148,14 +154,22 @@ class Survival:
     def tick_news(self) -> None:
         """What the coordinator has decided."""
         for said in self.handle.read():
-            if isinstance(said, Installed):
-                self.stranded = self.begun and not said.install.donor
-                self.begun = True
-                self.members = tuple(seat_of(member) for member in said.install.view.members)
-            elif isinstance(said, Lost) and said.reason == "left":
-                self.over = True
-            elif isinstance(said, Lost):
-                self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
+            self._hear(said)
+
+    def _hear(self, said: object) -> None:
+        """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
+        if isinstance(said, Installed) and said.install.view.epoch > self._epoch:
+            self._epoch = said.install.view.epoch
+            self.stranded = self.begun and not said.install.donor
+            self.begun = True
+            self.members = tuple(seat_of(member) for member in said.install.view.members)
+        elif isinstance(said, Lost) and said.reason == "left":
+            self.over = self.over or start_of(said.member) // STARTS == self._attempt
+        elif isinstance(said, Lost):
+            self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
+
+    def _log(self) -> list[Written]:
+        return read(self.handle.setup.log)[0]
 
     @property
     def pending(self) -> bool:

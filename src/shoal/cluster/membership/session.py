@@ -133,3 +133,7 @@ def member_name(seat: int, start: int = 0) -> str:
 
 def seat_of(member: str) -> int:
     return int(member[1:].partition(".")[0])
+
+
+def start_of(member: str) -> int:
+    return int(member.partition(".")[2])

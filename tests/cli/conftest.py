@@ -7,12 +7,24 @@ from pathlib import Path
 import forked
 import pytest
 
+from shoal.cluster.notice import live
+
 
 @pytest.fixture
-def tidy(tmp_path: Path) -> Iterator[None]:
+def private(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's private folder, for this test alone: what others run is not seen in it."""
+    place = tmp_path_factory.mktemp("runtime")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    return place
+
+
+@pytest.fixture
+def tidy(tmp_path: Path, private: Path) -> Iterator[None]:
     forked.adopt_orphans()
     before, memory = forked.children(), set(os.listdir("/dev/shm"))
     yield
     assert forked.soon(30.0, lambda: forked.children() <= before), "processes are left"
     assert forked.soon(30.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
     assert not list(tmp_path.glob("runs/*/rendezvous-*"))
+    assert live() == []
+    assert not list(private.iterdir()), "notices are left"

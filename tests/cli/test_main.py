@@ -13,13 +13,13 @@ from forked import shoal
 from shoal.cli.run import EXIT_INTERRUPTED, interruptible
 from shoal.core.version import __version__
 
-COMMANDS = ("run", "plan", "show", "compare", "systems", "bench")
+COMMANDS = ("run", "ps", "stop", "plan", "show", "compare", "systems", "bench")
 
 WITHOUT_TORCH = """
 import sys
 from shoal.cli.main import main
 for words in (["--version"], ["--help"], ["run", "--help"], ["bench", "--help"], ["plan", "list"],
-              ["plan", "explain", "allreduce"], ["systems"], ["show"], ["compare", "a", "b"],
+              ["plan", "explain", "allreduce"], ["systems"], ["ps"], ["show"], ["compare", "a", "b"], ["stop", "a"],
               ["run", "nothing.py"], ["run", "--plan", "x", __file__],
               ["bench", "--peers", "x", __file__]):
     try:
@@ -47,7 +47,7 @@ def test_commands_that_only_look_do_not_import_torch(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     codes = [line.rpartition(" ")[2] for line in done.stdout.splitlines() if line.startswith("ended")]
-    assert codes == ["0"] * 7 + ["2"] * 5
+    assert codes == ["0"] * 8 + ["2"] * 6
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

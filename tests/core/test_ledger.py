@@ -43,3 +43,12 @@ def test_streams_of_unknown_length_are_told_apart():
     entries = [Opened(**PASS, items=None), took(0, 4, 1), took(0, 4, 1, stream=1), took(6, 8, 1, stream=1)]
     (proof,) = prove(entries)
     assert (proof.duplicate, proof.missing, proof.finished) == (0, 2, False)
+
+
+def test_what_a_worker_writes_after_another_took_over_is_passed_over():
+    entries = [Opened(**PASS, items=16), took(0, 4, 1, fence=(1, 1)), took(4, 8, 2, fence=(1, 1))]
+    entries += [Resumed(step=1, attempt=1, workers=2, fence=(1, 3)), took(4, 12, 2, fence=(1, 3))]
+    entries += [took(8, 12, 3, fence=(1, 1)), Resumed(step=0, attempt=1, workers=3, fence=(1, 2))]  # it wakes up
+    entries += [took(12, 16, 3, fence=(1, 3)), Finished(**PASS, step=3, drops=0, fence=(1, 3))]
+    (proof,) = prove(entries)
+    assert (proof.samples, proof.missing, proof.duplicate, proof.finished) == (16, 0, 0, True)

@@ -35,12 +35,48 @@ def test_s8_a_poisoned_sample_is_skipped_by_all_and_named(tmp_path: Path, worker
     assert_exactly_once(tmp_path, "one", 50, 2)
 
 
-def test_s8_three_in_a_row_end_the_run_with_the_reason(tmp_path: Path) -> None:
-    script(tmp_path, samples=64)
-    text = (tmp_path / "script.py").read_text()
-    poison = "if run.rank == 1 and run._progress.step >= 2: inputs = inputs * float('inf')\n        loss ="
-    (tmp_path / "script.py").write_text(text.replace("loss =", poison, 1))
+def poisoned(folder: Path, who: str, **options: int) -> None:
+    """From step 2 on, what these workers compute is not finite."""
+    script(folder, **options)
+    text = (folder / "script.py").read_text()
+    poison = f"if {who} and run._progress.step >= 2: inputs = inputs * float('inf')\n        loss ="
+    (folder / "script.py").write_text(text.replace("loss =", poison, 1))
+
+
+@pytest.mark.parametrize("seat", [0, 1])
+def test_s8_three_in_a_row_quarantine_the_worker_and_the_rest_goes_on(tmp_path: Path, seat: int) -> None:
+    poisoned(tmp_path, f"run._group.seat == {seat}", samples=96, batch=2)
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "3", "--json", "script.py")
+    assert outcome.code == 0, outcome.err
+    assert f"worker {seat} was lost (not finite) in step 4; the others go on, and it is quarantined" in outcome.err
+    assert f"shoal: 1 loss on the way; worker {seat} is quarantined (not finite)" in outcome.err
+    assert outcome.json["quarantined"] == {str(seat): "not finite"}
+    skipped = [event for rank in range(3) for event in events(tmp_path, "skipped", rank)]
+    assert [(event["step"], event["workers"]) for event in skipped] == [(2, [seat]), (3, [seat]), (4, [seat])]
+    assert all(math.isfinite(float(word)) for word in outcome.checksum.split()[1:])
+    assert len(events(tmp_path, "started", seat)) == 1, "it was started again"
+    assert_exactly_once(tmp_path, "one", 96, 2)
+
+
+def test_s8_when_all_compute_nonsense_the_run_ends(tmp_path: Path) -> None:
+    poisoned(tmp_path, "True", samples=64)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
+    assert outcome.code == 1
+    assert "gradients were not finite in 3 steps in a row" in outcome.err
+    assert "quarantined" not in outcome.err
+
+
+def test_s8_too_few_are_left_without_it(tmp_path: Path) -> None:
+    poisoned(tmp_path, "run.rank == 1", samples=64)
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "--min-workers", "2", "script.py")
+    assert outcome.code == 1
+    assert "worker 1 failed: shoal.core.errors.Quarantined: worker 1's gradients were not finite" in outcome.err
+
+
+def test_s8_three_in_a_row_end_a_run_that_needs_everybody(tmp_path: Path) -> None:
+    poisoned(tmp_path, "run.rank == 1", samples=64)
+    words = ("--workers", "2", "--restarts", "0", "--min-workers", "2")
+    outcome = shoal(tmp_path, "run", "--name", "one", *words, "script.py")
     assert outcome.code == 1
     assert (
         "worker 1 failed: shoal.core.errors.DivergedError: worker 1's gradients were not finite in 3 steps"

@@ -5,7 +5,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import bench, bench_models, compare, importing, keys, lab, plan, probe, run, show, systems
+from shoal.cli import bench, bench_models, compare, importing, keys, lab, plan, probe, ps, run, show, stop, systems
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -41,6 +41,8 @@ app.add_typer(plan.app, name="plan", help="The plan language: its terms and name
 app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, enter it, measure it.")
 app.add_typer(keys.app, name="keys", help="Keys by which machines know each other.")
 app.command("probe")(probe.probe)
+app.command("ps")(ps.ps)
+app.command("stop")(stop.stop)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
 app.command("import")(importing.import_)

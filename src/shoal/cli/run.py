@@ -276,6 +276,8 @@ def supervise(job: "Job", *, json: bool, quiet: bool) -> int:
         explain(failure, job)
     elif code or not quiet:
         typer.echo(last_line(summary, job), err=True)
+    if summary.losses and not quiet:
+        typer.echo(lost_line(summary), err=True)
     if json:
         typer.echo(msgspec.json.encode(summary).decode())
     return code
@@ -312,12 +314,20 @@ def last_line(summary: "Summary", job: "Job") -> str:
     return f"shoal: {done}; shoal show {job.run}"
 
 
+def lost_line(summary: "Summary") -> str:
+    """What happened on the way."""
+    count = f"{summary.losses} losses" if summary.losses > 1 else "1 loss"
+    aside = "; ".join(f"worker {worker} is quarantined ({why})" for worker, why in summary.quarantined.items())
+    return f"shoal: {count} on the way{f'; {aside}' if aside else ''}"
+
+
 def explain(failure: "Failure", job: "Job") -> None:
     """Why the run ended: a traceback once, or one line that names rank and signal."""
     who = f"worker {failure.rank}"
     if failure.signal is not None:
         others = "; the others were stopped" if job.workers > 1 else ""
-        typer.echo(f"shoal: {who} died of {signal_name(failure.signal)}{others}", err=True)
+        memory = ": the kernel killed it for want of memory" if failure.oom else ""
+        typer.echo(f"shoal: {who} died of {signal_name(failure.signal)}{memory}{others}", err=True)
     elif failure.report is not None:
         for line in failure.report.traceback.rstrip().splitlines():
             typer.echo(f"[{failure.rank}] {line}", err=True)

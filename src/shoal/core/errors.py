@@ -8,7 +8,8 @@ ShoalError
 ├── DeadlineError   a wait ran out; names the worker that was waited for
 ├── PeerLost        another worker of this run has died; this one must stop
 ├── ViewEnded       the members of a run change; what was under way is settled and perhaps done again
-└── Evicted         this worker is no member of its run any more
+├── Evicted         this worker is no member of its run any more
+└── Quarantined     this worker does harm: the run goes on without it, and it is not started again
 """
 
 
@@ -46,3 +47,11 @@ class ViewEnded(ShoalError):  # noqa: N818  (never leaves the package)
 
 class Evicted(ShoalError):  # noqa: N818  (a fact, not a mistake)
     """The run goes on without this worker; the message says why."""
+
+
+class Quarantined(ShoalError):  # noqa: N818  (a fact, not a mistake)
+    """This worker harms the training of the others, who go on without it; `reason` is that in a word or two."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason

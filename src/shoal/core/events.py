@@ -148,6 +148,23 @@ class Happened(Event, tag="happened", frozen=True, kw_only=True):
     """Of the front-most worker at that moment."""
 
 
+class WorkerLost(Event, tag="lost", frozen=True, kw_only=True):
+    """A worker was lost, and the launcher decided what becomes of run and worker."""
+
+    text: str
+    """All of it in a sentence."""
+    worker: int
+    reason: str
+    """A signal, `oom` (the kernel killed it for want of memory), `evicted`, or `not finite`."""
+    step: int
+    """The one it was in."""
+    second: float
+    """Seconds since the run began."""
+    quarantined: str = ""
+    """Why it is not started again, if it is quarantined."""
+    attempt: int = 1
+
+
 class Answered(Event, tag="answered", frozen=True, kw_only=True):
     """How long the trained model took for one sample, where a benchmark asked for it."""
 
@@ -168,7 +185,19 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    Started | Step | Layers | Logged | Reported | Traffic | Warned | Skipped | Saved | Happened | Answered | Ended
+    Started
+    | Step
+    | Layers
+    | Logged
+    | Reported
+    | Traffic
+    | Warned
+    | Skipped
+    | Saved
+    | Happened
+    | WorkerLost
+    | Answered
+    | Ended
 )
 
 

@@ -6,7 +6,8 @@
     resumed   the run goes on from a checkpoint after step s: whatever later steps took is void
 
 Positions determine samples: the order is a pure function of seed, epoch and pass. `prove` counts, from the records
-alone, what was consumed twice and what never.
+alone, what was consumed twice and what never. A worker that was given up, and wakes up, may still write; whoever took
+over from it has written a higher fence, and what comes below it afterwards is passed over.
 """
 
 from collections.abc import Iterable
@@ -19,6 +20,9 @@ from shoal.core.log import read_log
 
 class Entry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     """Base of what stands in a ledger."""
+
+    fence: tuple[int, int] = (0, 0)
+    """Attempt, and epoch of the view in which its writer began to write."""
 
 
 class PassEntry(Entry, frozen=True, kw_only=True):
@@ -90,9 +94,13 @@ def read_ledger(directory: Path) -> Iterable[AnyEntry]:
 
 
 def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
-    """Without what a later attempt took back."""
+    """Without what a later attempt took back, and without what its writer had no right to write any more."""
     kept: list[AnyEntry] = []
+    fence = (0, 0)
     for entry in entries:
+        if entry.fence < fence:
+            continue
+        fence = entry.fence
         if isinstance(entry, Resumed):
             kept = [e for e in kept if not _void(e, entry.step)]
         else:

@@ -3,7 +3,7 @@
 runs/<id>/run.json          RunInfo: written before the first step
 runs/<id>/attempt-<n>.json  RunInfo again, when the run is continued for the n-th time (from 2)
 runs/<id>/worker-<r>.jsonl  events of worker r (journal.py)
-runs/<id>/launcher.jsonl    what the launcher did to them, if they were in a lab
+runs/<id>/launcher.jsonl    events of a lab, and workers that were lost
 runs/<id>/summary.json      Summary: written at the end
 """
 
@@ -83,6 +83,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, float]
     phases: Phases
     exit: int
+    losses: int = 0
+    """How often a worker was lost, in all attempts."""
+    quarantined: dict[str, str] = {}
+    """Workers that were not started again, and why, in the last attempt."""
 
 
 def runs_root(given: str | None = None) -> Path:

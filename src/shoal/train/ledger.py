@@ -23,8 +23,16 @@ FLUSH_SECONDS = 0.5
 class Ledger:
     """Appends to the ledger in `directory`; used by the training thread, except `sync`."""
 
-    def __init__(self, directory: Path, writes: Callable[[], bool] = lambda: True) -> None:
-        self._file, self._writes = ledger_file(directory), writes
+    def __init__(
+        self,
+        directory: Path,
+        writes: Callable[[], bool] = lambda: True,
+        fence: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        """`writes`: whether this worker is the one to write; `fence`: attempt and epoch of the view, at this moment."""
+        self._file, self._writes, self._now = ledger_file(directory), writes, fence
+        self._fence = (0, 0)
+        """When this worker began to write."""
         self._log: Log | None = None
         self._since = (0, 1, 1)
         """Step, attempt and workers at the beginning of what this worker knows."""
@@ -116,7 +124,7 @@ class Ledger:
                 self._take_over()
             log = self._open_log()
             while self._entries:
-                log.append(self._encoder.encode(self._entries[0]))
+                log.append(self._encoder.encode(msgspec.structs.replace(self._entries[0], fence=self._fence)))
                 del self._entries[0]
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -130,7 +138,7 @@ class Ledger:
 
     def _open_log(self) -> Log:
         if self._log is None:
-            self._log = Log(self._file)
+            self._log, self._fence = Log(self._file), self._now()
         return self._log
 
     def sync(self) -> None:

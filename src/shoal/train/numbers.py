@@ -18,11 +18,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
-from shoal.core.errors import DivergedError, PeerLost
+from shoal.cluster.membership.session import seat_of
+from shoal.core.errors import DivergedError, PeerLost, Quarantined
 from shoal.core.events import Sink, Skipped
 
 IN_A_ROW = 3
-"""Bad steps of one worker, one after the other, that end the run."""
+"""Bad steps of one worker, one after the other, that end its part in the run, or the run."""
+NOBODY = ""
+"""Stands for the steps whose bad numbers were nobody's own."""
 SHOWN = 20
 """Samples an event names at the most."""
 
@@ -50,7 +53,8 @@ class Numbers:
     ) -> None:
         self.group, self.sink, self.alone = group, sink, alone
         self._own, self._batch, self._step = own, batch, step
-        self._row: dict[int, int] = {}
+        self._row: dict[str, int] = {}
+        """Bad steps in a row, by member: ranks change."""
         self._last = -1
 
     def check(self, optimizer: Optimizer) -> None:
@@ -69,16 +73,17 @@ class Numbers:
         data = msgspec.json.encode(word)
         said = [data] if self.alone else self.group.gather(data)
         words = [_read(text) for text in said]
-        first = self.group.rank if self.alone else 0
-        guilty = {rank + first: told for rank, told in enumerate(words) if told.mine}
+        session = self.group.session
+        members = [session.member] if self.alone else list(session.dealt.members)
+        guilty = {member: told for member, told in zip(members, words, strict=True) if told.mine}
         step, last = self._step(), self._last
         before = self._row if step - last <= 1 else {}
         # of several optimizers each may find the same bad step
-        self._row = {rank: max(1, before.get(rank, 0) + (step > last)) for rank in guilty or [-1]}
+        self._row = {member: max(1, before.get(member, 0) + (step > last)) for member in guilty or [NOBODY]}
         self._last = step
         if self.alone or self.group.rank == 0:
-            self._tell(guilty)
-        self._judge()
+            self._tell({seat_of(member): told for member, told in guilty.items()})
+        self._judge(members)
 
     def _tell(self, guilty: dict[int, Testimony]) -> None:
         step = self._step()
@@ -89,14 +94,21 @@ class Numbers:
         which = f" (samples {_few(samples)})" if samples else f" (positions {_few(places)})" if places else ""
         sys.stderr.write(f"shoal: step {step} skipped: gradients of {whose} are not finite{which}\n")
 
-    def _judge(self) -> None:
-        for rank, number in self._row.items():
+    def _judge(self, members: Sequence[str]) -> None:
+        session = self.group.session
+        rest = any(self._row.get(member, 0) < IN_A_ROW for member in members)
+        spared = session.elastic and not session.rigid and rest  # the others can go on without those that harm them
+        for member, number in self._row.items():
             if number < IN_A_ROW:
                 continue
-            who = f"worker {rank}'s gradients" if rank >= 0 else "the gradients of no single worker"
+            who = f"worker {seat_of(member)}'s gradients" if member else "the gradients of no single worker"
             text = f"{who} were not finite in {number} steps in a row, the last step {self._last}; "
-            way = "look at its samples (shoal show), or lower the learning rate"
-            raise (DivergedError if rank in (self.group.rank, -1) else PeerLost)(text + way)
+            text += "look at its samples (shoal show), or lower the learning rate"
+            if spared and member:
+                if member == session.member:
+                    raise Quarantined(text, "not finite")
+            else:
+                raise (DivergedError if member in (session.member, NOBODY) else PeerLost)(text)
 
 
 def finite(gradients: Sequence[Tensor]) -> bool:

@@ -19,7 +19,7 @@ from shoal.cluster.launch.context import Context, find
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core import record
-from shoal.core.errors import UsageError
+from shoal.core.errors import Quarantined, UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
 from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
@@ -68,7 +68,7 @@ class Run:
         self.plan = plan
         self.dir = context.dir
         self._group = group = context.group
-        self._seed = context.seed
+        self._seed, self._attempt = context.seed, context.attempt
         self.device = default_device(group.rank)
         self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
@@ -105,7 +105,11 @@ class Run:
             progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
         together.resume = self._resume
         if self.is_main or group.session.elastic:
-            together.ledger = Ledger(context.dir, lambda: group.rank == 0 and not group.session.waiting)
+            together.ledger = Ledger(
+                context.dir,
+                lambda: group.rank == 0 and not group.session.waiting,
+                lambda: (self._attempt, group.session.view.epoch),
+            )
             together.ledger.begin(progress.step, context.attempt, group.size)
         if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
@@ -239,7 +243,7 @@ class Run:
         if together.keeper is not None:
             together.keeper.follow(handed[0].agenda)
         if together.ledger is not None:
-            together.ledger.begin(progress.step, 1, self.size)
+            together.ledger.begin(progress.step, self._attempt, self.size)
 
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, nn.Module | Optimizer):
@@ -355,7 +359,7 @@ class Run:
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)
-        self._group.session.close()
+        self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import AnyEvent, Happened, Logged, Started, Step
+from shoal.core.events import AnyEvent, Happened, Logged, Started, Step, WorkerLost
 from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, run_dir, worker_file
 from shoal.watch.tail import Tail
 
@@ -45,6 +45,10 @@ class Record:
     def happenings(self) -> list[Happened]:
         """What the launcher did to the run."""
         return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, Happened)]
+
+    def losses(self) -> list[WorkerLost]:
+        """Workers that were lost on the way, in order."""
+        return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, WorkerLost)]
 
     def events(self, rank: int) -> Iterator[AnyEvent]:
         """What worker `rank` recorded, in order; nothing if it left no file.

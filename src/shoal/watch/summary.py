@@ -22,6 +22,7 @@ def summarise(record: Record, exit: int = 0) -> Summary:  # noqa: A002  (the fie
 def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> Summary:  # noqa: A002
     samples = sum(worker.samples for worker in workers)
     seconds = max((worker.seconds for worker in workers), default=0.0)
+    losses, attempt = record.losses(), record.attempts[-1].attempt
     return Summary(
         run=record.info.run,
         dir=str(record.dir),
@@ -37,6 +38,8 @@ def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> S
         metrics=next((worker.metrics for worker in workers if worker.metrics), {}),
         phases=_mean_phases(workers),
         exit=exit,
+        losses=len(losses),
+        quarantined={str(e.worker): e.quarantined for e in losses if e.quarantined and e.attempt == attempt},
     )
 
 

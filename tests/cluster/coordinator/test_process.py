@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import zmq
 from forked import reap
+from strangers import heard, stranger
 from toy import until
 
 from shoal.cluster.coordinator.channel import Failed
@@ -63,37 +63,6 @@ def agent(handle: Handle, name: str, key: Key | None = None) -> Iterator[Agent]:
         here.close()
 
 
-class Stranger:
-    """A bare socket."""
-
-    def __init__(self, address: str, key: Key | None = None) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.sndtimeo = 30_000
-        if key is not None:
-            self.socket.curve_serverkey = key.coordinator
-            self.socket.curve_publickey, self.socket.curve_secretkey = key.pair.public, key.pair.secret
-        self.socket.connect(address)
-
-    def say(self, *frames: bytes) -> None:
-        self.socket.send_multipart(frames)
-
-    def answer(self, seconds: float = 30.0) -> list[bytes]:
-        return self.socket.recv_multipart() if self.socket.poll(int(seconds * 1000)) else []
-
-    def close(self) -> None:
-        self.context.destroy(linger=0)
-
-
-@contextlib.contextmanager
-def stranger(handle: Handle, key: Key | None = None) -> Iterator[Stranger]:
-    here = Stranger(handle.address, key)
-    try:
-        yield here
-    finally:
-        here.close()
-
-
 def settle(agent: Agent) -> None:
     agent.wait_settled(Deadline.after(30.0))
 
@@ -109,21 +78,12 @@ def enter_between(member: Agent, late: Agent | None = None) -> None:
         time.sleep(0.01)
 
 
-def heard(stranger: Stranger) -> None:
-    """Everything it said before was read: the answer to a last word has come back."""
-    stranger.say(b"shoal 999999 run-a", b"")
-    said = b"?"
-    while b"protocol 1, the other 999999" not in said:
-        assert said, "the coordinator does not answer"
-        said = b"".join(stranger.answer())
-
-
 def test_garbage_changes_nothing(folder: Path) -> None:
     """A4: neither frames of chance, nor mutated messages, nor messages of a member that is none."""
     chance = random.Random(4)
     envelope = Envelope(RUN)
     head, body = envelope.seal(Beat(member="m0", epoch=1, promised=99, applied=7))
-    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as other:
+    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle.address) as other:
         settle(member)
         before = read(handle.setup.log)
         for count in range(2000):
@@ -133,14 +93,14 @@ def test_garbage_changes_nothing(folder: Path) -> None:
             for frames in ((noise,), (noise, body), (head, noise), (head, mutated), (head, body, noise), (b"",)):
                 other.say(*map(bytes, frames))
             if count % 100 == 0:
-                heard(other)
+                heard(other, RUN)
         for report in (Gone(member="m0", reason="lie"), Standing(member="m9", epoch=1, applied=99)):
             other.say(*envelope.seal(report))
         other.say(*envelope.seal(Beat(member="m9", epoch=1, promised=999, applied=7)))
         other.say(*Envelope("run-b").seal(Hello(member="m7")))
         for name in ("../m1", "M1", "a b", "x" * 65, ""):
             other.say(*envelope.seal(Hello(member=name)))
-        heard(other)
+        heard(other, RUN)
         assert handle.alive()
         assert read(handle.setup.log) == before
         assert not member.disturbed
@@ -152,11 +112,11 @@ def test_too_much_at_once_is_not_read(folder: Path) -> None:
         settle(member)
         before = read(handle.setup.log)
         for size in (LARGEST_REPORT + 1, 10 << 20):
-            with stranger(handle) as other:
+            with stranger(handle.address) as other:
                 other.say(Envelope(RUN).seal(Hello(member="m1"))[0], b"x" * size)
                 assert not other.answer(0.3)
-        with stranger(handle) as other:
-            heard(other)
+        with stranger(handle.address) as other:
+            heard(other, RUN)
         assert read(handle.setup.log) == before
 
 
@@ -164,7 +124,7 @@ def test_too_much_at_once_is_not_read(folder: Path) -> None:
 def test_another_version_is_refused_and_both_are_named(folder: Path, protocol: int) -> None:
     """N13, both ways: the coordinator says so, and a member of another version understands."""
     with coordinator(folder) as handle:
-        with stranger(handle) as other:
+        with stranger(handle.address) as other:
             other.say(*Envelope(RUN, protocol).seal(Hello(member="m1")))
             head, body = other.answer()
         assert head == b"shoal 1 run-a"
@@ -203,15 +163,15 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             with agent(handle, "m9", one) as sybil, refused:
                 settle(sybil)
             before = read(handle.setup.log)
-            with stranger(handle, two) as other:
+            with stranger(handle.address, two) as other:
                 other.say(*Envelope(RUN).seal(Gone(member="m1", reason="lie")))
                 other.say(*Envelope(RUN).seal(Beat(member="m1", epoch=1, promised=9, applied=3)))
-                heard(other)
+                heard(other, RUN)
             for pair, server in ((foreign, door.public), (second, foreign.public)):
-                with stranger(handle, Key(pair, server)) as other:
+                with stranger(handle.address, Key(pair, server)) as other:
                     other.say(*Envelope(RUN).seal(Hello(member="m2")))
                     assert not other.answer(0.5)
-            with stranger(handle) as other:
+            with stranger(handle.address) as other:
                 other.say(*Envelope(RUN).seal(Hello(member="m2")))
                 assert not other.answer(0.5)
             assert read(handle.setup.log) == before
@@ -279,7 +239,7 @@ def test_over_links_members_confirm_to_each_other(folder: Path) -> None:
 
 
 def test_who_waits_for_a_view_names_the_one_that_does_not_answer(folder: Path) -> None:
-    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle) as mute:
+    with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle.address) as mute:
         settle(member)
         mute.say(*Envelope(RUN).seal(Hello(member="m9")))
         enter_between(member)

@@ -3,13 +3,13 @@
 import contextlib
 import os
 import socket
-import struct
 from pathlib import Path
 
 import pytest
 import zmq
 from forked import soon
 from meshes import WAIT, meshes, numbers, total
+from strangers import NOISE, resident
 
 from shoal.cluster.links.book import Entry, check_book
 from shoal.cluster.links.door import Door
@@ -17,33 +17,15 @@ from shoal.cluster.links.keys import Keys
 from shoal.cluster.links.messages import Bye, Chunk, encode
 from shoal.core.errors import UsageError
 
-GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
-
 
 def port_of(mesh) -> int:
     return int(mesh.loop.door.address.rpartition(":")[2])
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"GET / HTTP/1.1\r\n\r\n",
-        os.urandom(100_000),
-        GREETING + b"\x04\x19\x05READY" + bytes(19),
-        GREETING + b"\x06" + struct.pack(">Q", 2**63 - 1) + bytes(70_000),
-        GREETING.replace(b"NULL\0", b"CURVE") + b"\x06" + struct.pack(">Q", 1 << 20) + bytes(100_000),
-    ],
-    ids=["nothing", "http", "noise", "no key", "2^63", "a megabyte"],
-)
+@pytest.mark.parametrize("data", NOISE.values(), ids=NOISE)
 def test_garbage_changes_nothing(data: bytes) -> None:
     with meshes(2) as made:
-        before = resident()
+        before = resident(os.getpid())
         callers = [socket.create_connection(("127.0.0.1", port_of(made[0])), timeout=WAIT) for _ in range(20)]
         for caller in callers:
             with contextlib.suppress(OSError):  # thrown out already
@@ -51,7 +33,7 @@ def test_garbage_changes_nothing(data: bytes) -> None:
         tensors = numbers(2, 1000)
         results = total(made, tensors)
         assert all((result == sum(tensors)).all() for result in results)
-        assert resident() - before < 32 << 20
+        assert resident(os.getpid()) - before < 32 << 20
         assert made[0].loop.refused == 0, "nothing of it came as far as our decoder"
         for caller in callers:
             caller.close()

@@ -17,6 +17,8 @@ class Failure:
     signal: int | None
     also: tuple[int, ...] = ()
     """Other workers that failed by themselves."""
+    oom: bool = False
+    """The signal was the kernel's, for want of memory."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Worker:
     """Failed before anybody asked it to stop."""
     lost: bool = False
     """Died, and the run went on."""
+    oom: bool = False
+    """Killed by the kernel for want of memory."""
 
 
 def blame(workers: Sequence[Worker]) -> Failure | None:
@@ -48,7 +52,7 @@ def blame(workers: Sequence[Worker]) -> Failure | None:
     report = reports[first.pid]
     died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
     also = tuple(worker.rank for worker in own if worker is not first)
-    return Failure(first.rank, report, -first.status if died and first.status else None, also)
+    return Failure(first.rank, report, -first.status if died and first.status else None, also, first.oom)
 
 
 def secondary(report: Report | None) -> bool:

@@ -18,21 +18,24 @@ from typing import NoReturn
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board, State
 from shoal.cluster.group import deadline_seconds
+from shoal.cluster.launch.announce import Announcement
 from shoal.cluster.launch.blame import Failure, Worker, blame, parse, secondary
 from shoal.cluster.launch.context import Context, inherit
 from shoal.cluster.launch.inlab import InLab
 from shoal.cluster.launch.job import Job, Watcher
+from shoal.cluster.launch.oom import OutOfMemory
 from shoal.cluster.launch.place import OneHost, Place
-from shoal.cluster.launch.signals import held_back
+from shoal.cluster.launch.signals import AtOnce, held_back
 from shoal.cluster.launch.survival import Survival
 from shoal.cluster.launch.worker import Pipes, become_worker
-from shoal.core.clock import Deadline
+from shoal.core.clock import Deadline, now
 
 TICK = 0.05
 REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
 """How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
-CHECKPOINT_GRACE = 10.0
-"""Seconds in which workers that are interrupted may save what they have, before they are asked to stop at once."""
+CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
+"""Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
+once: they meet at the end of a step."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 LARGEST_REPORT = 1 << 20
@@ -50,6 +53,10 @@ class LocalLauncher:
         self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
         self.workers: list[Worker] = []
         self.survival: Survival | None = None
+        self.announcement = Announcement(job, self.arena)
+        self._memory = OutOfMemory()
+        self._first: tuple[float, int] | None = None
+        """When the first step was seen, and which one it was."""
         self._selector = selectors.DefaultSelector()
         self._noticed: tuple[Deadline, Worker] | None = None
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
@@ -66,15 +73,16 @@ class LocalLauncher:
             for rank in range(self.job.workers):
                 self._start(rank)
             self._watch()
-        except KeyboardInterrupt:
-            self._end_all()
+        except KeyboardInterrupt as stop:
+            self._end_all(at_once=isinstance(stop, AtOnce))
             raise
         except BaseException:
             self.watcher = Watcher()  # it may be what failed: nobody reads our output any more
             self._end_all()
             raise
         finally:
-            self._sweep()
+            with held_back():  # whoever is in a hurry now still wants nothing left behind
+                self._sweep()
         return blame(self.workers)
 
     def _start(self, rank: int) -> None:
@@ -139,8 +147,16 @@ class LocalLauncher:
             if self._noticed and self._noticed[0].expired:
                 self._failed(self._noticed[1])
             self._press()
+            self._look()
             self.place.tick(self.board)
             self.watcher.tick(self.board)
+
+    def _look(self) -> None:
+        """What others may want to know later, or now."""
+        self._memory.look(worker.pid for worker in self.workers if worker.status is None)
+        self.announcement.tick(self.workers, self.survival, stopping=self._requests is not None)
+        if self._first is None and (step := self.board.front(self.job.workers)) is not None:
+            self._first = (now(), step)
 
     @property
     def _pending(self) -> bool:
@@ -148,9 +164,14 @@ class LocalLauncher:
 
     def _survive(self) -> None:
         """Start who is to be started again; end whom the others have given up."""
-        if self.survival is None or self._requests is not None:
+        if self.survival is None:
             return
         due, silent = self.survival.tick()
+        if self._requests is not None:  # those that train may still save what they have; nobody else is needed
+            for worker in self.workers:
+                if worker.status is None and self._waits(worker):
+                    _signal_group(worker.pid, signal.SIGKILL)
+            return
         if self.survival.stranded and not self.survival.over:
             last = [worker for worker in self.workers if worker.lost][-1]
             last.lost = False
@@ -206,13 +227,14 @@ class LocalLauncher:
             pid, status = os.waitpid(worker.pid, os.WNOHANG)
             if pid:
                 worker.status = os.waitstatus_to_exitcode(status)
+                worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
                 self._read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
                     if self.survival is not None:
                         self.survival.over = True
                 elif worker.lost or self._survived(worker):
                     worker.lost = True
-                elif worker.status < 0:
+                elif worker.status < 0 or _set_aside(worker):
                     self._failed(worker)
                 else:
                     self._reported(worker)
@@ -220,13 +242,16 @@ class LocalLauncher:
     def _survived(self, worker: Worker) -> bool:
         """Whether the run goes on without a worker that has ended badly."""
         report, status = parse(worker.report), worker.status or 0
-        evicted = report is not None and report.evicted
-        if self.survival is None or self._requests is not None or not (evicted or (status < 0 and report is None)):
+        aside = _set_aside(worker)
+        if self.survival is None or not (aside or (status < 0 and report is None)):
             return False
-        reason = "evicted" if evicted else _signal_words(-status)
+        reason = aside or ("oom" if worker.oom else _signal_words(-status))
+        if self._requests is not None:  # the others wait for it no longer, and may save what they have
+            self.survival.handle.gone(self.survival.name(worker.rank), reason)
+            return False
         living = sum(other.status is None for other in self.workers)
         _signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
-        goes_on = self.survival.lost(worker.rank, reason, living)
+        goes_on = self.survival.lost(worker.rank, reason, living, bool(report and report.quarantined))
         if goes_on:
             self.watcher.note(self.survival.losses[-1])
         return goes_on
@@ -237,7 +262,7 @@ class LocalLauncher:
         Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
         """
         report = parse(worker.report)
-        if report is not None and report.evicted and self.survival is not None:
+        if _set_aside(worker) and self.survival is not None:
             return  # the others go on; it is counted when it has ended
         if not secondary(report):
             self._failed(worker)
@@ -254,10 +279,12 @@ class LocalLauncher:
     def _ask_for_checkpoint(self) -> float:
         """Let workers that train save what they have and end by themselves; returns how long they may take."""
         training = self.board.front(self.job.workers)
-        if not training or self.job.checkpoint == "off" or any(worker.status is not None for worker in self.workers):
+        ended = any(worker.status is not None and not worker.lost for worker in self.workers)
+        if not training or self._first is None or self.job.checkpoint == "off" or ended:
             return 0.0
         self.board.stop()
-        return CHECKPOINT_GRACE
+        moment, step = self._first
+        return CHECKPOINT_GRACE + GRACE_STEPS * (now() - moment) / max(1, training - step)
 
     def _stop(self, grace: float = 0.0) -> None:
         if self._requests is None:
@@ -271,11 +298,12 @@ class LocalLauncher:
                 if worker.status is None:
                     _ask(worker, number)
 
-    def _end_all(self) -> None:
+    def _end_all(self, at_once: bool = False) -> None:
         """Whatever happens here, nothing stays behind; a second interrupt ends the courtesy."""
         with contextlib.suppress(KeyboardInterrupt):
-            self._stop(self._ask_for_checkpoint())
-            self._watch()
+            if not at_once:
+                self._stop(self._ask_for_checkpoint())
+                self._watch()
         for worker in self.workers:
             if worker.status is None:
                 _signal_group(worker.pid, signal.SIGKILL)
@@ -294,12 +322,19 @@ class LocalLauncher:
         if self.survival is not None:
             self.survival.close()
         self.place.close()
+        self.announcement.close()
         self.arena.close()
         for meeting in [
             *self.job.dir.glob("rendezvous-*"),
             *self.job.dir.glob("handover-*"),
         ]:  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)
+
+
+def _set_aside(worker: Worker) -> str:
+    """Why the others go on without a worker that still had time to say so; empty if it did not."""
+    report = parse(worker.report)
+    return "" if report is None else report.quarantined or ("evicted" if report.evicted else "")
 
 
 def _signal_words(number: int) -> str:

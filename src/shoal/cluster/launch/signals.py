@@ -1,22 +1,34 @@
-"""The signals by which a user or a system asks a run to stop, and the moments when they must wait."""
+"""The signals by which a user or a system asks a run to stop, and the moments when they must wait.
+
+Ctrl-C, SIGTERM and SIGHUP ask it to end well, with a checkpoint; SIGQUIT (Ctrl-\\) to end tidily, but at once.
+"""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class AtOnce(KeyboardInterrupt):
+    """An interrupt that asks for no checkpoint and no patience."""
 
 
 @contextmanager
 def as_interrupts() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop a run as tidily as Ctrl-C does; what is ignored (nohup) stays ignored."""
+    """All of these stop a run as tidily as Ctrl-C does; what is ignored (nohup) stays ignored."""
     heard = [number for number in STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, signal.default_int_handler) for number in heard}
+    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         yield
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise AtOnce if number == signal.SIGQUIT else KeyboardInterrupt
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """What the launcher does when a worker is lost: the others go on, and another takes its seat.
 
     a worker dies of a signal ──> the coordinator is told ──> the others go on without it     (infrastructure's fault)
-                              └─> a new worker in its seat, up to `restarts` times, else the seat stays empty
+                              └─> a new worker in its seat, up to `restarts` times, then it is quarantined
     a worker falls silent ─────> the coordinator gives it up ──> it is killed, and so on as above
     a worker's script raises ──> the run ends                                                    (the user's fault)
 
@@ -11,22 +11,24 @@ A run whose last worker is lost ends too: nobody is left who knows its state but
 import shutil
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.cluster.board import Board
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.wal import members
+from shoal.cluster.coordinator.wal import Written, members, read
 from shoal.cluster.launch.job import Job
 from shoal.cluster.launch.place import Place
 from shoal.cluster.launch.policy import Policy
 from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.log import Installed, Lost
-from shoal.cluster.membership.session import member_name
+from shoal.cluster.membership.session import member_name, seat_of, start_of
 from shoal.core.clock import Deadline, now
-from shoal.core.events import Happened
+from shoal.core.events import WorkerLost
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
 
@@ -45,6 +47,9 @@ class Seat:
     due: Deadline | None = None
     """When the next one is."""
     reasons: list[str] = field(default_factory=list)
+    """Why each of them was lost."""
+    quarantined: str = ""
+    """Why nobody takes it any more, if nobody does."""
 
 
 class Survival:
@@ -59,7 +64,11 @@ class Survival:
         setup = Setup(run, office.address, directory / "members.log", Rules(members=workers), office.lock)
         self.handle = Handle(setup, office.enter)
         self.losses: list[str] = []
+        self.members: tuple[int, ...] = ()
+        """Seats of the present view, in order of rank."""
         self._silent: list[int] = []
+        self._epoch = 0
+        """Of the newest view that is known here."""
         self._journal = Journal(launcher_file(directory))
         self._began = now()
         self.begun = False
@@ -73,6 +82,7 @@ class Survival:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
                 self.handle.gone(member, "of an earlier attempt")
+            self._epoch = max((e.install.view.epoch for e in self._log() if isinstance(e, Installed)), default=0)
         self.handle.start(Deadline.after(READY))
 
     def name(self, seat: int) -> str:
@@ -92,32 +102,52 @@ class Survival:
         """Whether the worker in a seat is one of those the run begins with."""
         return self.seats[seat].starts == 1
 
-    def lost(self, seat: int, reason: str, living: int) -> bool:
-        """A worker's process has ended, of `reason`; whether the run goes on."""
+    def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
+        """A worker's process has ended, of `reason`; whether the run goes on. A harmful one is not started again."""
         self.tick_news()
         self.handle.gone(self.name(seat), reason)
         place = self.seats[seat]
         place.reasons.append(reason)
-        again = place.starts <= self.policy.restarts and not self.over
-        step = int(self.board.read(seat)["step"])
+        again = place.starts <= self.policy.restarts and not self.over and not harmful
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
-            self._note(f"worker {seat} was lost ({reason}) in step {step}; {living} are left, and the run ends", step)
+            self._note(seat, reason, f"{living} are left, and the run ends")
             return False
-        what = f"is started again ({place.starts} of {self.policy.restarts})" if again else "stays away"
-        self._note(f"worker {seat} was lost ({reason}) in step {step}; the others go on, and it {what}", step)
         if again:
             place.due = Deadline.after(PAUSE)
+            fate = f"is started again ({place.starts} of {self.policy.restarts})"
+        elif self.over:
+            fate = "stays away"
+        else:
+            place.quarantined = reason if harmful else tally(place.reasons)
+            fate = f"is quarantined: {place.quarantined}"
+        self._note(seat, reason, f"the others go on, and it {fate}", place.quarantined)
         return True
 
-    def _note(self, text: str, step: int) -> None:
+    def _note(self, seat: int, reason: str, what: str, quarantined: str = "") -> None:
+        step = int(self.board.read(seat)["step"])
+        text = f"worker {seat} was lost ({reason}) in step {step}; {what}"
         self.losses.append(text)
-        self._journal.emit(Happened(at=time.time(), text=text, planned="", second=now() - self._began, step=step))
+        self._journal.emit(
+            WorkerLost(
+                at=time.time(),
+                text=text,
+                worker=seat,
+                reason=reason,
+                step=step,
+                second=now() - self._began,
+                quarantined=quarantined,
+                attempt=self._attempt,
+            )
+        )
         self._journal.flush()
 
     def tick(self) -> tuple[list[int], list[int]]:
         """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
         if not self.handle.alive():
+            self.tick_news()
             self.handle.restart(Deadline.after(READY))
+            for entry in self._log():  # what the one before it had decided, and no time to tell
+                self._hear(entry)
         self.handle.tick()
         self.tick_news()
         silent, self._silent = self._silent, []
@@ -127,13 +157,22 @@ class Survival:
     def tick_news(self) -> None:
         """What the coordinator has decided."""
         for said in self.handle.read():
-            if isinstance(said, Installed):
-                self.stranded = self.begun and not said.install.donor
-                self.begun = True
-            elif isinstance(said, Lost) and said.reason == "left":
-                self.over = True
-            elif isinstance(said, Lost):
-                self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
+            self._hear(said)
+
+    def _hear(self, said: object) -> None:
+        """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
+        if isinstance(said, Installed) and said.install.view.epoch > self._epoch:
+            self._epoch = said.install.view.epoch
+            self.stranded = self.begun and not said.install.donor
+            self.begun = True
+            self.members = tuple(seat_of(member) for member in said.install.view.members)
+        elif isinstance(said, Lost) and said.reason == "left":
+            self.over = self.over or start_of(said.member) // STARTS == self._attempt
+        elif isinstance(said, Lost):
+            self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
+
+    def _log(self) -> list[Written]:
+        return read(self.handle.setup.log)[0]
 
     @property
     def pending(self) -> bool:
@@ -144,3 +183,8 @@ class Survival:
         self.handle.stop(Deadline.after(5.0))
         self._journal.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def tally(reasons: Sequence[str]) -> str:
+    """`oom 3 times, SIGKILL`: what came how often."""
+    return ", ".join(f"{reason} {n} times" if n > 1 else reason for reason, n in Counter(reasons).items())

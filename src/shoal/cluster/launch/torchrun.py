@@ -20,6 +20,7 @@ from shoal.cluster.linked import LinkedGroup, trusted
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys, check_key
+from shoal.cluster.links.messages import PROTOCOL
 from shoal.cluster.probe import own_address
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import SpreadGroup
@@ -96,10 +97,13 @@ def _linked(store: Store, rank: int, size: int) -> Group:
     door = Door(f"tcp://{_address()}:*", keys)
     if rank == 0:
         store.set("links/run", secrets.token_hex(8))
-    store.set(f"links/{rank}", f"{door.address} {keys.public.decode()} {socket.gethostname()}")
+    store.set(f"links/{rank}", f"{PROTOCOL} {door.address} {keys.public.decode()} {socket.gethostname()}")
     try:
-        book = {peer: _entry(store.get(f"links/{peer}").decode()) for peer in range(size)}
+        book = {peer: _entry(peer, store.get(f"links/{peer}").decode()) for peer in range(size)}
         run = store.get("links/run").decode()
+    except UsageError:
+        door.close()
+        raise
     except RuntimeError as error:
         door.close()
         raise PeerLost(f"worker {rank} stops: not everybody came to the store: {str(error).splitlines()[0]}") from None
@@ -122,8 +126,13 @@ def _settle_hosts(store: Store, group: LinkedGroup) -> None:
         group.settle_hosts(local)
 
 
-def _entry(text: str) -> Entry:
-    address, public, host = text.split(" ", 2)
+def _entry(peer: int, text: str) -> Entry:
+    protocol, address, public, host = text.split(" ", 3)
+    if protocol != str(PROTOCOL):
+        raise UsageError(
+            f"this side speaks protocol {PROTOCOL} on links, worker {peer} (host {host[:64]}) {protocol[:20]}; "
+            "use the same Shoal on all hosts"
+        )
     return Entry(address, check_key(public.encode()), host)
 
 

@@ -14,6 +14,8 @@ import msgspec
 
 from shoal.cluster.links.refused import Refused
 
+PROTOCOL = 1
+"""Of what is said here; workers tell each other theirs before they connect."""
 LARGEST_HEAD = 1024
 LONGEST_REASON = 240
 

@@ -64,9 +64,9 @@ class Elastic(Session):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
             time.sleep(PAUSE)
 
-    def close(self) -> None:
-        """Say goodbye."""
-        self.agent.close()
+    def close(self, leave: bool = True) -> None:
+        """Say goodbye, or end without a word: the launcher then says why."""
+        self.agent.close(leave)
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]

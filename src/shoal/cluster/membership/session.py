@@ -66,8 +66,8 @@ class Session(ABC):
     @abstractmethod
     def begin(self, step: int) -> None: ...
 
-    def close(self) -> None:  # noqa: B027  (nothing to do is right for a steady one)
-        """This worker has done its work."""
+    def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
+        """This worker has done its work; `leave` tells the others that the training is over here."""
 
     def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
         """Do an operation until it is complete in some view; `attempt` is done again if a view ends in the middle.
@@ -133,3 +133,7 @@ def member_name(seat: int, start: int = 0) -> str:
 
 def seat_of(member: str) -> int:
     return int(member[1:].partition(".")[0])
+
+
+def start_of(member: str) -> int:
+    return int(member.partition(".")[2])

@@ -10,7 +10,15 @@ from shoal.core.record import Summary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import Curve
 from shoal.watch.draw.header import header
-from shoal.watch.draw.tables import failures, happenings, metrics_table, peers_table, warnings_list, workers_table
+from shoal.watch.draw.tables import (
+    failures,
+    happenings,
+    losses,
+    metrics_table,
+    peers_table,
+    warnings_list,
+    workers_table,
+)
 from shoal.watch.record import Record
 from shoal.watch.series import main_scalar, mean_over_workers
 from shoal.watch.summary import known_summary
@@ -40,5 +48,6 @@ def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[t
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),
         ("what the launcher did", happenings(record)),
+        ("lost workers", losses(record)),
         ("warnings", warnings_list(workers)),
     ]

@@ -68,6 +68,12 @@ def happenings(record: Record) -> Group | None:
     return Group(*lines) if lines else None
 
 
+def losses(record: Record) -> Group | None:
+    """Workers that were lost on the way: when, why, and what became of them."""
+    lines = [Text(f"second {event.second:.2f}: {figures.clean(event.text)}") for event in record.losses()]
+    return Group(*lines) if lines else None
+
+
 def warnings_list(workers: list[Worker]) -> Group | None:
     """Each warning once, with the workers that gave it."""
     ranks: dict[str, list[str]] = {}

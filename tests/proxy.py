@@ -1,6 +1,7 @@
-"""A relay between two sockets that can be told to break off, to hold everything back, or to repeat itself."""
+"""A relay between two sockets that can be told to break off, to hold everything back, or to damage what it carries."""
 
 import contextlib
+import random
 import selectors
 import socket
 import threading
@@ -37,7 +38,7 @@ class Proxy:
             for key, _ in self._selector.select(0.01):
                 if key.fileobj is self.listener:
                     self._welcome()
-                elif not self.held.is_set() and key.fileobj in self._selector.get_map():
+                elif not self.held.is_set() and key.fileobj.fileno() >= 0:  # else closed with its other end just now
                     self._pass(key.fileobj, key.data)
         self._break()
         self.listener.close()
@@ -56,7 +57,7 @@ class Proxy:
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         try:
             data = source.recv(1 << 14)
-            target.sendall(data)
+            target.sendall(self.alter(data))
         except OSError:
             data = b""
         self.passed += len(data)
@@ -70,8 +71,45 @@ class Proxy:
             self.cuts += 1
             self._break()
 
+    def alter(self, data: bytes) -> bytes:
+        """What is passed on instead of `data`."""
+        return data
+
     def _break(self) -> None:
         for key in list(self._selector.get_map().values()):
             if key.fileobj is not self.listener:
                 self._selector.unregister(key.fileobj)
                 key.fileobj.close()
+
+
+class Faulty(Proxy):
+    """Damages a piece now and then: after `every` bytes, and at most twice that; the seed decides when and where."""
+
+    def __init__(self, target: str, kind: str, seed: int, every: int) -> None:
+        self.kind, self.every, self.done = kind, every, 0
+        self._chance = random.Random(seed)
+        self._left = self._next()
+        super().__init__(target)
+
+    def _next(self) -> int:
+        return self._chance.randrange(self.every, 2 * self.every)
+
+    def alter(self, data: bytes) -> bytes:
+        self._left -= len(data)
+        if self._left > 0 or len(data) < 2:
+            return data
+        self._left, self.done = self._next(), self.done + 1
+        place = self._chance.randrange(1, len(data))
+        match self.kind:
+            case "cut":
+                self.cut_after(place)
+                return data[:place]
+            case "flip":
+                return data[:place] + bytes([data[place] ^ 1 << self._chance.randrange(8)]) + data[place + 1 :]
+            case "twice":
+                return data + data[-place:]
+            case "swap":
+                return data[place:] + data[:place]
+            case "drop":
+                return data[:place]
+        return data

@@ -1,0 +1,102 @@
+"""The runs that live now, and what each of their workers does: notices and boards, read without disturbing anybody."""
+
+import os
+import time
+
+import msgspec
+
+from shoal.cluster.board import Board, State
+from shoal.cluster.notice import Notice, Seat, live
+from shoal.core.clock import now
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker of a live run."""
+
+    worker: int
+    rank: int | None
+    """Among those that train now; None for one that does not."""
+    host: str
+    pid: int
+    state: str
+    """What it does, or: stopped, gone, ended, lost, starting again, quarantined."""
+    step: int
+    last_progress: float | None
+    """Seconds since it last began to do something else; None if it never did anything."""
+    starts: int
+    reason: str
+    """Of its last loss."""
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """A process of a run that does not train."""
+
+    pid: int
+    state: str
+
+
+class Running(msgspec.Struct, frozen=True, kw_only=True):
+    """One live run."""
+
+    run: str
+    dir: str
+    plan: str
+    pid: int
+    """Of its launcher."""
+    state: str
+    """running, stopping, or stopped (the launcher is frozen)."""
+    seconds: float
+    step: int
+    lab: str
+    attempt: int
+    coordinator: Beside | None
+    members: list[Member]
+
+
+def running() -> list[Running]:
+    """The live runs of this user on this host, oldest first."""
+    return [look(notice) for notice in live()]
+
+
+def look(notice: Notice) -> Running:
+    board = notice.read_board()
+    members = [_member(seat, notice, board) for seat in notice.seats]
+    state = notice.launcher.state
+    coordinator = notice.coordinator
+    return Running(
+        run=notice.run,
+        dir=notice.dir,
+        plan=notice.plan,
+        pid=notice.launcher.pid,
+        state="stopping" if notice.stopping and state == "running" else state,
+        seconds=max(0.0, time.time() - notice.since),
+        step=max((member.step for member in members), default=0),
+        lab=notice.lab,
+        attempt=notice.attempt,
+        coordinator=Beside(coordinator.pid, coordinator.state) if coordinator is not None else None,
+        members=members,
+    )
+
+
+def _member(seat: Seat, notice: Notice, board: Board | None) -> Member:
+    row = board.read(seat.worker) if board is not None else {}
+    known = int(row.get("pid", 0)) == seat.process.pid  # else the row is still that of the worker before it
+    alive = seat.process.state
+    state = State(int(row["state"])).name if known else "starting"
+    return Member(
+        worker=seat.worker,
+        rank=notice.members.index(seat.worker) if seat.worker in notice.members and not seat.fate else None,
+        host=seat.host,
+        pid=seat.process.pid,
+        state=seat.fate or (state if alive == "running" else alive),
+        step=int(row.get("step", 0)),
+        last_progress=round(max(0.0, now() - row["seen"]), 3) if row.get("seen") else None,
+        starts=seat.starts,
+        reason=seat.reason,
+    )
+
+
+def shown_folder(path: str) -> str:
+    """As a reader would write it."""
+    short = os.path.relpath(path)
+    return short if not short.startswith("..") else path

@@ -1,0 +1,253 @@
+"""A3 many joins with one credential, A4 strangers, A5 no keys, A9 too much at once, A14 guesses and replays.
+
+At the doors of real processes: a coordinator under keys with members that train, and workers joined by links.
+"""
+
+import contextlib
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import zmq
+from by_links import linked_by_keys
+from forked import Forked, soon
+from proxy import Proxy
+from strangers import Stranger, call, disturb, heard, refusal, resident, stranger
+from test_p1_p7_members import disturbed, doing
+
+from shoal.cluster.coordinator.handle import Handle
+from shoal.cluster.coordinator.process import Setup
+from shoal.cluster.coordinator.wal import read
+from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.messages import Bye, encode
+from shoal.cluster.membership.agent import Agent
+from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
+from shoal.cluster.membership.messages import Beat, Gone, Hello, Leave
+from shoal.cluster.notice import live
+from shoal.core.clock import Deadline
+from shoal.core.errors import ShoalError, UsageError
+from shoal.testing.world import Result, World, run_world
+
+RUN, WAIT = "run-a", 60.0
+
+
+class Place:
+    """A coordinator at a port of this host, with one member that is let in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.door, self.pair = Pair.new(), Pair.new()
+        lock = Lock(self.door, {self.pair.public: 1})
+        self.handle = Handle(Setup(RUN, "tcp://127.0.0.1:*", folder / "log", Rules(silence=WAIT), lock))
+        self.handle.start(Deadline.after(WAIT))
+        self.key = Key(self.pair, self.door.public)
+
+    def log(self) -> object:
+        return read(self.handle.setup.log)
+
+
+@contextlib.contextmanager
+def trained(folder: Path) -> Iterator[tuple[Place, Agent]]:
+    """Whatever happens inside: the member stays, the log stays as it is, and the coordinator does not grow."""
+    place = Place(folder)
+    member = Agent("m1", place.handle.address, RUN, key=place.key)
+    member.start()
+    try:
+        member.wait_settled(Deadline.after(WAIT))
+        before, size, pid = place.log(), resident(place.handle.pid), place.handle.pid
+        yield place, member
+        assert place.handle.alive()
+        assert place.handle.pid == pid
+        assert place.log() == before
+        assert resident(pid) - size < 32 << 20
+        assert not member.disturbed
+        member.filled()
+        assert member.enter(Deadline.after(WAIT)) == 1, "the member cannot go on"
+    finally:
+        member.close()
+        place.handle.stop(Deadline.after(WAIT))
+
+
+def test_a3_a_hundred_joins_with_one_credential(tmp_path: Path) -> None:
+    with trained(tmp_path) as (place, member), stranger(place.handle.address, place.key) as sybil:
+        for number in range(100):
+            sybil.say(*Envelope(RUN).seal(Hello(member=f"s{number}")))
+            assert refusal(sybil.answer()) == "1 of 1 members live under this key already"
+        assert member.view.members == ("m1",)
+
+
+def test_a4_strangers_at_the_coordinator(tmp_path: Path) -> None:
+    """Noise, HTTP, TLS, no key, a foreign key, the wrong server's key, and a member's key with other members' words."""
+    foreign = Pair.new()
+    chance = random.Random(4)
+    with trained(tmp_path) as (place, _):
+        address, server = place.handle.address, place.door.public
+        disturb(address, 5)
+        for key in (None, Key(foreign, server), Key(foreign, foreign.public)):
+            with stranger(address, key) as other:
+                other.say(*Envelope(RUN).seal(Gone(member="m1", reason="lie")))
+                assert not other.answer(0.3)
+        with stranger(address, place.key) as other:
+            head, body = Envelope(RUN).seal(Beat(member="m9", epoch=1, promised=99, applied=7))
+            for number in range(1000):
+                noise, mutated = chance.randbytes(chance.randrange(200)), bytearray(body)
+                mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)
+                for frames in ((noise,), (head, noise), (head, bytes(mutated)), (head, body, noise)):
+                    other.say(*frames)
+                if number % 100 == 99:
+                    heard(other, RUN)
+            for report in (Gone(member="m9", reason="lie"), Leave(member="m9")):
+                other.say(*Envelope(RUN).seal(report))
+            heard(other, RUN)
+
+
+def test_a4_noise_at_the_coordinator_of_a_live_run(tmp_path: Path) -> None:
+    """On one host there are no keys: only this user comes as far as the socket, and cannot say much there either."""
+
+    def bother(_running: Forked) -> None:
+        (notice,) = live()
+        assert Path(notice.folder).stat().st_mode & 0o777 == 0o700
+        with stranger(f"ipc://{notice.folder}/coordinator") as other:
+            for number in range(300):
+                other.say(random.Random(number).randbytes(number))
+                other.say(f"shoal 1 {notice.run}".encode(), random.Random(number).randbytes(number))
+            other.say(*Envelope(notice.run).seal(Gone(member="w0.1000000", reason="lie")))
+            heard(other, notice.run)
+        assert [worker.rank for worker in doing()] == [0, 1, 2]
+
+    assert "was lost" not in disturbed(tmp_path, bother)
+
+
+def test_a5_no_door_to_a_network_without_keys(tmp_path: Path) -> None:
+    for address in ("tcp://127.0.0.1:0", "tcp://0.0.0.0:7000"):
+        with pytest.raises(ShoalError, match="there is no key; make one with shoal keys new"):
+            Handle(Setup(RUN, address, tmp_path / "log")).start(Deadline.after(WAIT))
+    lost = Agent("m1", "tcp://127.0.0.1:1", RUN)
+    lost.start()
+    with pytest.raises(UsageError, match="there is no key; give the key file"):
+        lost.wait_settled(Deadline.after(WAIT))
+
+
+def test_a9_too_much_at_once(tmp_path: Path) -> None:
+    """Frames above the limit end the connection, of a member too; so do a length of 2^63 and a million keys."""
+    with trained(tmp_path) as (place, _):
+        for size in (LARGEST_REPORT + 1, 32 << 20):
+            with stranger(place.handle.address, place.key) as other:
+                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], bytes(size))
+                assert not other.answer(0.3)
+        disturb(place.handle.address, 3)
+        with stranger(place.handle.address, place.key) as other:
+            other.say(*[b"k"] * 3000)
+            heard(other, RUN)
+
+
+@pytest.mark.parametrize("guesses", [100, pytest.param(10_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_a14_guessed_keys(tmp_path: Path, guesses: int) -> None:
+    """There is no password: each guess is one of 2^255, and costs its sender a handshake."""
+    with trained(tmp_path) as (place, _):
+        context = zmq.Context()
+        sockets: list[zmq.Socket[bytes]] = []
+        for number in range(guesses):
+            other = context.socket(zmq.DEALER)
+            other.curve_serverkey = place.door.public
+            other.curve_publickey, other.curve_secretkey = zmq.curve_keypair()
+            other.connect(place.handle.address)
+            other.send_multipart(Envelope(RUN).seal(Hello(member=f"g{number}")))
+            sockets.append(other)
+            if len(sockets) == 100:
+                poller = zmq.Poller()
+                for each in sockets:
+                    poller.register(each, zmq.POLLIN)
+                assert not poller.poll(1000), "somebody was answered"
+                for each in sockets:
+                    each.close(linger=0)
+                sockets.clear()
+        context.destroy(linger=0)
+
+
+class Recorder(Proxy):
+    """Keeps what a member says to the coordinator, byte by byte."""
+
+    def __init__(self, target: str) -> None:
+        self.said = bytearray()
+        super().__init__(target)
+
+    def alter(self, data: bytes) -> bytes:
+        self.said += data
+        return data
+
+
+def test_a14_a_recorded_conversation_is_worth_nothing(tmp_path: Path) -> None:
+    with trained(tmp_path) as (place, _):
+        recorder = Recorder(place.handle.address)
+        with stranger(recorder.address, place.key) as honest:
+            honest.say(*Envelope(RUN).seal(Hello(member="m9")))
+            assert refusal(honest.answer())
+        recorder.close()
+        assert len(recorder.said) > 500
+        for _ in range(20):
+            caller = call(place.handle.address)
+            with contextlib.suppress(OSError):
+                caller.sendall(bytes(recorder.said))
+                caller.settimeout(0.2)
+                while caller.recv(1 << 16):
+                    pass
+            caller.close()
+
+
+def besiege(folder: Path) -> None:
+    """In a process of its own: strangers at the doors of workers, until they are done."""
+    assert soon(WAIT, lambda: len(list(folder.glob("door-*"))) == 2)
+    doors = [path.read_text().split() for path in sorted(folder.glob("door-*"))]
+    rounds = 0
+    while not (folder / "done").exists():
+        for address, public in doors:
+            try:
+                disturb(address, 2)
+            except ConnectionRefusedError:  # the workers have seen enough, and are gone
+                return
+            mine = Keys.new()
+            for key in (None, Key(Pair(mine.public, mine.secret), public.encode())):
+                other = Stranger(address, key)
+                other.socket.sndtimeo = 100
+                with contextlib.suppress(zmq.Again):
+                    other.say(encode(Bye("run", 0, 0, 1, 0, "ended", 0)))
+                other.close()
+        rounds += 1
+        (folder / "rounds").write_text(str(rounds))
+
+
+def test_a4_a9_strangers_at_the_doors_of_links(tmp_path: Path) -> None:
+    """Two workers add up, while strangers do what they can: every sum is right, and nobody grows."""
+    siege = Forked(tmp_path, lambda: besiege(tmp_path))
+
+    def body(world: World) -> Result:
+        group = linked_by_keys(world.group)
+        part = tmp_path / f"part-{group.rank}"
+        entry = group.mesh.loop.book[group.rank]
+        part.write_text(f"{entry.address} {entry.public.decode()}")
+        part.rename(tmp_path / f"door-{group.rank}")
+        group.gather(b"")
+        size, count = resident(os.getpid()), 0
+        while True:
+            assert group.gather(f"{group.rank} {count}".encode()) == [f"{rank} {count}".encode() for rank in range(2)]
+            count += 1
+            enough = (tmp_path / "rounds").exists() and int((tmp_path / "rounds").read_text() or 0) >= 3
+            if group.gather(b"y" if enough else b"")[0] == b"y":
+                break
+        return {"found": torch.tensor([group.mesh.loop.refused, resident(os.getpid()) - size, count])}
+
+    try:
+        results = run_world(2, body, seconds=WAIT)
+    finally:
+        (tmp_path / "done").touch()
+    outcome = siege.wait(WAIT)
+    assert outcome.code == 0, outcome.err
+    for refused, growth, count in (result["found"].tolist() for result in results):
+        assert refused == 0, "something of theirs came as far as our decoder"
+        assert growth < 32 << 20
+        assert count > 0

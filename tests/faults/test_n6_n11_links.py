@@ -1,0 +1,168 @@
+"""N6 to N11: links that lose, delay, break off, stall, repeat, mix up and flip. The result is the same to the bit."""
+
+import threading
+from pathlib import Path
+
+import forked
+import pytest
+import torch
+from by_links import _ending, _entry
+from proxy import Faulty
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shoal.cluster.lab.needs import missing
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.book import Entry
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.keys import Keys
+from shoal.testing.world import Result, World, launch_world, run_world
+
+SEED = 11
+STEPS = 12
+EVERY = 300_000
+"""Bytes between two faults of a link: a step sends 180,000 each way."""
+
+in_a_lab = pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
+
+
+def linked(world: World, kind: str, every: int) -> tuple[LinkedGroup, Faulty]:
+    """A group over loopback, under keys, in which everybody's door is behind a proxy."""
+    keys = Keys.new()
+    door = Door("tcp://127.0.0.1:*", keys)
+    proxy = Faulty(door.address, kind, SEED + world.group.rank, every)
+    told = world.group.gather(f"{proxy.address} {keys.public.decode()}".encode())
+    book = {rank: Entry(*_entry(text), host="ab"[rank]) for rank, text in enumerate(told)}
+    return _ending(LinkedGroup("run", book, world.group.rank, door, world.group.board)), proxy
+
+
+def train(world: World, kind: str = "", every: int = 1 << 40, stall: float = 0.0) -> Result:
+    """Some steps of a model of 45,000 parameters; its parameters in the end, and how many faults there were."""
+    group, proxy = linked(world, kind, every)
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(100, 300), nn.ReLU(), nn.Linear(300, 50))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    data = TensorDataset(torch.randn(8 * STEPS, 100), torch.randn(8 * STEPS, 50))
+    run = World(group, world.dir).start()
+    model, optimizer, loader = run.join(model, optimizer, DataLoader(data, 4))
+    for number, (x, y) in enumerate(loader):
+        if stall and number == 4 and group.rank == 1:
+            proxy.held.set()
+            threading.Timer(stall, proxy.held.clear).start()
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    run.close()
+    faults = torch.tensor([proxy.done, group.mesh.loop.refused])
+    return {"faults": faults} | {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.fixture(scope="module")
+def wanted() -> Result:
+    """What an undisturbed training comes to."""
+    return run_world(2, train)[0]
+
+
+def same(results: list[Result], wanted: Result) -> int:
+    """All parameters are equal to the bit; the number of faults, at the door and behind it."""
+    for result in results:
+        for name, tensor in wanted.items():
+            assert name == "faults" or torch.equal(result[name], tensor), name
+    return int(sum(result["faults"][0] for result in results))
+
+
+def test_n8_connections_that_break_off_in_a_tensor(wanted: Result) -> None:
+    assert same(run_world(2, lambda world: train(world, "cut", EVERY), seconds=100), wanted) >= 4
+
+
+def test_n9_a_link_that_stalls_is_waited_for(wanted: Result) -> None:
+    same(run_world(2, lambda world: train(world, stall=2.0), seconds=100), wanted)
+
+
+@pytest.mark.parametrize("kind", ["twice", "swap", "drop"])
+def test_n10_bytes_that_come_twice_in_another_order_or_not_at_all(wanted: Result, kind: str) -> None:
+    assert same(run_world(2, lambda world: train(world, kind, EVERY), seconds=100), wanted) >= 4
+
+
+def test_n11_flipped_bits_are_never_taken_for_numbers(wanted: Result) -> None:
+    results = run_world(2, lambda world: train(world, "flip", EVERY), seconds=100)
+    assert same(results, wanted) >= 4
+    assert all(result["faults"][1] == 0 for result in results), "a damaged message came through the seal"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", ["cut", "twice", "swap", "drop", "flip"])
+def test_n8_n10_n11_again_and_again(wanted: Result, kind: str) -> None:
+    for _ in range(5):
+        assert same(run_world(2, lambda world: train(world, kind, 60_000), seconds=300), wanted) >= 10
+
+
+def test_n9_a_link_that_stays_silent_is_named() -> None:
+    """It is open, and nothing comes: only a deadline sees that."""
+
+    def body(world: World) -> None:
+        group, proxy = linked(world, "", 1 << 40)
+        group.mesh.silence = 1.5
+        group.gather(b"")
+        if group.rank == 1:
+            proxy.held.set()  # what worker 0 says does not arrive
+        group.gather(b"")
+        group.gather(b"")
+
+    results, statuses = launch_world(2, body, seconds=100)
+    assert all(statuses)
+    told = [result["error"].numpy().tobytes().decode() for result in results]
+    assert "worker 0 (host a)" in told[1]
+    assert "has been silent for" in told[1]
+
+
+@in_a_lab
+@pytest.mark.parametrize(
+    "lab", ["2 hosts, 20mbit, 1ms, 3%, seed 6", "2 hosts, 100ms, 50ms jitter, seed 7"], ids=["n6 loss", "n7 latency"]
+)
+def test_n6_n7_loss_and_latency_cost_time_and_nothing_else(tmp_path: Path, lab: str) -> None:
+    here = forked.train(tmp_path, forked.TRAIN, "--workers", "2", "--json")
+    there = forked.train(tmp_path, forked.TRAIN, "--lab", lab, "--json")
+    assert there.code == 0, there.err
+    assert there.checksum == here.checksum
+    assert there.json["steps"] == here.json["steps"]
+    assert there.json["losses"] == 0
+
+
+EVENTS = """
+hosts = 2
+seed = 8
+rate = "50mbit"
+delay = "1ms"
+[[event]]
+at = "step 2"
+cut = [1]
+for = "1s"
+[[event]]
+at = "step 4"
+host = 0
+stall = true
+for = "1s"
+[[event]]
+at = "step 6"
+host = 1
+duplicate = 0.2
+[[event]]
+at = "step 8"
+host = 0
+flip = 0.02
+"""
+
+
+@in_a_lab
+def test_n8_to_n11_in_one_run(tmp_path: Path) -> None:
+    """A link is cut, another stalls, frames come twice and damaged: `shoal run` says nothing and trains."""
+    (tmp_path / "lab.toml").write_text(EVENTS)
+    script = forked.TRAIN.replace("run.epochs(2)", "run.epochs(4)")
+    here = forked.train(tmp_path, script, "--workers", "2")
+    there = forked.train(tmp_path, script, "--lab", "lab.toml", "--name", "one")
+    assert there.code == 0, there.err
+    assert there.checksum == here.checksum
+    shown = forked.shoal(tmp_path, "show", "one").out
+    assert all(word in shown for word in ("cut host 1", "stall host 0", "duplicate", "flip"))

@@ -1,0 +1,212 @@
+"""P1 a worker is killed, P3 the coordinator, P4 both, P6 a worker is stopped, P7 and wakes up: the others go on."""
+
+import contextlib
+import json
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forked import Forked, _command, soon
+from scripts import TRAIN, assert_exactly_once
+
+from shoal.cluster.notice import live
+from shoal.core.process import Process
+from shoal.watch.running import Member
+from shoal.watch.running import running as live_runs
+
+WAIT = 90.0
+SAMPLES, EPOCHS = 1200, 2
+PRINT = """
+print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()), optimizer.param_groups[0]["lr"])
+"""
+
+
+def write(folder: Path, samples: int = SAMPLES) -> None:
+    """As the other scripts, but every worker prints what it ends with; steps are slow until there is a file `go`."""
+    text = TRAIN.replace("OPTIONS", "").replace("EACH", "time.sleep(0.0 if os.path.exists('go') else 0.05)")
+    for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
+        text = text.replace(name, str(value))
+    (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
+
+
+def steps(folder: Path) -> int:
+    """Steps in the record so far."""
+    lines = [line for path in (folder / "runs/one").glob("worker-*.jsonl") for line in path.read_text().splitlines()]
+    return max((json.loads(line).get("step", 0) for line in lines if '"event":"step"' in line), default=0)
+
+
+def pid(folder: Path, seat: int) -> int:
+    """Of the worker that was started last in a seat."""
+    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+    return [json.loads(line)["pid"] for line in lines if '"event":"started"' in line][-1]
+
+
+def trains(folder: Path, seat: int) -> bool:
+    """Whether the worker in a seat has made a step since it was started last."""
+    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["event"] for line in lines]
+    return "step" in kinds and kinds[::-1].index("step") < kinds[::-1].index("started")
+
+
+def coordinator() -> int:
+    """The process number of the one coordinator that lives."""
+    (notice,) = live()
+    assert notice.coordinator is not None
+    return notice.coordinator.pid
+
+
+def after(folder: Path, number: int) -> None:
+    assert soon(WAIT, lambda: steps(folder) >= number), "the training does not get there"
+
+
+def doing() -> list[Member]:
+    """What the workers of the one live run do at this moment; nothing before it begins and after its end."""
+    return [member for run in live_runs() for member in run.members]
+
+
+def kill(folder: Path, seat: int) -> None:
+    """SIGKILL, and wait until another worker has taken the seat, and all three train."""
+    gone = pid(folder, seat)
+    os.kill(gone, signal.SIGKILL)
+    complete(seat, gone)
+
+
+def complete(seat: int, gone: int) -> None:
+    """Wait until another process than `gone` has the seat, and all three train."""
+
+    def whole() -> bool:
+        members = doing()
+        assert members, "the run has ended"
+        return members[seat].pid != gone and all(member.rank is not None for member in members)
+
+    assert soon(WAIT, whole), doing()
+
+
+def start(folder: Path, *words: str, inject: Callable[[], object] = bool) -> Forked:
+    """`shoal run` with three workers; `inject` is done first, in its process."""
+
+    def run() -> None:
+        inject()
+        _command(["run", "--name", "one", "--workers", "3", *words, "script.py"])
+
+    return Forked(folder, run)
+
+
+def disturbed(
+    folder: Path,
+    act: Callable[[Forked], object],
+    *words: str,
+    samples: int = SAMPLES,
+    inject: Callable[[], object] = bool,
+) -> str:
+    """Train with three workers, do something to them after some steps, and let them come to their end."""
+    write(folder, samples=samples)
+    running = start(folder, *words, inject=inject)
+    after(folder, 8)
+    try:
+        act(running)
+    except AssertionError as error:
+        os.kill(running.pid, signal.SIGTERM)
+        error.add_note(running.wait(WAIT).err)
+        raise
+    (folder / "go").touch()
+    outcome = running.wait(WAIT)
+    assert outcome.code == 0, outcome.err
+    sums = [line[line.index("checksum") :] for line in outcome.out.splitlines() if "checksum" in line]
+    assert len(set(sums)) == 1, "replicas differ"
+    assert_exactly_once(folder, "one", samples, EPOCHS)
+    assert not list((folder / "runs/one").glob("handover-*"))
+    return outcome.err
+
+
+@pytest.mark.parametrize("seat", [0, 2])
+def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, seat))
+    assert f"shoal: worker {seat} was lost (SIGKILL)" in err
+    assert "the others go on, and it is started again (1 of 3)" in err
+    starts = (tmp_path / f"runs/one/worker-{seat}.jsonl").read_text().count('"event":"started"')
+    assert starts == 2
+
+
+def test_p1_without_restarts_the_others_go_on_alone(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--restarts", "0")
+    assert "the others go on, and it is quarantined: SIGKILL" in err
+    assert "shoal: 1 loss on the way; worker 1 is quarantined (SIGKILL)" in err
+
+
+def test_p1_too_few_workers_end_the_run(tmp_path: Path) -> None:
+    write(tmp_path)
+    running = start(tmp_path, "--restarts", "0", "--min-workers", "3")
+    after(tmp_path, 3)
+    os.kill(pid(tmp_path, 1), signal.SIGKILL)
+    outcome = running.wait(WAIT)
+    assert outcome.code == 1
+    assert "worker 1 died of SIGKILL" in outcome.err
+
+
+def test_p3_nobody_misses_the_coordinator(tmp_path: Path) -> None:
+    def act(_running: Forked) -> None:
+        os.kill(coordinator(), signal.SIGKILL)
+        after(tmp_path, steps(tmp_path) + 5)
+
+    assert "was lost" not in disturbed(tmp_path, act)
+
+
+def test_p4_coordinator_and_worker_at_once(tmp_path: Path) -> None:
+    def act(_running: Forked) -> None:
+        os.kill(coordinator(), signal.SIGKILL)
+        kill(tmp_path, 1)
+
+    assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, act)
+
+
+def test_p6_a_stopped_worker_is_replaced(tmp_path: Path) -> None:
+    def act(_running: Forked) -> None:
+        frozen = pid(tmp_path, 1)
+        os.kill(frozen, signal.SIGSTOP)
+        complete(1, frozen)
+
+    assert "worker 1 was lost" in disturbed(tmp_path, act)
+
+
+def test_p7_a_worker_that_wakes_up_after_it_was_given_up_changes_nothing(tmp_path: Path) -> None:
+    """Its launcher, who would kill it, sleeps too: nothing but its own manners keeps it from doing harm."""
+
+    def freeze(running: Forked) -> None:
+        zombie = Process.of(pid(tmp_path, 0))  # worker 0, who writes ledger and checkpoints
+        os.kill(running.pid, signal.SIGSTOP)
+        zombie.send(signal.SIGSTOP)
+        assert soon(WAIT, lambda: zombie.state == "stopped")
+        there = doing()[0].step
+        assert soon(WAIT, lambda: doing()[1].step > there + 8), "the others do not go on without it"
+        zombie.send(signal.SIGCONT)
+        assert zombie.ended(WAIT), "it goes on though nobody counts on it"
+        lines = (tmp_path / "seen-0.txt").read_text().splitlines()
+        assert max(int(line.split()[1]) for line in lines) <= there + 1, "it made steps that nobody else made"
+        os.kill(running.pid, signal.SIGCONT)
+        complete(0, zombie.pid)
+
+    err = disturbed(tmp_path, freeze, "--checkpoint", "5steps")
+    assert "worker 0 was lost (evicted)" in err
+    assert "the others go on, and it is started again (1 of 3)" in err
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(10))
+def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
+    """Workers die again and again, at moments that have nothing to do with their steps."""
+    chance = random.Random(seed)
+
+    def act(_running: Forked) -> None:
+        for _ in range(3):
+            time.sleep(1.0 + chance.uniform(0.0, 1.0))  # the record is half a second behind
+            assert soon(WAIT, lambda: all(trains(tmp_path, seat) for seat in range(3)))
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid(tmp_path, chance.randrange(3)), signal.SIGKILL)
+
+    disturbed(tmp_path, act, "--restarts", "9", samples=3600)

@@ -1,0 +1,164 @@
+"""P5 somebody dies while a newcomer is given the state; P13 the coordinator dies at every kind of entry it writes."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from forked import Forked, soon
+from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
+
+import shoal.train.run as training
+from shoal.cluster.coordinator import wal
+from shoal.cluster.membership.log import Installed
+from shoal.cluster.notice import live
+
+
+def once(folder: Path, name: str) -> bool:
+    """True for the first process that asks."""
+    try:
+        (folder / f"once-{name}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def kill_coordinator() -> None:
+    (notice,) = live()
+    assert notice.coordinator is not None
+    os.kill(notice.coordinator.pid, signal.SIGKILL)
+
+
+def donor_dies_before(folder: Path) -> None:
+    give = training.give
+
+    def killed(*args: object) -> None:
+        if once(folder, "donor"):
+            die()
+        give(*args)  # type: ignore[arg-type]
+
+    training.give = killed
+
+
+def donor_dies_after(folder: Path) -> None:
+    give = training.give
+
+    def killed(*args: object) -> None:
+        give(*args)  # type: ignore[arg-type]
+        if once(folder, "donor"):
+            die()
+
+    training.give = killed
+
+
+def joiner_dies(folder: Path) -> None:
+    receive = training.receive
+
+    def killed(*args: object) -> object:
+        found = receive(*args)  # type: ignore[arg-type]
+        if found is not None and once(folder, "joiner"):
+            die()
+        return found
+
+    training.receive = killed  # type: ignore[assignment]
+
+
+def coordinator_dies(folder: Path) -> None:
+    give = training.give
+
+    def killed(*args: object) -> None:
+        if once(folder, "coordinator"):
+            kill_coordinator()
+        give(*args)  # type: ignore[arg-type]
+
+    training.give = killed
+
+
+DEATHS = {
+    "the donor, before": donor_dies_before,
+    "the donor, after": donor_dies_after,
+    "the joiner": joiner_dies,
+    "the coordinator": coordinator_dies,
+}
+
+
+@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+def test_p5_a_second_loss_while_the_first_is_made_good(tmp_path: Path, death: Callable[[Path], None]) -> None:
+    def act(_running: Forked) -> None:
+        os.kill(pid(tmp_path, 2), signal.SIGKILL)
+        assert soon(WAIT, lambda: list(tmp_path.glob("once-*"))), "the second fault never came"
+        assert soon(WAIT, whole), doing()
+
+    def whole() -> bool:
+        members = doing()
+        assert members, "the run has ended"
+        starts = 4 if death is coordinator_dies else 5
+        return sum(member.starts for member in members) == starts and all(m.rank is not None for m in members)
+
+    err = disturbed(tmp_path, act, inject=lambda: death(tmp_path))
+    assert err.count("was lost (SIGKILL)") == (1 if death is coordinator_dies else 2), err
+    assert "quarantined" not in err
+
+
+def deadly_log(folder: Path) -> None:
+    """The coordinator dies in the middle of the first entry of each kind, and right after the second."""
+    append = wal.Wal.append
+
+    def killed(self: wal.Wal, entry: wal.Written) -> None:
+        kind = type(entry).__name__
+        if once(folder, f"torn-{kind}"):
+            os.write(self._file, b"\x20\0\0\0\1\2\3")
+            die()
+        append(self, entry)
+        if once(folder, f"after-{kind}"):
+            die()
+
+    wal.Wal.append = killed  # type: ignore[method-assign]
+
+
+def test_p13_the_coordinator_dies_at_every_kind_of_entry(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), inject=lambda: deadly_log(tmp_path))
+    wanted = {f"once-{place}-{kind}" for place in ("torn", "after") for kind in ("Proposed", "Installed", "Lost")}
+    assert {path.name for path in tmp_path.glob("once-*")} == wanted
+    assert err.count("was lost") == 1, err
+    assert_epochs_grow(tmp_path)
+
+
+def deadly_entry(folder: Path, number: int) -> None:
+    """The coordinator dies at the entry of this number, counted over all its lives: before, inside and after it."""
+    append = wal.Wal.append
+
+    def killed(self: wal.Wal, entry: wal.Written) -> None:
+        here = len(wal.read(self.path)[0]) == number
+        if here and once(folder, "before"):
+            die()
+        if here and once(folder, "torn"):
+            os.write(self._file, b"\x20\0\0\0\1\2\3")
+            die()
+        append(self, entry)
+        if here and once(folder, "after"):
+            die()
+
+    wal.Wal.append = killed  # type: ignore[method-assign]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", range(8))
+def test_p13_the_coordinator_dies_at_the_nth_entry(tmp_path: Path, number: int) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), inject=lambda: deadly_entry(tmp_path, number))
+    assert len(list(tmp_path.glob("once-*"))) == 3
+    assert err.count("was lost") == 1, err
+    assert_epochs_grow(tmp_path)
+
+
+def assert_epochs_grow(folder: Path) -> None:
+    """No epoch is used twice, whoever wrote it."""
+    entries, _ = wal.read(folder / "runs/one/members.log")
+    epochs = [entry.install.view.epoch for entry in entries if isinstance(entry, Installed)]
+    assert epochs == sorted(set(epochs))

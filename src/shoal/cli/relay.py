@@ -10,6 +10,7 @@ from shoal.cluster.launch.job import Job, Watcher
 from shoal.core.clock import now
 from shoal.watch.live import Display, WorkerRow
 from shoal.watch.tensorboard import TensorBoardMirror, available
+from shoal.watch.waits import Waits
 
 DISPLAY_SECONDS = 0.2
 MIRROR_SECONDS, MIRROR_SHARE, MIRROR_REST = 1.0, 0.05, 5.0
@@ -22,7 +23,7 @@ class Relay(Watcher):
     def __init__(self, job: Job, display: Display, quiet: bool) -> None:
         self.job, self.display, self.quiet = job, display, quiet
         self.mirror = TensorBoardMirror(job.dir) if available() else None
-        self.one_terminal = _one_terminal()
+        self.one_terminal, self.waits = _one_terminal(), Waits()
         self.began = self.drawn = self.mirrored = now()
 
     def line(self, rank: int, stream: str, text: str) -> None:
@@ -38,7 +39,10 @@ class Relay(Watcher):
     def tick(self, board: Board) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()
-            self.display.update([_row(board, rank) for rank in range(self.job.workers)], now() - self.began)
+            rows = [_row(board, rank) for rank in range(self.job.workers)]
+            self.display.update(rows, now() - self.began)
+            if (said := self.waits.look(rows)) is not None:
+                self.note(said)
         if now() - self.mirrored >= MIRROR_SECONDS:
             self._update(MIRROR_SHARE)
             self.mirrored = now()
@@ -71,6 +75,7 @@ def _row(board: Board, rank: int) -> WorkerRow:
         bytes_sent=int(word["sent"]),
         state=State(int(word["state"])).name,
         pid=int(word["pid"]),
+        since=now() - word["seen"],
     )
 
 

@@ -37,6 +37,8 @@ class WorkerRow:
     """Since the run began."""
     state: str
     pid: int
+    since: float = 0.0
+    """Seconds since it wrote that state down."""
 
 
 class Display(Protocol):

@@ -4,10 +4,11 @@
     join()       parameters, buffers, optimizers: whatever the script does next sees trained weights
     first batch  all of it again, with schedulers and random streams: what the script did in between is undone
 
-Any number of workers may go on: all take the common state; random streams and what a pace carries are a worker's own,
-so a worker that was not there before starts with fresh ones.
+Any number of workers may go on: all take the common state. Random streams are a worker's own, so one that was not
+there before starts with fresh ones; what paces carry is shared out again, so that nothing of it is lost.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from torch import Tensor
 from shoal.core import seeds
 from shoal.data.standing import Standing
 from shoal.train.checkpoint.manifest import read_manifest, read_shard
+from shoal.train.checkpoint.residuals import dealt_again
 from shoal.train.checkpoint.shard import parse
 from shoal.train.checkpoint.snapshot import Where, put_common, put_pace, put_random
 from shoal.train.joined import Joined
@@ -27,10 +29,12 @@ State = tuple[dict[str, Tensor], dict[str, str]]
 class Resume:
     """What one worker goes on from: the common state, and its own if it had any."""
 
-    def __init__(self, common: State, own: State | None, *, rank: int, same: bool, seed: int) -> None:
+    def __init__(
+        self, common: State, own: State | None, carried: Mapping[str, Tensor], *, rank: int, same: bool, seed: int
+    ) -> None:
         self._tensors, self._texts = common
         self.where = msgspec.json.decode(self._texts["where"], type=Where)
-        self._own, self._same, self._rank, self._seed = own, same, rank, seed
+        self._own, self._carried, self._same, self._rank, self._seed = own, carried, same, rank, seed
         self._pending = True
 
     @classmethod
@@ -43,12 +47,18 @@ class Resume:
 
         common = read(0)
         own = None if rank >= manifest.workers else common if rank == 0 else read(rank)
-        return cls(common, own, rank=rank, same=size == manifest.workers, seed=manifest.seed)
+        same = size == manifest.workers
+        if same:
+            carried = own[0] if own is not None else {}
+        else:
+            shards = [common if number == 0 else read(number) for number in range(manifest.workers)]
+            carried = dealt_again([tensors for tensors, _ in shards], size)
+        return cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
 
     @classmethod
     def from_donor(cls, state: State, seat: int, seed: int) -> "Resume":
         """A newcomer's, handed over by a worker that trains."""
-        return cls(state, None, rank=max(1, seat), same=False, seed=seed)
+        return cls(state, None, {}, rank=max(1, seat), same=False, seed=seed)
 
     @property
     def samples(self) -> int:
@@ -78,12 +88,11 @@ class Resume:
         self._pending = False
         for number, one in enumerate(joined):
             self.join(one, number)
-            if self._own is not None and self._same:
-                put_pace(one, number, self._own[0])
+            put_pace(one, number, self._carried)
         if self._own is not None:
             put_random(*self._own)
         else:
             seeds.seed_all(seeds.mix("joined", self._seed, self._rank, self.where.step))
-        self._own = None
+        self._own, self._carried = None, {}
         if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
             self._tensors = {}

@@ -71,7 +71,7 @@ class Grants:
 
     def replaced(self, ask: Ask, key: str) -> list[str]:
         """Whose place the asking one takes: its launcher knows that they are lost."""
-        return [] if ask.seat < 0 else [e.member for e in self._open() if e.key == key and seat_of(e.member) == ask.seat]
+        return [e.member for e in self._open() if (e.key, seat_of(e.member)) == (key, ask.seat)]
 
     def choose(self, ask: Ask, key: str) -> list[Granted]:
         """Free seats, as many as asked for, or none; to be written down, then to be told."""

@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+from collections import Counter
 from typing import NoReturn
 
 from shoal.cluster.arena import Arena
@@ -23,6 +24,7 @@ from shoal.cluster.launch.context import Context, inherit
 from shoal.cluster.launch.inlab import InLab
 from shoal.cluster.launch.job import Job, Watcher
 from shoal.cluster.launch.place import OneHost, Place
+from shoal.cluster.launch.policy import Policy
 from shoal.cluster.launch.signals import held_back
 from shoal.cluster.launch.survival import Survival
 from shoal.cluster.launch.worker import Pipes, become_worker
@@ -46,13 +48,22 @@ class LocalLauncher:
         self.job, self.watcher = job, watcher
         self.arena = Arena.create()
         self.board = Board(self.arena.map(0, BYTES))
-        elastic = job.survive is not None
-        self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
+        self.place = self._go_to()
         self.workers: list[Worker] = []
         self.survival: Survival | None = None
         self._selector = selectors.DefaultSelector()
         self._noticed: tuple[Deadline, Worker] | None = None
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
+
+    def _go_to(self) -> Place:
+        job = self.job
+        if job.place is not None:
+            return job.place(job, self.arena)
+        elastic = job.survive is not None
+        return OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
+
+    def _survival(self, policy: Policy) -> Survival:
+        return Survival(self.job, policy, self.board, self.place)
 
     def run(self) -> Failure | None:
         """Start the workers and watch them; KeyboardInterrupt passes through after everything is stopped."""
@@ -61,9 +72,10 @@ class LocalLauncher:
         try:
             self.place.open()
             if self.job.survive is not None:
-                self.survival = Survival(self.job, self.job.survive, self.board, self.place)
+                self.survival = self._survival(self.job.survive)
                 self.survival.open()
-            for rank in range(self.job.workers):
+                self._tell(self.place.invitation(self.survival.handle.address))
+            for rank in self.job.seats:
                 self._start(rank)
             self._watch()
         except KeyboardInterrupt:
@@ -76,6 +88,10 @@ class LocalLauncher:
         finally:
             self._sweep()
         return blame(self.workers)
+
+    def _tell(self, *texts: str) -> None:
+        for text in filter(None, texts):
+            self.watcher.note(text)
 
     def _start(self, rank: int) -> None:
         if self.survival is not None:
@@ -151,6 +167,7 @@ class LocalLauncher:
         if self.survival is None or self._requests is not None:
             return
         due, silent = self.survival.tick()
+        self._tell(*self.survival.guests.take())
         if self.survival.stranded and not self.survival.over:
             last = [worker for worker in self.workers if worker.lost][-1]
             last.lost = False
@@ -174,7 +191,7 @@ class LocalLauncher:
     @property
     def _again(self) -> set[int]:
         """Seats that were taken more than once."""
-        return {w.rank for w in self.workers if w is not self.workers[w.rank]}
+        return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
 
     def _read(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
@@ -292,7 +309,7 @@ class LocalLauncher:
             os.close(key.fd)
         self._selector.close()
         if self.survival is not None:
-            self.survival.close()
+            self.survival.close(well=blame(self.workers) is None)
         self.place.close()
         self.arena.close()
         for meeting in [

@@ -138,6 +138,11 @@ class Agent:
         """What came with the view."""
         return self._installed
 
+    @property
+    def unheard(self) -> float:
+        """Seconds since the coordinator was heard last, or since this agent was made."""
+        return now() - self._heard
+
     def filled(self, dealt: View | None = None) -> None:
         """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
         with self._changed:

@@ -30,9 +30,8 @@ def check_own(host: str, port: int, what: str) -> None:
         try:
             trial.bind((host, port))  # nothing listens: only to know now whether it could
         except OSError as error:
-            raise UsageError(
-                f"cannot listen at {host}:{port}: {error.strerror}; give an own address and a free port"
-            ) from None
+            reason = f"{what} {host}:{port}: {error.strerror}"
+            raise UsageError(f"{reason}; give an address of this machine and a port that is free") from None
 
 
 def towards(host: str, port: int) -> str:

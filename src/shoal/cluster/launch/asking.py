@@ -76,20 +76,24 @@ def _converse(line: Line, fate: "zmq.Socket[bytes]", what: Ask, address: str, de
         while fate.poll(0):
             event = recv_monitor_message(fate)
             said = _trouble(int(event["event"]), int(event["value"]), address)
-            trouble, failures = said or trouble, failures + (int(event["event"]) in _FINAL)
+            trouble, failures = said or trouble, failures + _COUNTS.get(int(event["event"]), 0)
         if failures >= MOST_FAILURES:
             break
     raise UsageError(trouble)
 
 
-_FINAL = (zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_COUNTS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: MOST_FAILURES,  # ZeroMQ does not try again
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: 1,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: 1,
+}
 
 
 def _trouble(event: int, value: int, address: str) -> str:
     """What an event of the connection means for people; empty: nothing."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         return f"{address} does not know this key; start the run with --allow and its public half"
-    if event in _FINAL:
+    if event in _COUNTS:
         return (
             f"{address} has another key than this one; copy the file of shoal run --key, or give its public half "
             "with --server"

@@ -106,6 +106,7 @@ class Agent:
     def start(self) -> None:
         """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
         self._rest = Rest()
+        self._began = self._heard = now()
         self._thread.start()
 
     def close(self, leave: bool = True, seconds: float = 5.0, early: bool = False) -> None:
@@ -140,7 +141,7 @@ class Agent:
 
     @property
     def unheard(self) -> float:
-        """Seconds since the coordinator was heard last, or since this agent was made."""
+        """Seconds since the coordinator was heard last, or since this agent was started."""
         return now() - self._heard
 
     def filled(self, dealt: View | None = None) -> None:

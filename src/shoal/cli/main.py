@@ -5,7 +5,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from shoal.cli import bench, bench_models, compare, importing, keys, lab, plan, probe, ps, run, show, stop, systems
+from shoal.cli import (
+    bench,
+    bench_models,
+    compare,
+    importing,
+    join,
+    keys,
+    lab,
+    plan,
+    probe,
+    ps,
+    run,
+    show,
+    stop,
+    systems,
+)
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
 
@@ -37,6 +52,7 @@ def options(
 
 
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
+app.command("join")(join.join)
 app.add_typer(plan.app, name="plan", help="The plan language: its terms and named plans.")
 app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, enter it, measure it.")
 app.add_typer(keys.app, name="keys", help="Keys by which machines know each other.")

@@ -39,7 +39,7 @@ class Relay(Watcher):
     def tick(self, board: Board) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()
-            rows = [_row(board, rank) for rank in range(self.job.workers)]
+            rows = [_row(board, rank) for rank in self.job.seats]
             self.display.update(rows, now() - self.began)
             if (said := self.waits.look(rows)) is not None:
                 self.note(said)

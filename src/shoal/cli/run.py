@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.listen import MOST_GUESTS, NOBODY, Wanted, check_listen, opened
 from shoal.cluster.launch.threads import threads_per_worker
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ class Options:
     resume: str | None = None
     survive: tuple[int, int] = (3, 1)
     """Restarts of a lost worker, and the least number of living ones."""
+    wanted: Wanted = NOBODY
+    """Who may join."""
 
 
 def run(
@@ -71,6 +74,16 @@ def run(
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
     min_workers: Annotated[int, typer.Option(min=1, help="Fewer living workers end the run.")] = 1,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="Let other machines join: they type shoal join HOST:PORT.")
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Of --listen: made by shoal keys new; who has it may join.")
+    ] = None,
+    allow: Annotated[
+        list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
+    ] = None,
+    max_workers: Annotated[int, typer.Option(min=1, help="So many may join with the key of --listen.")] = MOST_GUESTS,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -79,7 +92,8 @@ def run(
 
     words = tuple(arguments or ())
     survive = (restarts, min_workers)
-    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive)
+    wanted = Wanted(listen, key, tuple(allow or ()), max_workers)
+    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
@@ -118,6 +132,7 @@ def prepare(options: Options) -> "Job":
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
     workers = options.workers if options.workers is not None else spec.size if spec else 1
     chosen = check_command(options, workers)
+    listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
@@ -148,6 +163,7 @@ def prepare(options: Options) -> "Job":
         resume=checkpoint,
         attempt=info.attempt,
         survive=survival(options, chosen, workers),
+        place=opened(listen) if listen is not None else None,
     )
 
 
@@ -162,6 +178,8 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     if least > workers:
         raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
     ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
+    if options.wanted.listen is not None:
+        return Policy(restarts, least)
     if workers == 1 or not ours or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
         return None
     return Policy(restarts, least)

@@ -33,6 +33,10 @@ class Group(ABC):
     board: Board
     seconds: float
     """How long any wait for a peer may take."""
+    guest: bool = False
+    """Whether this worker is of another machine than the one the run began on: it does not see the run's folder."""
+    guests: int = 0
+    """How many of the view are, always the last ones."""
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:

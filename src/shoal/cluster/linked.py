@@ -46,8 +46,16 @@ class LinkedGroup(Group):
     """The first worker of each host."""
 
     def __init__(
-        self, run: str, book: Book, seat: int, door: Door, board: Board | None = None, session: Elastic | None = None
+        self,
+        run: str,
+        book: Book,
+        seat: int,
+        door: Door,
+        board: Board | None = None,
+        session: Elastic | None = None,
+        guest: bool = False,
     ) -> None:
+        self.guest = guest
         self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
         self.session: Session = session or Steady(seat, len(book))
         self.board = board or Board.private()
@@ -74,7 +82,7 @@ class LinkedGroup(Group):
     def _follow(self, session: Elastic, door: Door) -> None:
         """Change with the members of the run."""
         public = door.keys.public.decode() if door.keys is not None else ""
-        session.agent.plate = Plate(door.address, public, os.uname().nodename)
+        session.agent.plate = Plate(door.address, public, os.uname().nodename, self.guest)
         session.leaves, session.confirms = self.mesh.leave, self._confirm
         session.entered.insert(0, self._enter)
         self.mesh.watch = _Watch(session)
@@ -83,6 +91,7 @@ class LinkedGroup(Group):
         session = self.session
         assert isinstance(session, Elastic)
         self.rank, self.size = view.rank(session.member), len(view)
+        self.guests = sum(plate.guest for plate in session.install.plates)
         seats = [seat_of(member) for member in view.members]
         plates = zip(seats, view.members, session.install.plates, strict=True)
         self.mesh.enrol({seat: Entry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})

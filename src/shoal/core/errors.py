@@ -9,6 +9,7 @@ ShoalError
 ├── PeerLost        another worker of this run has died; this one must stop
 ├── ViewEnded       the members of a run change; what was under way is settled and perhaps done again
 ├── Evicted         this worker is no member of its run any more
+│   └── RunEnded    because there is no run any more
 └── Quarantined     this worker does harm: the run goes on without it, and it is not started again
 """
 
@@ -55,3 +56,11 @@ class Quarantined(ShoalError):  # noqa: N818  (a fact, not a mistake)
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class RunEnded(Evicted):
+    """There is nothing to take part in any more; `well`: the training came to its end."""
+
+    def __init__(self, message: str, *, well: bool) -> None:
+        super().__init__(message)
+        self.well = well

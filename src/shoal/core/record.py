@@ -49,6 +49,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     step: int = 0
     """Of a continued run: how many steps it had made when it went on."""
+    seats: list[int] = []
+    """Of the workers, if they are a joined machine's; else they are counted from 0."""
 
 
 class Phases(msgspec.Struct, frozen=True, kw_only=True):

@@ -76,7 +76,7 @@ class Joined:
         announce: Callable[["Joined"], None],
     ) -> None:
         self.group, self.members, self.exchange, self.progress = group, members, exchange, progress
-        self.alone = not exchange.peers
+        self.alone = not exchange.peers and not group.session.elastic  # others may join later
         self.exchanged = False
         """Whether there was an exchange in this step."""
         self._present = self._everyone = group.size

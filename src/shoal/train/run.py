@@ -189,7 +189,7 @@ class Run:
     @property
     def is_main(self) -> bool:
         """True on worker 0, which prints and saves."""
-        return self._group.rank == 0
+        return self._group.rank == 0 and not self._group.guest  # a guest may outlast the others by a moment
 
     def join(self, *things: Any) -> Any:
         """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
@@ -359,6 +359,8 @@ class Run:
         self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)
+        if self._group.guest and error is not None and isinstance(self._group.session, Elastic):
+            self._group.session.early = True  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 

@@ -11,10 +11,12 @@ of it, and the keeper that a step has ended.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
+from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
 from shoal.data.loader import Pass, places_of
@@ -146,10 +148,19 @@ class Together:
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
+        if self.group.guest and self.group.board.stopping:
+            self._leave()
         if self._enough_left():
             self._between = True
             self.group.session.begin(number)
             self._between = False
+
+    def _leave(self) -> NoReturn:
+        """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
+        session = self.group.session
+        assert isinstance(session, Elastic)
+        session.early = True
+        raise SystemExit(0)
 
     def _enough_left(self) -> bool:
         """Whether newcomers would get a batch of this pass too: a script counts on one."""

@@ -21,7 +21,10 @@ class Said(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class Stop(Said, frozen=True, kw_only=True):
-    """End well."""
+    """End, and tell whoever is still there how the run did."""
+
+    well: bool = True
+    reason: Text = "it is over"
 
 
 class Ready(Said, frozen=True, kw_only=True):

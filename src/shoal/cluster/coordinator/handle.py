@@ -107,10 +107,10 @@ class Handle:
             self._channel = None
         self.pid = 0
 
-    def stop(self, deadline: Deadline) -> None:
+    def stop(self, deadline: Deadline, stop: Stop = Stop()) -> None:  # noqa: B008  (frozen)
         """Ask it to end, and see to it; nothing of it is left but its log."""
         if self._channel is not None and self.pid:
-            self._channel.send(Stop())
+            self._channel.send(stop)
             while self.alive() and not deadline.expired:
                 time.sleep(PAUSE)
         self._end()

@@ -12,15 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from shoal.cluster.coordinator.channel import Channel, Ready, Stop
 from shoal.cluster.coordinator.door import Door, Letter
+from shoal.cluster.coordinator.grants import Granted, Grants, Welcome
 from shoal.cluster.coordinator.register import Bound, Register
 from shoal.cluster.coordinator.wal import Wal
 from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
 from shoal.cluster.membership.credentials import Lock
-from shoal.cluster.membership.envelope import Envelope, Mismatch, Unreadable
+from shoal.cluster.membership.envelope import ASKING, Envelope, Mismatch, Unreadable, asks
+from shoal.cluster.membership.invitation import Ask
 from shoal.cluster.membership.log import Entry, Installed, Lost
-from shoal.cluster.membership.messages import Gone, Hello, Refused, Report
+from shoal.cluster.membership.messages import LONGEST_TEXT, Ended, Gone, Hello, Order, Refused, Report
 from shoal.core.clock import now
 
 TICK = 0.1
@@ -38,6 +42,8 @@ class Setup:
     lock: Lock | None = None
     outlives: bool = False
     """Whether it goes on when its launcher is gone (it then ends by SIGTERM)."""
+    welcome: Welcome | None = None
+    """Whom it lets in from other machines; None: nobody."""
 
 
 class Process:
@@ -52,9 +58,14 @@ class Process:
         for entry in self.wal.past:
             if isinstance(entry, Bound):
                 self.register.add(entry)
-            else:
+            elif not isinstance(entry, Granted):
                 entries.append(entry)
         self.machine = Coordinator(setup.rules, now(), entries)
+        self.grants = Grants(setup.welcome, self.machine.memory.lost)
+        for entry in self.wal.past:
+            if isinstance(entry, Granted):
+                self.grants.add(entry, now())
+        self._ended: Ended | None = None
         self.envelope = Envelope(setup.run)
         self.door = Door(setup.address, setup.lock)
         self.door.watch(channel.fileno())
@@ -69,7 +80,10 @@ class Process:
                 self._listen_to_launcher()
                 for letter in self.door.letters():
                     self._open(letter)
+                for member in self.grants.late(self.machine.seats, now()):
+                    self._do(self.machine.hear(Gone(member=member, reason="it never came"), now()))
                 self._do(self.machine.tick(now()))
+            self._say_goodbye()
         finally:
             self.door.close()
             self.wal.close()
@@ -86,15 +100,26 @@ class Process:
             if isinstance(said, Gone):
                 self._do(self.machine.hear(said, now()))
             elif isinstance(said, Stop):
-                self.stopping = True
+                self.stopping, self._ended = True, Ended(well=said.well, reason=said.reason)
         if self.channel.over:
             self._orphaned = True
             self.door.unwatch(self.channel.fileno())
             self.stopping = self.stopping or not self.setup.outlives
+            self._ended = self._ended or Ended(well=False, reason="its launcher is gone")
+
+    def _say_goodbye(self) -> None:
+        """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
+        self._listen_to_launcher()
+        if self._ended is not None:
+            for member in self.machine.seats:
+                self._tell(member, self._ended)
 
     def _open(self, letter: Letter) -> None:
         """A letter that is not in order changes nothing; one of Shoal's own is told why."""
         try:
+            if asks(letter.frames):
+                self._answer(ASKING.ask(letter.frames), letter)
+                return
             report = self.envelope.report(letter.frames)
         except Unreadable:
             return
@@ -103,6 +128,7 @@ class Process:
             return
         seats = self.machine.seats
         objection = self.register.objection(report, letter.key, seats, len(seats))
+        objection = objection or self.grants.objection(report, letter.key)
         if not objection:
             self._hear(report, letter)
         elif isinstance(report, Hello):
@@ -120,8 +146,30 @@ class Process:
             self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
         self._do(self.machine.hear(report, now()))
 
-    def _refuse(self, letter: Letter, reason: str) -> None:
-        self.door.send(letter.sender, self.envelope.seal(Refused(reason=reason)))
+    def _answer(self, ask: Ask, letter: Letter) -> None:
+        """One that may join is told what the run is; the ids it gets are written down before."""
+        told = self.grants.told(ask, letter.key)
+        for member in self.grants.replaced(ask, letter.key) if not told else ():
+            self._do(self.machine.hear(Gone(member=member, reason="its launcher lost it"), now()))
+        refusal = self.grants.refusal(ask, letter.key)
+        if not refusal and not told:
+            for granted in self.grants.choose(ask, letter.key):
+                self.wal.append(granted)
+                self.grants.add(granted, now())
+                told.append(granted.member)
+        if refusal or not told or self.setup.welcome is None:
+            self._refuse(letter, refusal or "all seats are taken; join when some are free", ASKING)
+        else:
+            brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told))
+            self.door.send(letter.sender, ASKING.seal(brief))
+
+    def _refuse(self, letter: Letter, reason: str, envelope: Envelope | None = None) -> None:
+        refused = Refused(reason=reason[:LONGEST_TEXT])
+        self.door.send(letter.sender, (envelope or self.envelope).seal(refused))
+
+    def _tell(self, member: str, order: Order) -> None:
+        if member in self._where:
+            self.door.send(self._where[member], self.envelope.seal(order))
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -129,5 +177,5 @@ class Process:
                 self.wal.append(effect.entry)
                 if isinstance(effect.entry, Lost | Installed):
                     self.channel.send(effect.entry)
-            elif effect.member in self._where:
-                self.door.send(self._where[effect.member], self.envelope.seal(effect.order))
+            else:
+                self._tell(effect.member, effect.order)

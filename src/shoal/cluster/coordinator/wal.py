@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.cluster.coordinator.grants import Granted
 from shoal.cluster.coordinator.register import Bound
 from shoal.cluster.membership.log import Entry, Memory
 from shoal.core.errors import ShoalError
@@ -21,7 +22,7 @@ from shoal.core.errors import ShoalError
 _HEAD = struct.Struct("<II")
 LARGEST = 1 << 20
 
-Written = Entry | Bound
+Written = Entry | Bound | Granted
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Written)
@@ -73,11 +74,14 @@ def read(path: Path) -> tuple[list[Written], int]:
 
 def members(path: Path) -> tuple[str, ...]:
     """Whom a log believes to live: whoever resumes a run says of each that it is gone."""
-    memory = Memory()
+    memory, promised = Memory(), list[str]()
     for entry in read(path)[0]:
-        if not isinstance(entry, Bound):
+        if isinstance(entry, Granted):
+            promised.append(entry.member)
+        elif not isinstance(entry, Bound):
             memory.add(entry)
-    return tuple(member for member in memory.installed.view.members if member not in memory.lost)
+    known = dict.fromkeys((*memory.installed.view.members, *promised))
+    return tuple(member for member in known if member not in memory.lost)
 
 
 def _body(data: bytes, at: int) -> bytes | None:

@@ -1,12 +1,14 @@
 """A job, and whoever follows it: what a launcher is given."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
 from shoal.cluster.lab.spec import Spec
+from shoal.cluster.launch.place import Place
 from shoal.cluster.launch.policy import Policy
 
 
@@ -33,6 +35,14 @@ class Job:
     attempt: int = 1
     survive: Policy | None = None
     """What may be lost without ending the run; None: nothing."""
+    place: "Callable[[Job, Arena], Place] | None" = None
+    """Makes the place where the workers are, if it is neither this host alone nor a lab."""
+    guests: tuple[int, ...] = ()
+    """Seats of the workers, if they take part in a run of another machine."""
+
+    @property
+    def seats(self) -> Sequence[int]:
+        return self.guests or range(self.workers)
 
 
 class Watcher:

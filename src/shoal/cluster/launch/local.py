@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+from collections import Counter
 from typing import NoReturn
 
 from shoal.cluster.arena import Arena
@@ -25,6 +26,7 @@ from shoal.cluster.launch.inlab import InLab
 from shoal.cluster.launch.job import Job, Watcher
 from shoal.cluster.launch.oom import OutOfMemory
 from shoal.cluster.launch.place import OneHost, Place
+from shoal.cluster.launch.policy import Policy
 from shoal.cluster.launch.signals import AtOnce, held_back
 from shoal.cluster.launch.survival import Survival
 from shoal.cluster.launch.worker import Pipes, become_worker
@@ -49,8 +51,7 @@ class LocalLauncher:
         self.job, self.watcher = job, watcher
         self.arena = Arena.create()
         self.board = Board(self.arena.map(0, BYTES))
-        elastic = job.survive is not None
-        self.place: Place = OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
+        self.place = self._go_to()
         self.workers: list[Worker] = []
         self.survival: Survival | None = None
         self.announcement = Announcement(job, self.arena)
@@ -61,6 +62,16 @@ class LocalLauncher:
         self._noticed: tuple[Deadline, Worker] | None = None
         self._requests: list[tuple[Deadline, signal.Signals]] | None = None
 
+    def _go_to(self) -> Place:
+        job = self.job
+        if job.place is not None:
+            return job.place(job, self.arena)
+        elastic = job.survive is not None
+        return OneHost(self.arena) if job.lab is None else InLab(job.lab, self.arena, job.dir, elastic)
+
+    def _survival(self, policy: Policy) -> Survival:
+        return Survival(self.job, policy, self.board, self.place)
+
     def run(self) -> Failure | None:
         """Start the workers and watch them; KeyboardInterrupt passes through after everything is stopped."""
         sys.stdout.flush()  # or every worker would inherit what is still in the buffer
@@ -68,9 +79,10 @@ class LocalLauncher:
         try:
             self.place.open()
             if self.job.survive is not None:
-                self.survival = Survival(self.job, self.job.survive, self.board, self.place)
+                self.survival = self._survival(self.job.survive)
                 self.survival.open()
-            for rank in range(self.job.workers):
+                self._tell(self.place.invitation(self.survival.handle.address))
+            for rank in self.job.seats:
                 self._start(rank)
             self._watch()
         except KeyboardInterrupt as stop:
@@ -84,6 +96,10 @@ class LocalLauncher:
             with held_back():  # whoever is in a hurry now still wants nothing left behind
                 self._sweep()
         return blame(self.workers)
+
+    def _tell(self, *texts: str) -> None:
+        for text in filter(None, texts):
+            self.watcher.note(text)
 
     def _start(self, rank: int) -> None:
         if self.survival is not None:
@@ -167,6 +183,7 @@ class LocalLauncher:
         if self.survival is None:
             return
         due, silent = self.survival.tick()
+        self._tell(*self.survival.guests.take())
         if self._requests is not None:  # those that train may still save what they have; nobody else is needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):
@@ -195,7 +212,7 @@ class LocalLauncher:
     @property
     def _again(self) -> set[int]:
         """Seats that were taken more than once."""
-        return {w.rank for w in self.workers if w is not self.workers[w.rank]}
+        return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
 
     def _read(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
@@ -320,7 +337,7 @@ class LocalLauncher:
             os.close(key.fd)
         self._selector.close()
         if self.survival is not None:
-            self.survival.close()
+            self.survival.close(well=blame(self.workers) is None)
         self.place.close()
         self.announcement.close()
         self.arena.close()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
+from shoal.cluster.coordinator.grants import Welcome
 from shoal.cluster.group import Group
 from shoal.cluster.membership.credentials import Key, Lock
 from shoal.cluster.membership.elastic import Elastic
@@ -21,6 +22,8 @@ class Office:
     lock: Lock | None = None
     enter: Callable[[], object] = lambda: None
     """In its freshly forked process: go there."""
+    welcome: Welcome | None = None
+    """Whom it lets in from other machines."""
 
 
 class Place(ABC):
@@ -37,6 +40,10 @@ class Place(ABC):
     @abstractmethod
     def office(self, folder: Path) -> Office:
         """For the coordinator; `folder` is the user's alone."""
+
+    def invitation(self, address: str) -> str:
+        """What to tell the user when the coordinator serves at `address`; empty: nothing."""
+        return ""
 
     def key(self, rank: int) -> Key | None:
         """By which the coordinator knows a worker; None: it needs none."""

@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.cluster.board import Board
+from shoal.cluster.coordinator.channel import Stop
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import Written, members, read
+from shoal.cluster.launch.guests import Guests
 from shoal.cluster.launch.job import Job
 from shoal.cluster.launch.place import Place
 from shoal.cluster.launch.policy import Policy
-from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.coordinator import LEFT, Rules
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.log import Installed, Lost
 from shoal.cluster.membership.session import member_name, seat_of, start_of
@@ -58,14 +60,16 @@ class Survival:
     def __init__(self, job: Job, policy: Policy, board: Board, place: Place) -> None:
         run, directory, workers = job.run, job.dir, job.workers
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
-        self.seats = [Seat() for _ in range(workers)]
+        self.seats = {seat: Seat() for seat in job.seats}
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         self.place, office = place, place.office(self.folder)
-        setup = Setup(run, office.address, directory / "members.log", Rules(members=workers), office.lock)
+        log, rules = directory / "members.log", Rules(members=workers)
+        setup = Setup(run, office.address, log, rules, office.lock, welcome=office.welcome)
         self.handle = Handle(setup, office.enter)
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
         """Seats of the present view, in order of rank."""
+        self.guests = Guests()
         self._silent: list[int] = []
         self._epoch = 0
         """Of the newest view that is known here."""
@@ -151,7 +155,7 @@ class Survival:
         self.handle.tick()
         self.tick_news()
         silent, self._silent = self._silent, []
-        due = [n for n, seat in enumerate(self.seats) if seat.due is not None and seat.due.expired and not self.over]
+        due = [n for n, seat in self.seats.items() if seat.due is not None and seat.due.expired and not self.over]
         return due, silent
 
     def tick_news(self) -> None:
@@ -161,26 +165,31 @@ class Survival:
 
     def _hear(self, said: object) -> None:
         """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
+        self.guests.hear(said)
         if isinstance(said, Installed) and said.install.view.epoch > self._epoch:
             self._epoch = said.install.view.epoch
             self.stranded = self.begun and not said.install.donor
             self.begun = True
             self.members = tuple(seat_of(member) for member in said.install.view.members)
-        elif isinstance(said, Lost) and said.reason == "left":
+        elif isinstance(said, Lost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, Lost):
-            self._silent += [seat for seat in range(len(self.seats)) if self.name(seat) == said.member]
+            self._silent += [seat for seat in self.seats if self.name(seat) == said.member]
 
     def _log(self) -> list[Written]:
         return read(self.handle.setup.log)[0]
 
     @property
     def pending(self) -> bool:
-        """Whether a worker is still to be started."""
-        return not self.over and any(seat.due is not None for seat in self.seats)
+        """Whether a worker is still to be started, or some of other machines to finish."""
+        if self.over:
+            return self.guests.finishing
+        return any(seat.due is not None for seat in self.seats.values())
 
-    def close(self) -> None:
-        self.handle.stop(Deadline.after(5.0))
+    def close(self, well: bool = True) -> None:
+        """`well`: the training came to its end."""
+        reason = "the training is over" if well else "it was stopped, or failed, where it began"
+        self.handle.stop(Deadline.after(5.0), Stop(well=well, reason=reason))
         self._journal.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -23,7 +23,7 @@ import torch
 
 from shoal.cluster.launch.script import run_script
 from shoal.cluster.launch.signals import as_python_has_them
-from shoal.core.errors import Evicted, PeerLost, Quarantined, ShoalError
+from shoal.core.errors import Evicted, PeerLost, Quarantined, RunEnded, ShoalError
 
 LONGEST_TEXT = 1 << 16
 """Letters of a traceback or a message that are passed on."""
@@ -42,6 +42,8 @@ class Report(msgspec.Struct, frozen=True):
     """The others go on without it."""
     quarantined: str = ""
     """They do, and it is not started again, for this reason."""
+    ended: bool | None = None
+    """There is no run any more; whether it came to its end."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +122,10 @@ def _report(report: int, error: BaseException, path: str) -> None:
     lines = traceback.format_exception(type(error), error, _from(error, path))
     summary = traceback.format_exception_only(type(error), error)[-1].strip()
     asked = isinstance(error, PeerLost | KeyboardInterrupt)
+    evicted = isinstance(error, Evicted)
     reason = error.reason if isinstance(error, Quarantined) else ""
-    _send(report, Report(_clean(summary), _clean("".join(lines)), asked, isinstance(error, Evicted), _clean(reason)))
+    ended = error.well if isinstance(error, RunEnded) else None
+    _send(report, Report(_clean(summary), _clean("".join(lines)), asked, evicted, _clean(reason), ended))
 
 
 def _from(error: BaseException, path: str) -> TracebackType | None:

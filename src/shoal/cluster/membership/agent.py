@@ -32,6 +32,7 @@ from shoal.cluster.membership.member import Member
 from shoal.cluster.membership.messages import (
     Confirm,
     Doubt,
+    Ended,
     Evicted,
     Hello,
     Install,
@@ -97,7 +98,7 @@ class Agent:
         self._unsaid: Standing | None = None
         self._doubts: tuple[Doubt, ...] = ()
         self._began = self._heard = now()
-        self._closing = self._leaving = False
+        self._closing = self._leaving = self._early = False
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
         self.disturbed = True
         """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
@@ -105,11 +106,12 @@ class Agent:
     def start(self) -> None:
         """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
         self._rest = Rest()
+        self._began = self._heard = now()
         self._thread.start()
 
-    def close(self, leave: bool = True, seconds: float = 5.0) -> None:
-        """End the thread; `leave` tells the others that this worker goes."""
-        self._leaving, self._closing = leave, True
+    def close(self, leave: bool = True, seconds: float = 5.0, early: bool = False) -> None:
+        """End the thread; `leave` tells the others that this worker goes, `early` that there is more to be done."""
+        self._early, self._leaving, self._closing = early, leave, True
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
@@ -136,6 +138,11 @@ class Agent:
     def installed(self) -> Install | None:
         """What came with the view."""
         return self._installed
+
+    @property
+    def unheard(self) -> float:
+        """Seconds since the coordinator was heard last, or since this agent was started."""
+        return now() - self._heard
 
     def filled(self, dealt: View | None = None) -> None:
         """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
@@ -222,7 +229,7 @@ class Agent:
     def _run(self) -> None:
         """The thread."""
         try:
-            line = Line(self.address, self._envelope, self._key)
+            line = Line(self.address, self._envelope, self._key).connect()
             try:
                 self._serve(line)
             finally:
@@ -247,7 +254,7 @@ class Agent:
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
         if self._leaving:
-            line.say(Leave(member=self.id))
+            line.say(Leave(member=self.id, early=self._early))
 
     def _answer(self, line: Line) -> None:
         """What the training thread has to say; if it gets lost, the coordinator asks again."""
@@ -279,6 +286,9 @@ class Agent:
                 self._install(order)
             case Evicted():
                 self._evicted(order)
+            case Ended():
+                if self._error is None and not (order.well and not self._member.blank):
+                    self._error = errors.RunEnded(f"the run has ended: {order.reason}", well=order.well)
             case Refused() if self._member.view.epoch == 0:
                 self._refused = self._refused or Deadline.after(PERSIST)
                 if self._refused.expired:

@@ -34,6 +34,9 @@ from shoal.cluster.membership.messages import (
 )
 from shoal.cluster.membership.view import View
 
+LEFT, LEFT_EARLY = "left", "left before the end"
+"""Reasons of members that said goodbye: the training is over for all, or it is not."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -141,7 +144,7 @@ class Coordinator:
                 self.doubts.hear(report, now)
             case Leave():
                 if report.member in self.seats:
-                    self._lose(report.member, "left", now)
+                    self._lose(report.member, LEFT_EARLY if report.early else LEFT, now)
             case Gone():
                 self._lose(report.member, report.reason, now)
         return self._done()
@@ -218,13 +221,16 @@ class Coordinator:
             self._install(proposal)
 
     def _lose(self, member: str, reason: str, now: float) -> None:
+        self._missed += member not in self.view and not self._guest(member)
+        self._drop(member, reason)
+        if member in self.view or (self.proposal is not None and member in self.proposal.view):
+            self._propose(now)
+
+    def _drop(self, member: str, reason: str) -> None:
         self.seats.pop(member, None)
-        self._missed += member not in self.view
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
         self._do += [Write(lost), Tell(member, Evicted(epoch=self.memory.epoch, reason=reason))]
-        if member in self.view or (self.proposal is not None and member in self.proposal.view):
-            self._propose(now)
 
     @property
     def _begun(self) -> bool:
@@ -237,15 +243,29 @@ class Coordinator:
             return False
         if not self._begun:
             waited = now - self._came if self._came is not None else 0.0
-            return len(self.seats) + self._missed >= self.rules.members or waited > self.rules.gather
+            here = sum(not self._guest(member) for member in self.seats)
+            return here > 0 and (here + self._missed >= self.rules.members or waited > self.rules.gather)
         # the coordinator before me was killed between writing that somebody is lost and saying so
         return any(member not in self.seats for member in self.view.members)
 
     def _propose(self, now: float) -> None:
         """A view of those that are left; of the newcomers only if nobody is, for then there is nothing to disturb."""
         stay = tuple(member for member in self.view.members if member in self.seats)
+        if self._orphaned(stay):
+            for member in stay:
+                self._drop(member, "no worker of the machine the run began on is left")
+            stay = ()
         # the first by name, so that ranks do not depend on who was quicker
-        self._make(stay or tuple(sorted(self.seats, key=lambda member: (len(member), member))), 0, now)
+        own = [member for member in self.seats if not self._guest(member)]
+        self._make(stay or tuple(sorted(own, key=lambda member: (len(member), member))), 0, now)
+
+    def _guest(self, member: str) -> bool:
+        return member in self.seats and self.seats[member].plate.guest
+
+    def _orphaned(self, stay: tuple[str, ...]) -> bool:
+        """Whether nobody is left who keeps the ledger and the checkpoints, though there is more to be trained."""
+        over = LEFT in self.memory.lost.values()
+        return bool(stay) and not over and all(self._guest(member) for member in stay)
 
     def _admit(self, now: float) -> None:
         """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""
@@ -264,11 +284,12 @@ class Coordinator:
             self._make(self.view.members + new, step, now)
 
     def _make(self, members: tuple[str, ...], step: int, now: float) -> None:
-        view = View(self.memory.epoch + 1, members)
+        # guests last: worker 0 writes ledger and checkpoints, and must see the run's folder
+        view = View(self.memory.epoch + 1, tuple(sorted(members, key=self._guest)))
         self.memory.epoch = view.epoch
         self.proposal = Proposal(view, step, now) if members else None
         self._do.append(Write(Proposed(epoch=view.epoch)))
-        self._do += [Tell(member, Propose(view=view, step=step)) for member in members]
+        self._do += [Tell(member, Propose(view=view, step=step)) for member in view.members]
 
     def _install(self, proposal: Proposal) -> None:
         standings = [proposal.standings[member] for member in proposal.view.members]
@@ -294,7 +315,8 @@ class Coordinator:
     def _silent(self, now: float) -> list[str]:
         """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""
         silent = [member for member, seat in self.seats.items() if self._verdict(seat, now)]
-        voters = [member for member in self.seats if member in self.view]
+        # guests cannot train on by themselves, so they have no vote
+        voters = [member for member in self.seats if member in self.view and not self._guest(member)]
         missed = sum(member in silent for member in voters)
         if len(voters) - missed >= missed:
             # one that was cut off itself hears some again before others: those get time to be heard

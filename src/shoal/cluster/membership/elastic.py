@@ -15,9 +15,9 @@ from shoal.cluster.membership.pulse import from_board
 from shoal.cluster.membership.session import Session, seat_of
 from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
-from shoal.core.errors import PeerLost, ViewEnded
+from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ViewEnded
 
-PAUSE = 1e-3
+PAUSE, SLICE = 1e-3, 1.0
 
 
 class Elastic(Session):
@@ -39,6 +39,10 @@ class Elastic(Session):
         """Says to all members that the result is whole here, and waits until they have said so; the group knows how."""
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
+        self.early = False
+        """Whether this worker leaves though the training goes on."""
+        self.gives_up: float | None = None
+        """Seconds without a word of the coordinator after which a newcomer takes the run to be over."""
 
     def start(self) -> None:
         """Become a member with all other founders."""
@@ -56,7 +60,7 @@ class Elastic(Session):
         self.agent.start()
         while self.agent.blank:
             if self.disturbed:
-                self.agent.wait_settled(deadline)
+                self._await_view(deadline)
                 self._look()
             if self.install.donor and (dealt := take()) is not None:
                 self.agent.filled(dealt)
@@ -64,9 +68,21 @@ class Elastic(Session):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
             time.sleep(PAUSE)
 
+    def _await_view(self, deadline: Deadline) -> None:
+        while True:
+            try:
+                self.agent.wait_settled(Deadline.after(min(SLICE, deadline.left)))
+            except DeadlineError:
+                if deadline.expired:
+                    raise
+                if self.gives_up is not None and self.agent.unheard > self.gives_up:
+                    raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
+            else:
+                return
+
     def close(self, leave: bool = True) -> None:
         """Say goodbye, or end without a word: the launcher then says why."""
-        self.agent.close(leave)
+        self.agent.close(leave, early=self.early)
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from shoal.cluster.membership.messages import Message, Order, Report
+from shoal.cluster.membership.invitation import ANY_RUN, LARGEST_ANSWER, Ask, Brief
+from shoal.cluster.membership.messages import Message, Order, Refused, Report
 from shoal.core.errors import ShoalError
 from shoal.core.ids import PATTERN
 
@@ -26,6 +27,9 @@ _HEAD = re.compile(rb"shoal ([0-9]{1,6}) (" + PATTERN.pattern.encode() + rb")")
 _encoder = msgspec.msgpack.Encoder()
 _reports: msgspec.msgpack.Decoder[Report] = msgspec.msgpack.Decoder(Report)
 _orders: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+
+_asks: msgspec.msgpack.Decoder[Ask] = msgspec.msgpack.Decoder(Ask)
+_answers: msgspec.msgpack.Decoder[Brief | Refused] = msgspec.msgpack.Decoder(Brief | Refused)
 
 _NOT_OURS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
@@ -66,6 +70,22 @@ class Envelope:
         except _NOT_OURS as error:
             raise Unreadable(f"not a coordinator's message: {error}") from None
 
+    def ask(self, frames: Sequence[Frame]) -> Ask:
+        """What one said that does not know the run, or one of the two errors above."""
+        body = self._body(frames, LARGEST_REPORT)
+        try:
+            return _asks.decode(body)
+        except _NOT_OURS as error:
+            raise Unreadable(f"not a question: {error}") from None
+
+    def answer(self, frames: Sequence[Frame]) -> Brief | Refused:
+        """What a coordinator answered to it."""
+        body = self._body(frames, LARGEST_ANSWER)
+        try:
+            return _answers.decode(body)
+        except _NOT_OURS as error:
+            raise Unreadable(f"not an answer: {error}") from None
+
     def _body(self, frames: Sequence[Frame], largest: int) -> Frame:
         if len(frames) != 2 or len(frames[0]) > LARGEST_HEAD:
             raise Unreadable(f"{len(frames)} frames; a message has a short head and a body")
@@ -82,3 +102,13 @@ class Envelope:
         if len(frames[1]) > largest:
             raise Unreadable(f"a body of {len(frames[1])} bytes; at most {largest} are read")
         return frames[1]
+
+
+ASKING = Envelope(ANY_RUN)
+"""For those that do not know the run yet."""
+
+
+def asks(frames: Sequence[Frame]) -> bool:
+    """Whether a message is addressed to any run."""
+    head = _HEAD.fullmatch(bytes(frames[0])) if frames and len(frames[0]) <= LARGEST_HEAD else None
+    return head is not None and head[2] == ANY_RUN.encode()

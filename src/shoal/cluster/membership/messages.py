@@ -1,7 +1,7 @@
 """What members and the coordinator say to each other. A closed set: anything else is not decoded.
 
 member  -> coordinator    Hello, Beat, Standing, Doubt, Leave   launcher -> coordinator  Gone
-coordinator -> member     Lease, Propose, Install, Evicted      member -> member         Confirm
+coordinator -> member     Lease, Propose, Install, Evicted, Ended   member -> member     Confirm
 coordinator -> stranger   Refused
 """
 
@@ -29,6 +29,8 @@ class Plate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
     public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
     host: Text = ""
+    guest: bool = False
+    """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -86,6 +88,8 @@ class Leave(Message, frozen=True, kw_only=True):
     """I go, and say so."""
 
     member: Name
+    early: bool = False
+    """The training goes on without me."""
 
 
 class Gone(Message, frozen=True, kw_only=True):
@@ -134,6 +138,14 @@ class Evicted(Message, frozen=True, kw_only=True):
     reason: Text
 
 
+class Ended(Message, frozen=True, kw_only=True):
+    """The run is over, for everybody."""
+
+    well: bool
+    """Whether it came to its end; who is in the middle of something then finishes it."""
+    reason: Text
+
+
 class Refused(Message, frozen=True, kw_only=True):
     """You cannot become a member, and this is why; nothing was changed by what you said."""
 
@@ -150,5 +162,5 @@ class Confirm(Message, frozen=True, kw_only=True):
 
 Report = Hello | Beat | Standing | Doubt | Leave | Gone
 """What a coordinator hears."""
-Order = Lease | Propose | Install | Evicted | Refused
+Order = Lease | Propose | Install | Evicted | Refused | Ended
 """What a coordinator says."""

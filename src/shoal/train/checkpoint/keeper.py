@@ -17,7 +17,7 @@ import msgspec
 from shoal.cluster.board import State
 from shoal.cluster.group import Group
 from shoal.core.clock import now
-from shoal.core.errors import DivergedError, PeerLost
+from shoal.core.errors import DivergedError, PeerLost, RunEnded
 from shoal.core.events import Saved, Warned
 from shoal.core.journal import Journal
 from shoal.train.checkpoint.interval import Interval, guess
@@ -118,6 +118,8 @@ class Keeper:
             self._save(step, [word.samples for word in words])
         if first.stop:
             self.close()
+            if self.group.guest:
+                raise RunEnded("the run was stopped where it began", well=False)
             raise KeyboardInterrupt
 
     @property
@@ -155,11 +157,14 @@ class Keeper:
         return self.interval.wait(self._cost)
 
     def _save(self, step: int, samples: list[int]) -> None:
+        if self.group.guest:  # the run's folder is on another machine
+            self._saved = step
+            return
         began = now()
         tensors, texts = own(self.joined)
         if self.group.rank == 0:
             shared, more = common(self.joined)
-            where = self._where(samples)
+            where = self._where(seen_from_home(samples, self.group.guests))
             tensors, texts = shared | tensors, more | texts | {"where": msgspec.json.encode(where).decode()}
             if self.ledger is not None and not self.ledger.flush():
                 self._complain(step, f"the ledger cannot be written: {self.ledger.error}")
@@ -168,7 +173,7 @@ class Keeper:
         else:
             epoch = 0
         manifest = msgspec.structs.replace(
-            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size
+            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size - self.group.guests
         )
         self._writer.rank = self.group.rank
         self._writer.start(manifest, self._camera.take(tensors), texts)
@@ -209,6 +214,12 @@ class Keeper:
         """Let what was begun come to its end."""
         self._writer.wait(GRACE)
         self._tell()
+
+
+def seen_from_home(samples: Sequence[int], guests: int) -> list[int]:
+    """Samples of each worker whose state is kept; worker 0 carries those of the guests, which come last."""
+    first, *rest = samples[: len(samples) - guests]
+    return [first + sum(samples[len(samples) - guests :]), *rest]
 
 
 def check_same(words: Sequence[Word]) -> None:

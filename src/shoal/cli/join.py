@@ -1,0 +1,180 @@
+"""`shoal join`: bring this machine's workers into a run that began on another.
+
+Exit codes: 0 the training is over, or this machine left it · 1 it failed · 2 the command was wrong, or was refused ·
+130 interrupted twice.
+"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from shoal.cluster.launch.threads import threads_per_worker
+
+if TYPE_CHECKING:
+    from shoal.cluster.arena import Arena
+    from shoal.cluster.launch.job import Job
+    from shoal.cluster.launch.place import Place
+    from shoal.cluster.launch.visiting import VisitLauncher
+    from shoal.cluster.membership.credentials import Key
+    from shoal.cluster.membership.invitation import Brief
+    from shoal.core.record import Summary
+
+
+def join(
+    where: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the run listens.", show_default=False)],
+    key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The run's own key file, or this machine's.", show_default=False)
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="PUBLIC", help="The run's public key, if FILE is this machine's own.")
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes to bring.")] = 1,
+    restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
+    runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
+) -> None:
+    """Take part in a run of another machine. Ctrl-C leaves it after the step under way; the others go on."""
+    from shoal.cli.errors import usage_errors
+    from shoal.cli.run import interruptible
+    from shoal.cluster.launch.address import parse, towards
+    from shoal.cluster.launch.asking import ask_apart, question
+
+    with usage_errors(), interruptible():
+        host, port = parse(where, "shoal join")
+        address, known = f"tcp://{host}:{port}", credential(key, server)
+        own = towards(host, port)
+        brief = ask_apart(address, known, question(workers))  # before anything slow: it may be refused
+        job = prepare(brief, address, known, own, restarts, runs)
+        raise typer.Exit(visit(job, quiet))
+
+
+def credential(file: str | None, server: str | None) -> "Key":
+    """Both sides' keys."""
+    from shoal.cluster.links.keys import Keys, check_key
+    from shoal.cluster.membership.credentials import Key, Pair
+    from shoal.core.errors import UsageError
+
+    if file is None:
+        raise UsageError("shoal join needs a key: --key FILE, a copy of the file the run was started with")
+    keys = Keys.read(Path(file))
+    return Key(Pair(keys.public, keys.secret), check_key(server.encode()) if server is not None else keys.public)
+
+
+def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, runs: str | None) -> "Job":
+    """A folder for this machine's part of the record, with the script in it, and what to do."""
+    from shoal.cli.run import warm
+    from shoal.cluster.membership.session import seat_of
+    from shoal.core.goal import UNTIL_VARIABLE
+    from shoal.plan.load import load
+
+    plan = load(brief.plan)
+    seats = tuple(seat_of(member) for member in brief.members)
+    directory = open_folder(brief, seats, runs)
+    script = directory / "script" / brief.name
+    script.parent.mkdir()
+    script.write_bytes(brief.script)
+    if brief.until:
+        os.environ[UNTIL_VARIABLE] = brief.until
+    else:
+        os.environ.pop(UNTIL_VARIABLE, None)
+    warm(codecs=bool(plan.wire))
+    from shoal.cluster.launch.job import Job
+    from shoal.cluster.launch.policy import Policy
+    from shoal.cluster.launch.visiting import Away
+
+    def place(_: "Job", arena: "Arena") -> "Place":
+        return Away(brief, address, key, own, arena)
+
+    return Job(
+        script,
+        list(brief.arguments),
+        len(seats),
+        brief.run,
+        directory,
+        brief.plan,
+        brief.seed,
+        threads_per_worker(len(seats)),
+        checkpoint=brief.checkpoint,
+        survive=Policy(restarts),
+        place=place,
+        guests=seats,
+    )
+
+
+def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Path:
+    """`runs/<run>`, or with a number after it where that name is taken."""
+    import itertools
+    import sys
+    import time
+
+    from shoal.cli.run import open_record
+    from shoal.core import record
+    from shoal.core.lock import hold
+
+    root = record.runs_root(runs).absolute()
+    names = itertools.chain([brief.run], (f"{brief.run[:58]}-{n}" for n in itertools.count(2)))
+    name = next(name for name in names if not (root / name).exists())
+    info = record.RunInfo(
+        run=name,
+        plan=brief.plan,
+        workers=len(seats),
+        seed=brief.seed,
+        script=brief.name,
+        command=["shoal", *sys.argv[1:]],
+        started=time.time(),
+        versions=record.versions(),
+        machine=record.machine(),
+        arguments=list(brief.arguments),
+        folder=str(Path.cwd()),
+        checkpoint=brief.checkpoint,
+        seats=list(seats),
+    )
+    directory = record.run_dir(root, name)
+    open_record(directory, info)
+    hold(directory, name)
+    return directory
+
+
+def visit(job: "Job", quiet: bool) -> int:
+    """Run the workers, show them, write what they did; returns the exit code."""
+    from shoal.cli.relay import Relay
+    from shoal.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, explain
+    from shoal.cluster.launch.visiting import VisitLauncher
+    from shoal.watch.live import open_display
+    from shoal.watch.record import Record
+    from shoal.watch.summary import summarise, write_summary
+
+    relay = Relay(job, open_display(quiet), quiet)
+    launcher, failure = VisitLauncher(job, relay), None
+    typer.echo(f"shoal: joining {job.run} with workers {', '.join(map(str, job.seats))}", err=True)
+    try:
+        failure = launcher.run()
+    except KeyboardInterrupt:
+        pass  # everything is stopped; what it was like is said below
+    finally:
+        relay.close()
+    badly = launcher.ended is not None and not launcher.ended.ended
+    code = EXIT_INTERRUPTED if launcher.hurried else EXIT_FAILED if failure or (badly and not launcher.left) else 0
+    summary = summarise(Record.open(job.dir), code)
+    write_summary(job.dir, summary)
+    if failure:
+        explain(failure, job)
+    elif code or not quiet:
+        typer.echo(f"shoal: {last_line(launcher, summary, job)}", err=True)
+    return code
+
+
+def last_line(launcher: "VisitLauncher", summary: "Summary", job: "Job") -> str:
+    """What the visit came to."""
+    from shoal.cli.run import shown
+
+    did = f"{summary.steps} steps and {summary.samples} samples here; the record is in {shown(job.dir)}"
+    if launcher.left:
+        return f"{'interrupted' if launcher.hurried else f'left {job.run}'} after {did}"
+    if launcher.ended is not None and not launcher.ended.ended:
+        return f"{launcher.ended.error.partition(': ')[2]}; {did}"
+    if not summary.steps:
+        return f"the training of {job.run} was over before this machine came in"
+    return f"the training of {job.run} is over: {did}"

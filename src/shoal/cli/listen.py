@@ -1,0 +1,132 @@
+"""`shoal run --listen`: who may join, and what they are told."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shoal.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from shoal.cluster.arena import Arena
+    from shoal.cluster.launch.job import Job
+    from shoal.cluster.launch.listening import Listen
+    from shoal.cluster.launch.place import Place
+    from shoal.cluster.membership.invitation import Brief
+    from shoal.plan.plan import Plan
+
+MOST_GUESTS = 64
+"""Members that may come with the run's own key, unless the command says otherwise."""
+_KEY = 40  # letters of a key
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command was given."""
+
+    listen: str | None = None
+    key: str | None = None
+    allow: tuple[str, ...] = ()
+    most: int = MOST_GUESTS
+
+
+NOBODY = Wanted()
+
+
+def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str, ...], lab: bool) -> "Listen | None":
+    """Where to listen, if the command makes sense; None: nowhere."""
+    from shoal.cluster.launch.address import check_own, parse
+    from shoal.cluster.launch.listening import Listen
+    from shoal.cluster.links.keys import Keys
+    from shoal.cluster.membership.credentials import Pair
+
+    if wanted.listen is None:
+        for given, option in ((wanted.key, "--key"), (wanted.allow, "--allow")):
+            if given:
+                raise UsageError(f"{option} says who may join; say where with --listen HOST:PORT")
+        return None
+    host, port = parse(wanted.listen, "--listen", least=0)
+    if wanted.key is None:
+        raise UsageError(
+            f"--listen {wanted.listen} can be reached by others and there is no key; make one with "
+            "shoal keys new FILE, then give --key FILE"
+        )
+    check_plan(plan, lab)
+    check_script(Path(script), arguments)
+    keys = Keys.read(Path(wanted.key))
+    guests = {keys.public: wanted.most} | allowed(wanted.allow)
+    check_own(host, port, "--listen")
+    return Listen(host, port, Pair(keys.public, keys.secret), wanted.key, guests)
+
+
+def check_plan(plan: "Plan", lab: bool) -> None:
+    """UsageError where nobody could join."""
+    import os
+
+    from shoal.cluster.linked import trusted
+    from shoal.plan.terms import AllReduce
+
+    if lab:
+        raise UsageError("--listen and --lab: the hosts of a lab cannot be reached from outside; drop one of the two")
+    if trusted() or os.environ.get("SHOAL_ENGINE", "auto") != "auto":
+        raise UsageError("--listen needs links under keys; drop --trusted, SHOAL_TRUSTED and SHOAL_ENGINE")
+    if not isinstance(plan.exchange, AllReduce):
+        raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce")
+
+
+def check_script(script: Path, arguments: tuple[str, ...]) -> None:
+    """UsageError if it is too large to be told to others."""
+    from shoal.cluster.membership.invitation import LARGEST_ARGUMENTS, LARGEST_SCRIPT
+
+    if (size := script.stat().st_size) > LARGEST_SCRIPT:
+        raise UsageError(f"{script} has {size} bytes; with --listen a script may have {LARGEST_SCRIPT}")
+    if (size := sum(len(word.encode()) for word in arguments)) > LARGEST_ARGUMENTS:
+        raise UsageError(f"the script's arguments have {size} bytes; with --listen they may have {LARGEST_ARGUMENTS}")
+
+
+def allowed(words: tuple[str, ...]) -> dict[bytes, int]:
+    """`PUBLIC` or `PUBLIC=K`: the key of another machine, and how many workers it may bring."""
+    from shoal.cluster.links.keys import check_key
+
+    found: dict[bytes, int] = {}
+    for word in words:
+        key, number = word[:_KEY], word[_KEY:]  # a key may hold an equals sign itself
+        if number and not (number[0] == "=" and number[1:].isascii() and number[1:].isdecimal() and int(number[1:])):
+            raise UsageError(f"--allow {word!r}: write a public key of 40 letters, or that and =K for K workers")
+        found[check_key(key.encode())] = int(number[1:] or 1)
+    return found
+
+
+def opened(listen: "Listen") -> "Callable[[Job, Arena], Place]":
+    """Makes the place of a run that listens."""
+
+    def make(job: "Job", arena: "Arena") -> "Place":
+        from shoal.cluster.coordinator.grants import Welcome
+        from shoal.cluster.launch.asking import versions
+        from shoal.cluster.launch.listening import Listening
+
+        welcome = Welcome(brief(job), versions(), listen.guests, job.workers)
+        return Listening(listen, welcome, arena, job.run, job.workers)
+
+    return make
+
+
+def brief(job: "Job") -> "Brief":
+    """What those that join are told."""
+    import os
+    import re
+
+    from shoal.cluster.membership.invitation import Brief
+    from shoal.core.goal import UNTIL_VARIABLE
+
+    name = job.script.name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", job.script.name) else "script.py"
+    return Brief(
+        run=job.run,
+        name=name,
+        script=job.script.read_bytes(),
+        arguments=tuple(job.arguments),
+        plan=job.plan,
+        seed=job.seed,
+        checkpoint=job.checkpoint,
+        until=os.environ.get(UNTIL_VARIABLE, ""),
+    )

@@ -1,0 +1,108 @@
+"""Seats for workers of other machines: each is promised to one key, under an id that is never used again.
+
+    Ask(2 workers) ── Granted(w4.1), Granted(w5.2) in the log ── Brief(w4.1, w5.2) ── … Hello(w4.1)
+
+What is promised is in the log before it is told, so a coordinator that was killed promises nothing twice. Who does not
+come within ten minutes has lost its place. A seat is given again once its member is lost, under another id.
+"""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.cluster.board import MOST_WORKERS
+from shoal.cluster.membership.invitation import Ask, Brief, Token, differing
+from shoal.cluster.membership.messages import Hello, Report
+from shoal.cluster.membership.session import member_name, seat_of
+from shoal.cluster.membership.view import Name
+
+PATIENCE = 600.0
+"""Seconds in which a worker that was promised a seat must come."""
+
+
+class Granted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An entry of the log: this id is for whoever has this key."""
+
+    member: Name
+    key: str
+    token: Token
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """Whom a run lets in while it trains, and what they are told."""
+
+    brief: Brief
+    versions: Mapping[str, str]
+    guests: Mapping[bytes, int]
+    """By public key: how many members may come with it."""
+    first: int
+    """Seats below are those of the run's own machine."""
+
+
+class Grants:
+    """`lost`: the ids that are no members any more."""
+
+    def __init__(self, welcome: Welcome | None, lost: Container[str]) -> None:
+        self.welcome, self.lost = welcome, lost
+        self._most = {key.decode(): most for key, most in welcome.guests.items()} if welcome is not None else {}
+        self._granted: dict[str, Granted] = {}
+        self._since: dict[str, float] = {}
+
+    def add(self, entry: Granted, now: float) -> None:
+        self._granted[entry.member] = entry
+        self._since[entry.member] = now
+
+    def refusal(self, ask: Ask, key: str) -> str:
+        """Why there is nothing for this one; empty: there may be."""
+        if self.welcome is None:
+            return "this run lets nobody in; start it with shoal run --listen"
+        if reason := differing(self.welcome.versions, ask.versions):
+            return reason
+        most, have = self._most.get(key, 0), sum(entry.key == key for entry in self._open())
+        if have + ask.workers > most and not self.told(ask, key):
+            return f"{have} workers are here under this key and {ask.workers} more want in; it is good for {most}"
+        return ""
+
+    def told(self, ask: Ask, key: str) -> list[str]:
+        """What was promised to this very question before."""
+        return [e.member for e in self._granted.values() if (e.key, e.token) == (key, ask.token)]
+
+    def replaced(self, ask: Ask, key: str) -> list[str]:
+        """Whose place the asking one takes: its launcher knows that they are lost."""
+        return [e.member for e in self._open() if (e.key, seat_of(e.member)) == (key, ask.seat)]
+
+    def choose(self, ask: Ask, key: str) -> list[Granted]:
+        """Free seats, as many as asked for, or none; to be written down, then to be told."""
+        assert self.welcome is not None
+        taken = {seat_of(entry.member) for entry in self._open()}
+        used = {seat_of(member) for member in self._granted}
+        free = [seat for seat in range(self.welcome.first, MOST_WORKERS) if seat not in taken]
+        # one that was never used, if there is: a machine that comes back finds its own
+        free.sort(key=lambda seat: (seat != ask.seat, seat in used, seat))
+        if len(free) < ask.workers:
+            return []
+        start = len(self._granted) + 1
+        names = [member_name(seat, start + n) for n, seat in enumerate(sorted(free[: ask.workers]))]
+        return [Granted(member=name, key=key, token=ask.token) for name in names]
+
+    def objection(self, report: Report, key: str) -> str:
+        """Why a Hello is not to be heard; empty: it may be."""
+        if not isinstance(report, Hello):
+            return ""
+        granted = self._granted.get(report.member)
+        if key not in self._most:
+            own = granted is None and not report.plate.guest
+            return "" if own else f"the id {report.member} is for a worker of another machine"
+        if granted is None or granted.key != key or not report.plate.guest:
+            return f"the id {report.member} was not given to this key; start the worker with shoal join"
+        return ""
+
+    def late(self, here: Container[str], now: float) -> list[str]:
+        """Who was promised a seat and has not come."""
+        coming = [entry.member for entry in self._open() if entry.member not in here]
+        return [member for member in coming if now - self._since[member] > PATIENCE]
+
+    def _open(self) -> Iterator[Granted]:
+        return (entry for entry in self._granted.values() if entry.member not in self.lost)

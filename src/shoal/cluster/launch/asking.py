@@ -1,0 +1,165 @@
+"""Asks the coordinator of a run what to run here; in a process of its own, for a launcher has no threads and no ZeroMQ.
+
+    launcher ── fork ──> child: CURVE handshake ── Ask ──> coordinator
+             <── pipe: Brief, or why not ──┘
+
+What the handshake comes to is told by ZeroMQ's monitor, so that a wrong key, a closed port and silence have each their
+own line.
+"""
+
+import contextlib
+import errno
+import os
+import secrets
+import select
+import signal
+from importlib.metadata import version
+from typing import NoReturn
+
+import msgspec
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from shoal.cluster.launch.signals import held_back
+from shoal.cluster.membership.credentials import Key
+from shoal.cluster.membership.envelope import ASKING, Mismatch, Unreadable
+from shoal.cluster.membership.invitation import LARGEST_ANSWER, MATTERS, Ask, Brief
+from shoal.cluster.membership.line import Line
+from shoal.cluster.membership.messages import Refused
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import ShoalError, UsageError
+
+SECONDS = 10.0
+"""Until somebody must have answered."""
+REPEAT = 1.0
+MOST_FAILURES = 2
+"""Handshakes that fail one after the other: one may have met a coordinator that was just ending."""
+
+
+class _No(msgspec.Struct, frozen=True, tag=True):
+    """The child's word that there is no answer, and why."""
+
+    reason: str
+
+
+_said: msgspec.msgpack.Decoder[Brief | _No] = msgspec.msgpack.Decoder(Brief | _No)
+
+
+def versions() -> dict[str, str]:
+    """Of what must be alike on all machines; found without importing any of it."""
+    return {name: version(name) for name in MATTERS}
+
+
+def question(workers: int, seat: int = -1) -> Ask:
+    return Ask(workers=workers, token=secrets.token_hex(16), versions=versions(), seat=seat)
+
+
+def ask(address: str, key: Key, what: Ask, seconds: float = SECONDS) -> Brief:
+    """The answer; UsageError says why there is none. Where ZeroMQ may be used: not in a launcher."""
+    line = Line(address, ASKING, key, LARGEST_ANSWER)
+    fate = line.watch()
+    line.connect()
+    try:
+        return _converse(line, fate, what, address, Deadline.after(seconds))
+    finally:
+        line.close()
+
+
+def _converse(line: Line, fate: "zmq.Socket[bytes]", what: Ask, address: str, deadline: Deadline) -> Brief:
+    trouble, failures, due = f"nobody answers at {address}; is a run listening there?", 0, 0.0
+    while not deadline.expired:
+        if now() >= due and line.say(what):
+            due = now() + REPEAT
+        for frames in line.letters(0.02):
+            with contextlib.suppress(Unreadable):
+                return _read(frames, address)
+        while fate.poll(0):
+            event = recv_monitor_message(fate)
+            said = _trouble(int(event["event"]), int(event["value"]), address)
+            trouble, failures = said or trouble, failures + _COUNTS.get(int(event["event"]), 0)
+        if failures >= MOST_FAILURES:
+            break
+    raise UsageError(trouble)
+
+
+_COUNTS = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: MOST_FAILURES,  # ZeroMQ does not try again
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: 1,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: 1,
+}
+
+
+def _trouble(event: int, value: int, address: str) -> str:
+    """What an event of the connection means for people; empty: nothing."""
+    if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        return f"{address} does not know this key; start the run with --allow and its public half"
+    if event in _COUNTS:
+        return (
+            f"{address} has another key than this one; copy the file of shoal run --key, or give its public half "
+            "with --server"
+        )
+    if event == zmq.EVENT_CLOSED or (event == zmq.EVENT_DISCONNECTED and value == errno.ECONNREFUSED):
+        return f"nobody listens at {address}; is a run there (shoal run --listen)?"
+    return ""
+
+
+def _read(frames: list[bytes], address: str) -> Brief:
+    try:
+        answer = ASKING.answer(frames)
+    except Mismatch as error:
+        raise UsageError(f"cannot join at {address}: {error}") from None
+    if isinstance(answer, Refused):
+        raise UsageError(f"cannot join at {address}: {answer.reason}")
+    return answer
+
+
+def ask_apart(address: str, key: Key, what: Ask, seconds: float = SECONDS) -> Brief:
+    """The same, from a process that must not have threads."""
+    read, write = os.pipe()
+    with held_back():
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            _become(write, address, key, what, seconds)
+    os.close(write)
+    try:
+        data = _drain(read, Deadline.after(seconds + 10.0))
+    finally:
+        os.close(read)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    try:
+        said = _said.decode(data)
+    except msgspec.MsgspecError:
+        raise ShoalError(f"the process that asked {address} ended without a word; try again") from None
+    if isinstance(said, _No):
+        raise UsageError(said.reason)
+    return said
+
+
+def _become(write: int, address: str, key: Key, what: Ask, seconds: float) -> NoReturn:
+    """In the child: ask, say, and never return."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent hears it, and ends it
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        said: Brief | _No = ask(address, key, what, seconds)
+    except BaseException as error:  # noqa: BLE001  (nothing may climb into the launcher's frames)
+        said = _No(str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}")
+    try:
+        data = msgspec.msgpack.encode(said)
+        while data:
+            data = data[os.write(write, data) :]
+    finally:
+        os._exit(0)
+
+
+def _drain(read: int, deadline: Deadline) -> bytes:
+    """What comes until the pipe is closed."""
+    pieces: list[bytes] = []
+    while not deadline.expired and select.select([read], [], [], deadline.left)[0]:
+        piece = os.read(read, 1 << 16)
+        if not piece:
+            break
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,73 @@
+"""Workers of a machine that lets others join: they meet over links, for the next worker may come from anywhere.
+
+    this machine: coordinator at HOST:PORT, workers at HOST and any free ports
+    elsewhere:    shoal join HOST:PORT --key FILE
+
+Every worker here has a fresh key for the coordinator and another for its door; machines that join have the key of FILE
+or one of their own that was listed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.cluster.arena import Arena
+from shoal.cluster.board import BYTES, Board
+from shoal.cluster.coordinator.grants import Welcome
+from shoal.cluster.group import Group
+from shoal.cluster.launch.place import Office, Place
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.door import Door
+from shoal.cluster.links.keys import Keys
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.elastic import Elastic
+
+
+@dataclass(frozen=True)
+class Listen:
+    """Where a run listens, and for whom."""
+
+    host: str
+    """An address of this machine, in numbers."""
+    port: int
+    """0: any free one."""
+    pair: Pair
+    file: str
+    """Where that pair is from, as the user wrote it."""
+    guests: Mapping[bytes, int]
+    """By public key: how many members may come with it."""
+
+
+class Listening(Place):
+    """On this host, with a door to others."""
+
+    def __init__(self, listen: Listen, welcome: Welcome, arena: Arena, run: str, workers: int) -> None:
+        self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
+        self._pairs = [Pair.new() for _ in range(workers)]  # before the fork, so that the coordinator knows them
+
+    def open(self) -> None:
+        pass
+
+    def office(self, folder: Path) -> Office:
+        port = str(self.listen.port) if self.listen.port else "*"
+        allowed = {pair.public: 1 for pair in self._pairs} | dict(self.listen.guests)
+        return Office(f"tcp://{self.listen.host}:{port}", Lock(self.listen.pair, allowed), welcome=self.welcome)
+
+    def invitation(self, address: str) -> str:
+        where = address.removeprefix("tcp://")
+        return f"others may join: shoal join {where} --key {self.listen.file}"
+
+    def key(self, rank: int) -> Key:
+        return Key(self._pairs[rank], self.listen.pair.public)
+
+    def enter(self, rank: int, size: int, session: Elastic | None = None) -> Group:
+        assert session is not None
+        self._pairs = []
+        door = Door(f"tcp://{self.listen.host}:*", Keys.new())
+        return LinkedGroup(self.run, {}, rank, door, Board(self.arena.map(0, BYTES)), session)
+
+    def tick(self, board: Board) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,195 @@
+"""`shoal run --listen` and `shoal join`: machines come to a run that trains, and go again."""
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from forked import Forked, Outcome, children, command, shoal, soon
+
+from shoal.cluster.links.keys import Keys
+from shoal.train.checkpoint.manifest import newest, verify
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+WAIT = 90.0
+TRAIN = """
+import os, sys, time, torch, shoal
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+run = shoal.start()
+torch.manual_seed(7)
+model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+loader = DataLoader(TensorDataset(torch.randn(160, 4), torch.randn(160, 2)), batch_size=2, shuffle=True)
+model, optimizer, loader = run.join(model, optimizer, loader)
+for epoch in run.epochs(150):
+    for x, y in loader:
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(0.02)
+    run.report(over=float(os.path.exists(sys.argv[1])))
+print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()), run.is_main)
+"""
+"""Trains until a file is there: the test says when it has seen enough."""
+
+
+class Home:
+    """The machine a run began on."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
+        self.folder.mkdir()
+        Keys.new().write(self.key)
+        (self.folder / "script.py").write_text(TRAIN)
+        listen = ("--listen", "127.0.0.1:0", "--key", str(self.key), "--name", "one")
+        self.process = command(self.folder, "run", *listen, *words, "script.py", str(self.over), SHOAL_UNTIL="over>=1")
+
+    @property
+    def address(self) -> str:
+        return self.said.partition("shoal join ")[2].split()[0]
+
+    @property
+    def said(self) -> str:
+        return said(self.process)
+
+    def heard(self, text: str) -> None:
+        assert soon(WAIT, lambda: text in self.said or self.process.pid not in children()), self.said
+        assert text in self.said
+
+    def trained(self, seat: int) -> None:
+        assert soon(WAIT, lambda: steps(self.folder, "one", seat) > 3), self.said
+
+    def end(self, *guests: Forked) -> list[Outcome]:
+        """Training is enough: all come to their end, with the same model, and every sample counted once."""
+        self.over.touch()
+        outcomes = [process.wait(WAIT) for process in (self.process, *guests)]
+        assert [outcome.code for outcome in outcomes] == [0] * len(outcomes), [o.err for o in outcomes]
+        lines = [line for outcome in outcomes for line in outcome.out.splitlines() if "checksum" in line]
+        sums = [line[line.index("checksum") :].rpartition(" ") for line in lines]
+        assert len({values for values, _, _ in sums}) == 1, f"replicas differ: {lines}"
+        assert [main for _, _, main in sums].count("True") == 1
+        ledger = shoal(self.folder, "show", "one", "--ledger", "--json").json["epochs"]
+        assert ledger, "no epoch was made"
+        for row in ledger:
+            assert {"samples": 160, "missing": 0, "duplicate": 0, "finished": True}.items() <= row.items(), row
+        return outcomes
+
+
+@contextmanager
+def home(folder: Path, *words: str) -> Iterator[Home]:
+    here = Home(folder, *words)
+    try:
+        here.heard("others may join")
+        here.trained(0)
+        yield here
+    finally:
+        stop(here.process)
+
+
+def said(process: Forked) -> str:
+    return process.err.read_text() if process.err.exists() else ""
+
+
+def stop(process: Forked) -> None:
+    """Whatever the test came to."""
+    if process.pid in children():
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30.0)
+
+
+def events(folder: Path, run: str, seat: int) -> list[dict[str, object]]:
+    path = folder / f"runs/{run}/worker-{seat}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def steps(folder: Path, run: str, seat: int) -> int:
+    """Since the worker in a seat was started last."""
+    kinds = [event["event"] for event in events(folder, run, seat)]
+    last = len(kinds) - kinds[::-1].index("started") if "started" in kinds else len(kinds)
+    return kinds[last:].count("step")
+
+
+def joined(folder: Path, here: Home, *words: str) -> Forked:
+    """Another machine, with a folder of its own."""
+    folder.mkdir(exist_ok=True)
+    return command(folder, "join", here.address, "--key", str(here.key), *words)
+
+
+def trained(folder: Path, run: str, seat: int, process: Forked) -> None:
+    assert soon(WAIT, lambda: steps(folder, run, seat) > 3), said(process)
+
+
+def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) -> None:
+    with home(tmp_path, "--workers", "1", "--checkpoint", "20steps") as here:
+        there = tmp_path / "there"
+        guest = joined(there, here, "--workers", "2")
+        for seat in (1, 2):
+            trained(there, "one", seat, guest)
+        (lost,) = [int(str(e["pid"])) for e in events(there, "one", 2) if e["event"] == "started"]
+        os.kill(lost, signal.SIGKILL)
+        starts = lambda: sum(e["event"] == "started" for e in events(there, "one", 2))  # noqa: E731
+        assert soon(WAIT, lambda: starts() == 2), said(guest)
+        trained(there, "one", 2, guest)
+        outcomes = here.end(guest)
+    assert "worker 2 was lost (SIGKILL)" in outcomes[1].err
+    assert "it is started again (1 of 3)" in outcomes[1].err
+    assert "the training of one is over" in outcomes[1].err
+    assert "worker 1 joined from" in outcomes[0].err
+    kept, passed_over = newest(here.folder / "runs/one", "one")
+    assert kept is not None
+    assert not passed_over
+    assert verify(kept).workers == 1, "guests put nothing into a checkpoint"
+    assert not list(there.glob("runs/one/checkpoints")) + list(there.glob("runs/one/*ledger*"))
+    assert (there / "runs/one/script/script.py").read_text() == TRAIN
+
+
+def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
+    with home(tmp_path, "--workers", "2") as here:
+        there = tmp_path / "there"
+        first = joined(there, here)
+        trained(there, "one", 2, first)
+        os.kill(first.pid, signal.SIGTERM)
+        left = first.wait(WAIT)
+        assert left.code == 0, left.err
+        assert "shoal: left one after" in left.err
+        here.heard("has left; the others go on")
+        second = joined(there, here)  # the name of its folder is taken now
+        trained(there, "one-2", 3, second)
+        os.kill(second.pid, signal.SIGKILL)  # its workers die with it
+        assert second.wait(WAIT).code == -signal.SIGKILL
+        here.heard("worker 3 of")
+        here.end()
+    assert "was lost" in here.said
+
+
+def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    Keys.new().write(tmp_path / "key")
+    (tmp_path / "large.py").write_text("#" * (1 << 20) + "\n")
+    public = "a" * 40
+    here = ("--listen", "127.0.0.1:0")
+    cases = {
+        (*here, "script.py"): "there is no key; make one with shoal keys new FILE",
+        ("--key", "key", "script.py"): "say where with --listen",
+        ("--listen", "127.0.0.1", "--key", "key", "script.py"): "write HOST:PORT",
+        ("--listen", "203.0.113.1:7700", "--key", "key", "script.py"): "give an address of this machine",
+        ("--listen", "0:7700", "--key", "key", "script.py"): "no single address",
+        (*here, "--key", "key", "--lab", "2 hosts", "script.py"): "drop one of the two",
+        (*here, "--key", "key", "--trusted", "script.py"): "drop --trusted",
+        (*here, "--key", "key", "--plan", "alone", "script.py"): "use allreduce",
+        (*here, "--key", "key", "--allow", f"{public}=0", "script.py"): "=K for K workers",
+        (*here, "--key", "key", "--allow", public[1:], "script.py"): "is no key",
+        (*here, "--key", "key", "large.py"): "with --listen a script may have 1048576",
+    }
+    for words, text in cases.items():
+        outcome = shoal(tmp_path, "run", *words)
+        assert outcome.code == 2, (words, outcome.err)
+        assert text in outcome.err, outcome.err
+        assert outcome.err.splitlines()[-1].startswith("shoal: ")
+    assert not (tmp_path / "runs").exists(), "nothing was begun"

@@ -1,0 +1,100 @@
+"""Members of other machines: they never become worker 0, begin no run, and end none by being many."""
+
+from test_coordinator import beat, stand, told, written
+
+from shoal.cluster.membership.coordinator import LEFT, LEFT_EARLY, Coordinator, Effect, Rules
+from shoal.cluster.membership.log import Installed, Lost
+from shoal.cluster.membership.messages import Evicted, Gone, Hello, Install, Leave, Plate, Propose
+
+GUEST = Plate("tcp://10.0.0.2:7", "x" * 40, "there", guest=True)
+
+
+def hello(coordinator: Coordinator, *members: str, now: float = 0.0) -> list[Effect]:
+    """Those whose name begins with g are guests."""
+    return [
+        effect
+        for member in members
+        for effect in coordinator.hear(Hello(member=member, plate=GUEST if member[0] == "g" else Plate()), now)
+    ]
+
+
+def begun(*members: str) -> Coordinator:
+    coordinator = Coordinator(Rules(members=len(members)), 0.0)
+    hello(coordinator, *members)
+    stand(coordinator)
+    return coordinator
+
+
+def admit(coordinator: Coordinator, *members: str) -> Install:
+    """Newcomers enter between two steps; all others have state."""
+    hello(coordinator, *members)
+    view = coordinator.view
+    for member in view.members:
+        coordinator.hear(beat(member, view.epoch), 0.0)
+    coordinator.tick(0.0)
+    stand(coordinator, between=True, **dict.fromkeys(view.members, (1, 0)))
+    return coordinator.memory.installed
+
+
+def test_the_first_view_waits_for_the_runs_own_and_is_theirs() -> None:
+    coordinator = Coordinator(Rules(members=2), 0.0)
+    assert not told(hello(coordinator, "g1", "g2", "g3", "a"), Propose)
+    assert set(told(hello(coordinator, "b"), Propose)) == {"a", "b"}
+
+
+def test_guests_come_last_whoever_came_first() -> None:
+    coordinator = begun("a", "b")
+    assert admit(coordinator, "g1").view.members == ("a", "b", "g1")
+    assert admit(coordinator, "c", "g2").view.members == ("a", "b", "c", "g1", "g2")
+    coordinator.hear(Gone(member="a", reason="SIGKILL"), 0.0)
+    stand(coordinator, b=(1, 0), c=(1, 0), g1=(1, 0), g2=(1, 0))
+    install = coordinator.memory.installed
+    assert (install.view.members, install.donor) == (("b", "c", "g1", "g2"), "b")
+    assert [plate.guest for plate in install.plates] == [False, False, True, True]
+
+
+def test_a_restarted_coordinator_still_knows_who_is_a_guest() -> None:
+    coordinator = begun("a")
+    admit(coordinator, "g1")
+    again = Coordinator(Rules(members=1), 5.0, [Installed(install=coordinator.memory.installed)])
+    hello(again, "b", now=5.0)
+    for member in ("a", "g1"):
+        again.hear(beat(member, again.view.epoch), 5.0)
+    again.tick(5.0)
+    assert again.proposal is not None
+    assert again.proposal.view.members == ("a", "b", "g1")
+
+
+def test_guests_alone_do_not_train_on() -> None:
+    coordinator = begun("a")
+    admit(coordinator, "g1", "g2")
+    effects = coordinator.hear(Gone(member="a", reason="SIGKILL"), 0.0)
+    assert set(told(effects, Evicted)) == {"a", "g1", "g2"}
+    assert not told(effects, Propose)
+    assert all("the run began on" in coordinator.memory.lost[guest] for guest in ("g1", "g2"))
+    assert {e.member for e in written(effects) if isinstance(e, Lost)} == {"a", "g1", "g2"}
+
+
+def test_guests_finish_what_the_others_have_finished() -> None:
+    coordinator = begun("a")
+    admit(coordinator, "g1", "g2")
+    effects = coordinator.hear(Leave(member="a"), 0.0)
+    assert set(told(effects, Propose)) == {"g1", "g2"}
+    assert coordinator.memory.lost == {"a": LEFT}
+
+
+def test_who_leaves_early_does_not_say_that_all_is_over() -> None:
+    coordinator = begun("a")
+    admit(coordinator, "g1")
+    coordinator.hear(Leave(member="g1", early=True), 0.0)
+    assert coordinator.memory.lost == {"g1": LEFT_EARLY}
+
+
+def test_many_silent_guests_are_given_up_at_once() -> None:
+    """They cannot train on without the others, so nobody waits for their leases."""
+    coordinator = begun("a")
+    admit(coordinator, "g1", "g2", "g3")
+    for moment in (1.0, 2.0, 3.0, 4.0):
+        coordinator.hear(beat("a", coordinator.view.epoch), moment)
+        coordinator.tick(moment)
+    assert set(coordinator.memory.lost) == {"g1", "g2", "g3"}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.links.allowance import allowance_from_environment
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.gathering import Gathering
@@ -33,7 +34,7 @@ class LinkedGroup(Group):
         self.seconds = deadline_seconds()
         self.board = board or Board.private()
         self.board.enter(rank)
-        self.mesh = Mesh(run, book, rank, door, self.board)
+        self.mesh = Mesh(run, book, rank, door, self.board, allowance=allowance_from_environment())
         atexit.register(self.close)
         self.mesh.meet(self.seconds)
 

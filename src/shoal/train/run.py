@@ -201,7 +201,9 @@ class Run:
             check_alike(self._group, members)
             adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
-        pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
+        pace = build_pace(self.plan, exchange, self._engines, members, statistics)
+        if self.plan.order.by == "needed" and exchange.peers and not pace.open_ended:
+            self._progress.warn("order(needed) is as order(ready) here: it overlaps what travels over links")
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
         if late:
@@ -339,6 +341,8 @@ class Run:
             return
         self._closed = True
         error: BaseException | None = getattr(sys, "last_value", None)
+        if error is None:
+            self._together.settle()
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()

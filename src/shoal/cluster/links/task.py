@@ -33,6 +33,8 @@ class Task(ABC):
     kind: str
     channel: int = 0
     """0: the group's own, 1: sums. They do not wait for each other's order, as long as each keeps its own."""
+    urgency: int = 0
+    """Its chunks leave before those of tasks with a higher number, and after those handed in earlier with the same."""
     alike: bool = True
     """Whether everybody's whole must be of the same length."""
 
@@ -42,6 +44,8 @@ class Task(ABC):
         self.number = -1
         self.done = threading.Event()
         self.error: ShoalError | None = None
+        self.ended = 0.0
+        """When the last chunk had come; 0 as long as it has not."""
 
     @property
     def key(self) -> tuple[int, int]:

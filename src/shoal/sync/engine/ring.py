@@ -16,6 +16,8 @@ from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.gathering import Gathering
+from shoal.cluster.links.task import Task
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.sums.arithmetic import Arithmetic
@@ -43,6 +45,8 @@ class RingEngine(Engine):
         self._areas: list[Tensor] = []
         self._posted: dict[int, Gathering] = {}
         self._lengths: dict[int, int] = {}
+        self._urgencies: Sequence[int] = ()
+        self._landed: dict[int, float] = {}
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -57,13 +61,27 @@ class RingEngine(Engine):
         arithmetic = self._arithmetic[index]
         task = way(leaving, self.group.mesh.view.size)(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
         self._under_way[index] = task
+        self._submit(index, task)
+
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        self._urgencies = urgencies
+
+    def _submit(self, index: int, task: Task) -> None:
+        task.urgency = self._urgencies[index] if self._urgencies else 0
         self.group.mesh.submit(task)
+
+    def landed(self, index: int) -> float | None:
+        return self._landed.get(index)
+
+    def _wait(self, index: int, task: Task) -> None:
+        self.group.mesh.wait(task, self.group.seconds)
+        self._landed[index] = task.ended or now()
 
     def progress(self) -> None:
         pass
 
     def finish(self, index: int) -> None:
-        self.group.mesh.wait(self._under_way.pop(index), self.group.seconds)
+        self._wait(index, self._under_way.pop(index))
 
     def wire(self, index: int) -> int:
         leaving, size = self._pairs[index][0], self.group.mesh.view.size
@@ -79,11 +97,11 @@ class RingEngine(Engine):
         payload = self._areas[index][:length].numpy().tobytes()
         task = Gathering(payload, channel=SUMS, limit=self._parcels[index].bound)
         self._posted[index], self._lengths[index] = task, length
-        self.group.mesh.submit(task)
+        self._submit(index, task)
 
     def collect(self, index: int) -> list[Tensor]:
         task = self._posted.pop(index)
-        self.group.mesh.wait(task, self.group.seconds)
+        self._wait(index, task)
         return [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in task.result]
 
     def release(self, index: int) -> None:

@@ -74,7 +74,7 @@ def test_any_use_of_its_content_is_a_touch(use: Callable[[Tensor], object]) -> N
         lambda p: p.requires_grad_(True),
         lambda p: p.register_hook(lambda g: None),
         lambda p: p.register_post_accumulate_grad_hook(lambda p: None),
-        lambda p: (isinstance(p, nn.Parameter), hash(p), p is p, {p: 1}[p]),  # noqa: PLR0124
+        lambda p: (isinstance(p, nn.Parameter), hash(p), p is p, {p: 1}[p]),
         lambda p: torch.optim.SGD([p], lr=0.1).zero_grad(),
         lambda p: nn.Module().register_parameter("p", p),
     ],

@@ -87,7 +87,9 @@ def test_every_optimizer(optimizer: type[Optimizer]) -> None:
 def test_groups_of_parameters() -> None:
     def grouped(model: nn.Module) -> Optimizer:
         parameters = list(model.parameters())
-        return Adam([{"params": parameters[::2], "lr": 0.1}, {"params": parameters[1::2], "weight_decay": 0.1}], lr=0.01)
+        return Adam(
+            [{"params": parameters[::2], "lr": 0.1}, {"params": parameters[1::2], "weight_decay": 0.1}], lr=0.01
+        )
 
     check(optimizer_of=grouped)
 
@@ -231,7 +233,9 @@ class Clipped(SGD):
 
 def test_an_unknown_optimizer_gets_all_gradients_and_the_record_says_so() -> None:
     bench = check(optimizer_of=lambda model: Clipped(model.parameters(), lr=0.1), overlaps=False)
-    assert bench.told == ["order(needed) waits for all gradients before a step: Clipped may look at all gradients together"]
+    assert bench.told == [
+        "order(needed) waits for all gradients before a step: Clipped may look at all gradients together"
+    ]
 
 
 def test_hooks_round_a_step_see_the_whole_step() -> None:

@@ -182,8 +182,6 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     here = options.lab is None and os.environ.get("SHOAL_ENGINE", "auto") != "collective"
     if workers == 1 or not here or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
         return None
-    if plan.order.by == "needed":  # a step stays open while the next begins: nobody could repeat it
-        return None
     return Policy(restarts, least)
 
 

@@ -63,7 +63,7 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
 
 def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:
     if plan.order.by == "needed" and workers > 1:
-        return "order(needed) leaves a step open while the next begins: a lost worker ends the run; resume it"
+        return "order(needed) leaves steps open between hosts: there a lost worker ends the run; go on with --resume"
     return None
 
 

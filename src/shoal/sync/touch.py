@@ -23,8 +23,7 @@ _names = "grad requires_grad is_leaf shape dtype device layout is_sparse is_cuda
 HARMLESS = frozenset(
     [
         *(getattr(Tensor, name).__get__ for name in _names.split()),
-        Tensor.grad.__set__,  # type: ignore[attr-defined]
-        Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+        *(getattr(Tensor, name).__set__ for name in ("grad", "requires_grad")),
         *(Tensor.size, Tensor.dim, Tensor.numel, Tensor.nelement, Tensor.element_size, Tensor.stride, Tensor.__len__),
         *(Tensor.is_floating_point, Tensor.is_complex, Tensor.is_contiguous, Tensor.requires_grad_),
         *(torch.is_floating_point, torch.is_complex, torch.numel),
@@ -64,7 +63,7 @@ class WatchedParameter(nn.Parameter):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         self.detach()  # a touch: what is copied is a plain parameter
-        return nn.Parameter.__deepcopy__(self, memo)
+        return nn.Parameter.__deepcopy__(self, memo)  # type: ignore[no-untyped-call]
 
 
 class WatchedTensor(Tensor):

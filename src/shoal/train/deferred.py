@@ -99,14 +99,14 @@ class Deferred:
             self.pace.need(parameter, bucket)
         self._taken.clear()
 
-    def settle(self, bucket: int) -> None:
+    def settle(self, number: int) -> None:
         """Wait for a bucket, and make what was put off of it."""
-        updates = self._updates.pop(bucket, [])
+        updates = self._updates.pop(number, [])
         for update in updates:
             for parameter in update.parameters:
                 touch.release(parameter)
         places = {id(p): found[1] for u in updates for p in u.parameters if (found := self._pending(p)) is not None}
-        self.pace.finish(bucket)
+        self.pace.finish(number)
         _check(list(places.values()))
         for update in updates:
             began = now()

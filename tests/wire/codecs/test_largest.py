@@ -65,7 +65,7 @@ def loss_after(order: str, monkeypatch: pytest.MonkeyPatch, steps: int = 60) -> 
             step = codec.decode(payload, layout)
             model.weight -= 0.5 * step[:1600].view(400, 4).T
             model.bias -= 0.5 * step[1600:]
-    return float((model(inputs) - labels).square().mean())
+    return (model(inputs) - labels).square().mean().item()
 
 
 def test_bosen_largest_first_learns_faster_than_any_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,6 +199,24 @@ def test_two_passes_before_a_step() -> None:
         assert torch.equal(found, wanted)
 
 
+def test_passes_that_are_held_back() -> None:
+    """Inside `run.accumulate()` gradients add up in `p.grad`: not in one that is still on its way."""
+    expected, model = make(), make()
+    for one in (expected, model):
+        optimizer = sgd(one)
+        bench = Bench(model, optimizer) if one is model else None
+        for step in range(6):
+            x, y = batch(step)
+            if bench is not None and bench.joined.backward is not None:
+                bench.joined.backward.quiet = step % 2 == 0
+            (one(x) - y).square().mean().backward()
+            if step % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    for wanted, found in zip(expected.parameters(), model.parameters(), strict=True):
+        assert torch.equal(found, wanted)
+
+
 def test_states_copies_and_evaluations_in_the_middle() -> None:
     def look(model: nn.Module, optimizer: Optimizer) -> list[Tensor]:
         with torch.inference_mode():

@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core import record
@@ -72,6 +74,8 @@ class Run:
         self.device = default_device(group.rank)
         self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
+        if os.environ.get(BANDWIDTH_VARIABLE) and group.size > 1 and not isinstance(group, LinkedGroup):
+            warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
         self._begin(context)
         self._journal = Journal(record.worker_file(context.dir, group.seat))
         self._sink: Sink = self._journal

@@ -105,15 +105,12 @@ def test_replayed_hosts_send_as_much_as_computing_ones(tmp_path):
         assert replayed[key] == real[key]
 
 
-def test_orders_and_a_limited_bandwidth_between_hosts(tmp_path):
-    """The same weights whatever leaves first; `show` says what was hidden."""
-    lab = ("--lab", "2 hosts, 100mbit", "--json")
-    ready = forked.train(tmp_path, forked.TRAIN, *lab)
-    needed = forked.train(tmp_path, forked.TRAIN, *lab, "--plan", "tictac", "--bandwidth", "20mbit", "--name", "needed")
-    largest = forked.train(tmp_path, forked.TRAIN, *lab, "--plan", "bosen")
-    assert ready.code == needed.code == largest.code == 0, needed.err + largest.err
-    assert ready.checksum == needed.checksum == largest.checksum, "all of it fits the budget"
-    assert "there a lost worker ends the run" in needed.err
+def test_order_and_a_limited_bandwidth_between_hosts(tmp_path):
+    """`show` says what was hidden."""
+    words = ("--lab", "2 hosts, 100mbit", "--plan", "tictac", "--bandwidth", "20mbit", "--name", "needed")
+    done = forked.train(tmp_path, forked.TRAIN, *words)
+    assert done.code == 0, done.err
+    assert "there a lost worker ends the run" in done.err
     assert "hidden behind computing" in forked.shoal(tmp_path, "show", "needed").out
 
 

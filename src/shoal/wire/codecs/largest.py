@@ -102,8 +102,8 @@ def weigh(whole: Tensor, layout: Layout) -> Weights:
     begin, end = spans(layout).T
     if not len(begin):
         return np.zeros(0, np.float32)
-    sums: Weights = np.add.reduceat(whole.abs().numpy(), begin)
-    return (sums / (end - begin)).astype(np.float32)
+    means: Weights = (np.add.reduceat(whole.abs().numpy(), begin) / (end - begin)).astype(np.float32)
+    return means
 
 
 def choose(weights: Sequence[Weights], layouts: Sequence[Layout], budget: int) -> list[Numbers]:

@@ -440,3 +440,22 @@ def _read_all(terminal: int) -> bytes:
         pass
     os.close(terminal)
     return data
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["--bandwidth", "50mbit"], 0, "note: --bandwidth 50mbit has no effect here"),
+        (["--bandwidth", "50"], 2, "--bandwidth ($SHOAL_BANDWIDTH): '50' is not a rate; write '100mbit'"),
+        (["--bandwidth", "50mbit", "--trusted"], 2, "holds for links only; leave --trusted out"),
+        (["--plan", "order(needed), order(ready)"], 2, "both say what leaves first; keep one"),
+        (["--plan", "order(largest)"], 2, "write order(largest, budget=1mb)"),
+    ],
+)
+def test_bandwidth_and_order_are_checked_before_anything_starts(
+    tmp_path: Path, words: list[str], code: int, said: str
+) -> None:
+    done = train(tmp_path, TRAIN, "--workers", "2", *words)
+    assert done.code == code, done.err
+    assert said in done.err
+    assert (tmp_path / "runs").exists() == (code == 0)

@@ -103,3 +103,19 @@ def test_replayed_hosts_send_as_much_as_computing_ones(tmp_path):
     real, replayed = train("real"), train("replay")
     for key in ("steps", "samples", "bytes_raw", "bytes_sent", "bytes_wire"):
         assert replayed[key] == real[key]
+
+
+def test_order_and_a_limited_bandwidth_between_hosts(tmp_path):
+    """`show` says what was hidden."""
+    words = ("--lab", "2 hosts, 100mbit", "--plan", "tictac", "--bandwidth", "20mbit", "--name", "needed")
+    done = forked.train(tmp_path, forked.TRAIN, *words)
+    assert done.code == 0, done.err
+    assert "there a lost worker ends the run" in done.err
+    assert "hidden behind computing" in forked.shoal(tmp_path, "show", "needed").out
+
+
+def test_a_host_that_is_killed_under_order_needed_ends_the_run_by_name(tmp_path):
+    (tmp_path / "lab.toml").write_text('hosts = 2\n[[event]]\nat = "step 2"\nkill = 1\n')
+    done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--plan", "order(needed)")
+    assert done.code == 1
+    assert "worker 1 died of SIGKILL" in done.err

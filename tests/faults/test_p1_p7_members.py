@@ -123,6 +123,12 @@ def disturbed(
     return outcome.err
 
 
+def test_p1_a_killed_worker_is_replaced_though_nothing_left_before_the_pass_ended(tmp_path: Path) -> None:
+    """Under a budget buckets are full long before anything of them leaves."""
+    err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", "bosen")
+    assert "shoal: worker 1 was lost (SIGKILL)" in err
+
+
 @pytest.mark.parametrize("seat", [0, 2])
 def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
     err = disturbed(tmp_path, lambda _: kill(tmp_path, seat))

@@ -1,7 +1,10 @@
 """Every pace passes the conformance case."""
 
+from by_links import linked_by_files
+
 from shoal.plan.plan import Plan
 from shoal.sync.pace.every import EveryPace
+from shoal.sync.pace.needed import NeededPace
 from shoal.testing import PaceCase
 from shoal.train.build import Engines, build_exchange
 
@@ -9,3 +12,11 @@ from shoal.train.build import Engines, build_exchange
 class TestEvery(PaceCase):
     def make(self, group, directory, names, parameters):
         return EveryPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)
+
+
+class TestNeeded(PaceCase):
+    """Whoever looks at a gradient waits for it, so to a script it is as any other."""
+
+    def make(self, group, directory, names, parameters):
+        group = linked_by_files(group, directory)
+        return NeededPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)

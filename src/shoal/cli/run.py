@@ -72,6 +72,9 @@ def run(
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with this run; what is not given comes from its record.")
     ] = None,
+    bandwidth: Annotated[
+        str | None, typer.Option(metavar="RATE", help="The most a worker sends over links: 50mbit; else no limit.")
+    ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
     min_workers: Annotated[int, typer.Option(min=1, help="Fewer living workers end the run.")] = 1,
     listen: Annotated[
@@ -97,8 +100,24 @@ def run(
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
+        if bandwidth is not None:
+            limit(bandwidth, links=lab is not None or resume is not None, trusted=trusted)
         job = prepare(options)
         raise typer.Exit(supervise(job, json=json, quiet=quiet))
+
+
+def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
+    """Let workers send no faster than this, where they send over links at all."""
+    from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE, checked
+    from shoal.core.errors import UsageError
+
+    checked(bandwidth)
+    if trusted:
+        raise UsageError(f"--bandwidth {bandwidth} holds for links only; leave --trusted out, or limit the device")
+    if not links:
+        note = f"--bandwidth {bandwidth} has no effect here: workers of one host exchange through its memory"
+        typer.echo(f"shoal: note: {note}", err=True)
+    os.environ[BANDWIDTH_VARIABLE] = bandwidth
 
 
 @contextmanager
@@ -136,7 +155,7 @@ def prepare(options: Options) -> "Job":
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm(codecs=bool(chosen.wire))  # slow, so only once the command is right
+    warm(codecs=bool(chosen.codecs))  # slow, so only once the command is right
     from shoal.cluster.launch.job import Job
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.links.allowance import allowance_from_environment
 from shoal.cluster.links.book import Book, Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.gathering import Gathering
@@ -60,7 +61,9 @@ class LinkedGroup(Group):
         self.session: Session = session or Steady(seat, len(book))
         self.board = board or Board.private()
         self.board.enter(seat)
-        self.mesh = Mesh(run, book, seat, door, self.board, silence=DOUBT if session is not None else SILENCE)
+        silence = DOUBT if session is not None else SILENCE
+        allowance = allowance_from_environment()
+        self.mesh = Mesh(run, book, seat, door, self.board, silence=silence, allowance=allowance)
         atexit.register(self.close)
         self.rank, self.size = seat, max(len(book), 2)
         if session is None:

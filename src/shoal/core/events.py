@@ -68,6 +68,10 @@ class Step(Event, tag="step", frozen=True, kw_only=True):
     """Per bucket: seconds from the start of the exchange until it was full here."""
     done: tuple[float, ...] = ()
     """Per bucket: seconds from the start of the exchange until the mean was back."""
+    transfer: float = 0.0
+    """Seconds in which anything was under way over links, of exchanges that ended in this step; 0: not known."""
+    exposed: float = 0.0
+    """Of `transfer`: seconds this worker waited; the rest was hidden behind computing."""
 
 
 class Layers(Event, tag="layers", frozen=True, kw_only=True):

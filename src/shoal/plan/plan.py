@@ -18,6 +18,7 @@ from shoal.plan.terms import (
     Codec,
     Every,
     Exchange,
+    Order,
     Pace,
     Replicate,
     Split,
@@ -34,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace = Every()
     """When they agree."""
     wire: tuple[Codec, ...] = ()
-    """What travels: codecs in the order they are applied; none leaves values as they are."""
+    """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""
     split: Split = Replicate()
     """How the model is split."""
 
@@ -58,6 +59,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def terms(self) -> tuple[Term, ...]:
         """All terms in the order a plan is written."""
         return (self.exchange, self.pace, *self.wire, self.split)
+
+    @property
+    def codecs(self) -> tuple[Codec, ...]:
+        """The wire without its order: empty where values travel as they are."""
+        return tuple(term for term in self.wire if not isinstance(term, Order))
+
+    @property
+    def order(self) -> Order:
+        """What leaves first."""
+        return next((term for term in self.wire if isinstance(term, Order)), Order())
 
     def __str__(self) -> str:
         return ", ".join(str(term) for term in self.terms if term != Replicate())

@@ -23,6 +23,16 @@ PRESETS: dict[str, Preset] = {
         cites='Sergeev & Del Balso 2018, "Horovod: fast and easy distributed deep learning in TensorFlow"',
         note="ring all-reduce of gradients at every step",
     ),
+    "tictac": Preset(
+        text="allreduce, every(1), order(needed)",
+        cites='Hashemi et al. 2019, "TicTac: Accelerating Distributed Deep Learning with Communication Scheduling"',
+        note="gradients of the first layers travel first, and the next forward pass waits layer by layer",
+    ),
+    "bosen": Preset(
+        text="allreduce, every(1), order(by=largest, budget=1mb)",
+        cites='Wei et al. 2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics"',
+        note="the largest updates first, as many as a budget of bytes holds; synchronous here",
+    ),
     "1bit-sgd": Preset(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',

@@ -7,8 +7,9 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
+from shoal.plan.codecs import LowRank
 from shoal.plan.plan import Plan
-from shoal.plan.terms import Alone
+from shoal.plan.terms import Alone, Order
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -28,10 +29,10 @@ def alone_never_exchanges(plan: Plan, workers: int) -> str | None:
 
 
 def codecs_compose(plan: Plan, workers: int) -> None:
-    if plan.wire:
+    if plan.codecs:
         from shoal.plan.compose import compose  # brings torch along, which a plan without codecs does not need
 
-        compose(plan.wire)
+        compose(plan.codecs)
 
 
 def alone_sends_nothing(plan: Plan, workers: int) -> None:
@@ -39,9 +40,40 @@ def alone_sends_nothing(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{plan.wire[0]}' says what travels, but 'alone' sends nothing; remove one of the two")
 
 
+def one_order(plan: Plan, workers: int) -> None:
+    orders = [term for term in plan.wire if isinstance(term, Order)]
+    if len(orders) > 1:
+        raise UsageError(f"'{orders[0]}' and '{orders[1]}' both say what leaves first; keep one")
+
+
+def largest_goes_as_it_is(plan: Plan, workers: int) -> None:
+    if plan.order.by == "largest" and plan.codecs:
+        raise UsageError(
+            f"'{plan.order}' with '{plan.codecs[0]}': both choose what travels; keep one, or write topk(...), int8"
+        )
+
+
+def needed_goes_once(plan: Plan, workers: int) -> None:
+    if plan.order.by == "needed" and any(isinstance(term, LowRank) for term in plan.codecs):
+        raise UsageError(
+            f"'{plan.order}' with lowrank: its factors travel twice, the second time when the step waits for them; "
+            "write order(ready), or another codec"
+        )
+
+
+def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:
+    if plan.order.by == "needed" and workers > 1:
+        return "order(needed) leaves steps open between hosts: there a lost worker ends the run; go on with --resume"
+    return None
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
     alone_sends_nothing,
     codecs_compose,
+    one_order,
+    largest_goes_as_it_is,
+    needed_goes_once,
+    needed_cannot_repeat,
 )

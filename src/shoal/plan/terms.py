@@ -2,13 +2,14 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
-The terms of the wire axis are in codecs.py and wrappers.py.
+The terms of the wire axis are in codecs.py, wrappers.py and order.py.
 """
 
 from typing import ClassVar
 
 from shoal.core.errors import UsageError
 from shoal.plan.codecs import CODECS
+from shoal.plan.order import ORDERS, Order
 from shoal.plan.term import AXES, Axis, Codec, Term
 from shoal.plan.wrappers import WRAPPERS
 
@@ -21,6 +22,7 @@ __all__ = [
     "Codec",
     "Every",
     "Exchange",
+    "Order",
     "Pace",
     "Replicate",
     "Split",
@@ -94,5 +96,6 @@ TERMS: dict[str, type[Term]] = {
     "replicate": Replicate,
     **CODECS,
     **WRAPPERS,
+    **ORDERS,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

@@ -27,6 +27,8 @@ class Backward:
         self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
         self._handles = self._hook(self._listen)
+        if pace.open_ended:
+            self._handles += self._hook(lambda _, p: p.register_hook(self._about))  # type: ignore[no-untyped-call]
 
     def _listen(self, index: int, parameter: Tensor) -> RemovableHandle:
         return parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-any-return, no-untyped-call]
@@ -41,6 +43,9 @@ class Backward:
                 handles.append(register(index, parameter))
                 parameter.requires_grad_(trained)
         return handles
+
+    def _about(self, _gradient: Tensor) -> None:
+        self.pace.arriving()
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
         if self.quiet:

@@ -1,13 +1,11 @@
 """From a plan's description to the running thing."""
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
 
 from shoal.cluster.group import Group
@@ -30,10 +28,13 @@ from shoal.sync.exchange.coded import CodedExchange
 from shoal.sync.meet.base import Meeting
 from shoal.sync.meet.cast import CastMeeting
 from shoal.sync.meet.gather import GatherMeeting
+from shoal.sync.meet.largest import LargestMeeting
 from shoal.sync.meet.lowrank import LowRankMeeting
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
+from shoal.sync.pace.needed import NeededPace
 from shoal.sync.statistics import Statistics
+from shoal.train.members import Members
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Cast
 from shoal.wire.codecs.lowrank import LowRank
@@ -48,7 +49,9 @@ def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) 
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, Alone):
         return AloneExchange()
     exchange = AllReduceExchange(group, engines.of)
-    codec = compose(plan.wire, group.size)
+    if plan.order.by == "largest":
+        return CodedExchange(exchange, LargestMeeting(plan.order.limit, engines.of("cpu"), group.rank, seed))
+    codec = compose(plan.codecs, group.size)
     return exchange if codec is None else CodedExchange(exchange, build_meeting(codec, group, engines, seed))
 
 
@@ -63,15 +66,12 @@ def build_meeting(codec: Codec, group: Group, engines: "Engines", seed: int) -> 
     return GatherMeeting(codec, engine, group.rank, seed)
 
 
-def build_pace(
-    exchange: Exchange,
-    names: Sequence[str],
-    parameters: Sequence[Tensor],
-    sparse: Sequence[int],
-    statistics: Statistics,
-) -> Pace:
-    """WHEN."""
-    return EveryPace(exchange, names, parameters, sparse, statistics)
+def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Members, statistics: Statistics) -> Pace:
+    """WHEN; and what leaves first, where an engine works in the background and members stay."""
+    background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
+    overlaps = plan.order.by == "needed" and background and not exchange.session.elastic
+    kind = NeededPace if overlaps else EveryPace
+    return kind(exchange, members.names, members.parameters, members.sparse, statistics)
 
 
 class Engines:
@@ -99,6 +99,10 @@ class Engines:
         if device not in self._process_groups:
             self._process_groups[device] = self._meet(device)
         return CollectiveEngine(self._process_groups[device])
+
+    def background(self, device: str) -> bool:
+        """Whether exchanges go on while the training thread computes, and need nothing more of it."""
+        return device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup)
 
     def _meet(self, device: str) -> dist.ProcessGroup:
         group = self.group

@@ -16,6 +16,8 @@ from shoal.cluster.membership.view import View
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
+from shoal.sync.pace.needed import NeededPace
+from shoal.train.deferred import Deferred
 from shoal.train.evidence import Evidence
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
@@ -35,7 +37,7 @@ class AnnouncingPace(Pace):
         ends: Callable[[], None],
     ) -> None:
         self.inner, self.group, self.parameters, self._begins, self._ends = inner, group, parameters, begins, ends
-        self.spent = inner.spent
+        self.spent, self.open_ended = inner.spent, inner.open_ended
         self.evidence = Evidence(parameters)
 
     def begun(self) -> None:
@@ -43,6 +45,9 @@ class AnnouncingPace(Pace):
         self._begins()
         self.evidence.clear()
         self.inner.begun()
+
+    def arriving(self) -> None:
+        self.inner.arriving()
 
     def ready(self, index: int) -> None:
         self.evidence.saw(index, self.parameters[index].grad)
@@ -85,25 +90,35 @@ class Joined:
         """`formed`: the view whose members made the last exchange."""
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
         pace.rescale = self._rescale  # type: ignore[method-assign]
+        self.deferred = (
+            Deferred(members, pace, progress.warn, progress.updated) if isinstance(pace, NeededPace) else None
+        )
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
         progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 
-    def listen(self, before_step: Callable[["Joined", Optimizer], None], first: bool) -> None:
+    def listen(self, before_step: Callable[["Joined", Optimizer, bool], None], first: bool) -> None:
         """Time every `optimizer.step`, and call `before_step` ahead of it. `first`: the first optimizer counts them."""
 
-        def before(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-            before_step(self, optimizer)
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            before_step(self, optimizer, any(given is not None for given in (*args[1:], *kwargs.values())))
             self.progress.update_began()
 
         for number, optimizer in enumerate(self.members.optimizers):
 
             def after(_optimizer: Optimizer, _args: Any, _kwargs: Any, counts: bool = first and number == 0) -> None:
+                if self.deferred is not None:
+                    self.deferred.stepped()
                 self.progress.update_ended(counts)
 
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(after)
+
+    def settle(self) -> None:
+        """Make all updates that were put off."""
+        if self.deferred is not None:
+            self.deferred.settle_all()
 
     def _begun(self) -> None:
         self.exchanged = True

@@ -10,15 +10,16 @@ from shoal.cluster.gate import pass_gate
 from shoal.cluster.group import Group
 from shoal.cluster.lab.speed import rest
 from shoal.core.clock import now
-from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic
+from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic, Warned
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
 from shoal.train.layers import LayerTimer
 
 TRAFFIC_SECONDS = 2.0
 
-Totals = tuple[float, float, int, int, int]
-"""Since the run began: seconds of packing and of waiting; bytes raw, sent, and on sockets."""
+Totals = tuple[float, float, int, int, int, float, float]
+"""Since the run began: seconds of packing and of waiting; bytes raw, sent, and on sockets; seconds of transfer, and
+those that were exposed."""
 
 
 class Progress:
@@ -114,6 +115,16 @@ class Progress:
                 self._opened = self._batch_at = time_
         self.board.note(self.seat, State.computing)
 
+    def warn(self, text: str) -> None:
+        """Something the user should know, in one line."""
+        self.sink.emit(Warned(at=time.time(), text=text))
+
+    def updated(self, seconds: float) -> None:
+        """A part of an update was made outside of `optimizer.step`."""
+        self._update += seconds
+        if self._stepped_at is not None:  # what follows a step is not this
+            self._stepped_at += seconds
+
     def pause(self) -> None:
         """What follows is not training: the end of a pass over the data, of an epoch, of the run."""
         if self._stepped_at is not None:
@@ -152,6 +163,8 @@ class Progress:
                 wire=totals[4] - before[4],
                 ready=tuple(round(t, SECONDS) for t in last.ready),
                 done=tuple(round(t, SECONDS) for t in last.done),
+                transfer=round(totals[5] - before[5], SECONDS),
+                exposed=round(totals[6] - before[6], SECONDS),
             )
         )
         self.step += 1
@@ -172,11 +185,12 @@ class Progress:
             time.sleep(rest(max(0.0, now() - self._opened - self._load - spent), self.speed))
 
     def _totals(self) -> Totals:
-        encode, wait, raw, sent, wire = 0.0, 0.0, 0, 0, 0
+        encode, wait, raw, sent, wire, transfer, exposed = 0.0, 0.0, 0, 0, 0, 0.0, 0.0
         for spent, exchange in self._spent:
             encode, wait = encode + spent.encode, wait + spent.wait
             raw, sent, wire = raw + exchange.raw, sent + exchange.sent, wire + exchange.wire
-        return encode, wait, raw, sent, wire
+            transfer, exposed = transfer + spent.transfer, exposed + spent.exposed
+        return encode, wait, raw, sent, wire, transfer, exposed
 
     def exchanging(self) -> float:
         """Seconds of packing and waiting since the run began."""

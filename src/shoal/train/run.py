@@ -16,6 +16,8 @@ from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core import record
@@ -72,6 +74,8 @@ class Run:
         self.device = default_device(group.rank)
         self._engines = Engines(group, context.dir)
         warnings = check(plan, group.size)
+        if os.environ.get(BANDWIDTH_VARIABLE) and group.size > 1 and not isinstance(group, LinkedGroup):
+            warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
         self._begin(context)
         self._journal = Journal(record.worker_file(context.dir, group.seat))
         self._sink: Sink = self._journal
@@ -207,7 +211,9 @@ class Run:
             check_alike(self._group, members)
             adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
-        pace = build_pace(exchange, members.names, members.parameters, members.sparse, statistics)
+        pace = build_pace(self.plan, exchange, self._engines, members, statistics)
+        if self.plan.order.by == "needed" and exchange.peers and not pace.open_ended:
+            self._progress.warn("order(needed) is as order(ready) here: it overlaps what travels over links")
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
         if late:
@@ -347,6 +353,8 @@ class Run:
             return
         self._closed = True
         error: BaseException | None = getattr(sys, "last_value", None)
+        if error is None:
+            self._together.settle()
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()

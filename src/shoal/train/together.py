@@ -79,11 +79,13 @@ class Together:
         elif not joined.alone and not joined.exchange.repeatable:
             self.group.session.rigid = "this plan cannot repeat a step without it; go on with shoal run --resume"
 
-    def _before_step(self, joined: Joined, optimizer: Optimizer) -> None:
+    def _before_step(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
         if self._quiet:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
+        if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
+            return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
             self._guards[id(joined)].check(optimizer)
 
@@ -118,6 +120,11 @@ class Together:
         for joined in self.joined:
             if joined.backward is not None:
                 joined.backward.quiet = quiet
+
+    def settle(self) -> None:
+        """Make all updates that were put off: what follows is no training."""
+        for joined in self.joined:
+            joined.settle()
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         for joined in self.joined:
@@ -237,6 +244,7 @@ class Together:
             self.ledger.finished(run, self.progress.step + self.progress.stepped)
 
     def exhausted(self, run: Pass | None = None) -> None:
+        self.settle()
         self._settle()
         if self.ledger is not None:
             if self.progress.stepped:  # the script left the pass after a step

@@ -33,6 +33,10 @@ class Worker(msgspec.Struct, kw_only=True):
     """Mean seconds per step."""
     forward: float = 0.0
     """Of `forward_backward`: mean seconds until the model returned."""
+    transfer: float = 0.0
+    """Mean seconds in which anything was under way over links; 0: nothing was, or nobody looked."""
+    exposed: float = 0.0
+    """Of `transfer`: mean seconds it waited."""
     backward_by_layer: dict[str, float] = {}
     """Layer -> mean seconds of its backward pass."""
     aggregation_by_layer: dict[str, float] = {}
@@ -70,7 +74,8 @@ def tally(rank: int, events: Iterable[AnyEvent]) -> Worker:
         else:
             _add_other(worker, event)
     worker.phases = mean_phases(totals, worker.steps)
-    worker.forward = round(worker.forward / max(1, worker.steps), SECONDS)
+    for name in ("forward", "transfer", "exposed"):
+        setattr(worker, name, round(getattr(worker, name) / max(1, worker.steps), SECONDS))
     worker.seconds = round(worker.seconds, SECONDS)
     worker.samples_per_second = worker.samples / worker.seconds if worker.seconds else 0.0
     return worker
@@ -86,6 +91,8 @@ def _add_step(worker: Worker, event: Step) -> None:
     worker.samples += event.samples
     worker.seconds += event.seconds
     worker.forward += event.forward
+    worker.transfer += event.transfer
+    worker.exposed += event.exposed
     worker.bytes_raw += event.raw
     worker.bytes_sent += event.sent
     worker.bytes_wire += event.wire

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from shoal.cluster.links.allowance import Allowance
 from shoal.cluster.links.book import Entry, book_in
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys
@@ -33,7 +34,11 @@ def kill(mesh: Mesh) -> None:
 
 @contextlib.contextmanager
 def meshes(
-    size: int, folder: Path | None = None, silence: float = 30.0, through: Callable[[str], str] = str
+    size: int,
+    folder: Path | None = None,
+    silence: float = 30.0,
+    through: Callable[[str], str] = str,
+    allowance: Allowance | None = None,
 ) -> Iterator[list[Mesh]]:
     """`size` of them that have met; over files in `folder`, else over loopback under keys.
 
@@ -48,7 +53,7 @@ def meshes(
         entries = {
             rank: Entry(through(doors[rank].address), keys[rank].public, "abcdefgh"[rank]) for rank in range(size)
         }
-    made = [Mesh("run", entries, rank, doors[rank], silence=silence) for rank in range(size)]
+    made = [Mesh("run", entries, rank, doors[rank], silence=silence, allowance=allowance) for rank in range(size)]
     try:
         for mesh in made:
             mesh.meet(WAIT)

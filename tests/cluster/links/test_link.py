@@ -19,8 +19,7 @@ def chunk(seq: int) -> Chunk:
 
 def fill(link: Outgoing, count: int, payload=SMALL) -> None:
     for _ in range(count):
-        link.waiting.append((chunk(link.next_seq), payload))
-        link.next_seq += 1
+        link.queue(chunk(0), payload)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -65,6 +64,33 @@ def test_no_more_than_a_window_is_under_way() -> None:
     assert FIRST_WINDOW - 2 * CHUNK <= sent * CHUNK <= FIRST_WINDOW
     out.acknowledged(10, 1.0)
     assert out.next(1.0) is not None
+
+
+def test_what_is_urgent_overtakes_what_waits() -> None:
+    out, large = Outgoing(), pack(np.zeros(CHUNK, np.uint8), "uint8")
+    for number in range(3):
+        out.queue(chunk(number), large, urgency=2)
+    first = out.next(0.0)
+    out.queue(chunk(7), large, urgency=1)
+    out.queue(chunk(8), large)
+    left = [first, *(out.next(0.0) for _ in range(4))]
+    assert [flying.chunk.task for flying in left] == [0, 8, 7, 1, 2]
+    assert [flying.chunk.seq for flying in left] == [0, 1, 2, 3, 4], "the receiver takes chunks in this order"
+
+
+def test_what_may_be_overtaken_keeps_less_under_way() -> None:
+    """A chunk in the buffers of a socket cannot be overtaken any more."""
+    sent = {}
+    for urgency in (0, 1):
+        out = Outgoing(Estimate(rtt=0.001, rate=40e6))
+        for _ in range(600):
+            out.queue(chunk(0), pack(np.zeros(CHUNK, np.uint8), "uint8"), urgency)
+        sent[urgency] = 0
+        while out.next(0.0) is not None:
+            sent[urgency] += 1
+    assert sent[1] * CHUNK <= 40e6 * 0.1 < sent[0] * CHUNK <= 40e6 * 0.5
+    out.queue(chunk(0), SMALL)
+    assert out.next(0.0) is not None, "what is urgent has room"
 
 
 def test_a_new_epoch_begins_with_nothing() -> None:

@@ -7,6 +7,7 @@ from shoal.testing import CodecCase
 from shoal.wire.codecs.cast import Bf16, Fp16
 from shoal.wire.codecs.fixed import Fixed
 from shoal.wire.codecs.int8 import Int8
+from shoal.wire.codecs.largest import Largest
 from shoal.wire.codecs.layerk import LayerK
 from shoal.wire.codecs.lowrank import LowRank
 from shoal.wire.codecs.onebit import OneBit
@@ -38,6 +39,7 @@ CODECS = {
     "threshold": Threshold(2.0),
     "often": Threshold(0.05),
     "lowrank": LowRank(2),
+    "largest": Largest(1000),
 }
 SUMS = {"onebit", "clipped"}
 """Their kernels add up in another order than torch does."""

@@ -17,6 +17,8 @@ SLOWEST = 12_500.0
 SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
 """Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
+AHEAD_NEAR = 0.1
+"""The same for what others may overtake: no urgent chunk should wait longer for it."""
 AHEAD = 0.5
 """Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than a link."""
 
@@ -29,6 +31,8 @@ class Estimate:
     """Seconds; None before anything came back."""
     rate: float | None = None
     """Bytes a second of what was acknowledged; None before enough was."""
+    most: float = float("inf")
+    """Bytes a second that this worker lets itself send at the most."""
     _least: list[float] = field(default_factory=lambda: [float("inf"), float("inf")])
     _turned: float = 0.0
 
@@ -43,17 +47,25 @@ class Estimate:
         """`size` bytes were acknowledged within `seconds`."""
         if size < ENOUGH or seconds <= 0:
             return
-        sample = size / seconds
+        sample = min(size / seconds, self.most)
         self.rate = sample if self.rate is None else self.rate + GAIN * (sample - self.rate)
 
     @property
     def window(self) -> int:
         """Bytes that may be under way."""
+        return self._window(AHEAD)
+
+    @property
+    def near(self) -> int:
+        """Bytes that may be under way of what others may overtake."""
+        return self._window(AHEAD_NEAR)
+
+    def _window(self, ahead: float) -> int:
         if self.rate is None or self.rtt is None:
             return FIRST_WINDOW
-        wanted = self.rate * max(PRODUCTS * self.rtt, AHEAD)
+        wanted = self.rate * max(PRODUCTS * self.rtt, ahead)
         return int(min(max(wanted, SMALLEST_WINDOW), LARGEST_WINDOW))
 
     def allowance(self, size: int, setup: float) -> float:
         """Seconds that `size` bytes may take: setup + 4 round trips + 4 times what the rate says."""
-        return setup + 4 * (self.rtt or 0.0) + 4 * size / (self.rate or SLOWEST)
+        return setup + 4 * (self.rtt or 0.0) + 4 * size / (self.rate or min(SLOWEST, self.most))

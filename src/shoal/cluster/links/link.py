@@ -6,11 +6,17 @@ acknowledged, and the receiver takes chunks in order only:
     sender    4 5 6 7 ──✂   (connected again)  ──> 4 5 6 7
     receiver  ack 4                                 5 is next: takes 5 6 7, drops 4, which it had
 
+A chunk gets its number when it leaves, so that an urgent one may overtake those that wait. What is not urgent
+keeps less under way: what is in the sockets' buffers cannot be overtaken any more.
+
 Go-back-N, because a break is rare and costs one window. No sockets and no clock in here: a loop hands both in.
 """
 
+import heapq
 from collections import deque
 from dataclasses import dataclass, field
+
+import msgspec
 
 from shoal.cluster.links.estimate import Estimate
 from shoal.cluster.links.frames import CHUNK, Payload
@@ -39,7 +45,9 @@ class Outgoing:
     """What leaves for one peer."""
 
     estimate: Estimate = field(default_factory=Estimate)
-    waiting: deque[tuple[Chunk, Payload]] = field(default_factory=deque)
+    waiting: list[tuple[int, int, Chunk, Payload]] = field(default_factory=list)
+    """A heap: urgency, and a number that keeps the order of those equally urgent."""
+    queued: int = 0
     flying: deque[Flying] = field(default_factory=deque)
     next_seq: int = 0
     under_way: int = 0
@@ -48,17 +56,29 @@ class Outgoing:
     progressed: float = 0.0
     patience: float = PATIENCE
 
+    def queue(self, chunk: Chunk, payload: Payload, urgency: int = 0) -> None:
+        """Let it leave when its turn comes."""
+        heapq.heappush(self.waiting, (urgency, self.queued, chunk, payload))
+        self.queued += 1
+
     def next(self, now: float) -> Flying | None:
         """The next chunk that may leave."""
-        if not self.waiting or (self.flying and self.under_way + CHUNK > self.estimate.window):
+        if not self.waiting or (self.flying and self.under_way + CHUNK > self._room):
             return None
-        chunk, payload = self.waiting.popleft()
+        _, _, chunk, payload = heapq.heappop(self.waiting)
+        chunk = msgspec.structs.replace(chunk, seq=self.next_seq)
+        self.next_seq += 1
         if not self.flying:
             self.progressed = now
         flying = Flying(chunk, payload, now, self.delivered)
         self.flying.append(flying)
         self.under_way += payload.size + HEAD
         return flying
+
+    @property
+    def _room(self) -> int:
+        """Bytes that may be under way with the chunk whose turn it is."""
+        return self.estimate.window if self.waiting[0][0] <= 0 else self.estimate.near
 
     def acknowledged(self, expected: int, now: float) -> None:
         """Everything before `expected` has arrived."""

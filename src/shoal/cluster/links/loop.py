@@ -16,10 +16,11 @@ import msgspec
 import zmq
 
 from shoal.cluster.board import Board
+from shoal.cluster.links.allowance import SHORTEST, Allowance
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.frames import Payload, unpack
-from shoal.cluster.links.link import Flying
+from shoal.cluster.links.link import HEAD, Flying
 from shoal.cluster.links.messages import LONGEST_REASON, Ack, AnyMessage, Beat, Bye, Chunk, decode, encode
 from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.refused import Refused
@@ -43,11 +44,17 @@ LARGEST_EARLY = 256 << 20
 class Loop(threading.Thread):
     """Everything in here runs in the communication thread, but `call`."""
 
-    def __init__(self, run: str, book: Book, rank: int, door: Door, board: Board) -> None:
+    def __init__(
+        self, run: str, book: Book, rank: int, door: Door, board: Board, allowance: Allowance | None = None
+    ) -> None:
         super().__init__(name="shoal-links", daemon=True)
         self.run_id, self.book, self.rank, self.door, self.board = run, dict(book), rank, door, board
         self.epoch, self.view = 0, View(sorted({*book, rank}), rank)
         self.peers = {peer: Peer.reach(peer, entry, door) for peer, entry in book.items() if peer != rank}
+        self.allowance = allowance
+        if allowance is not None:
+            for peer in self.peers.values():
+                peer.out.estimate.most = allowance.rate / len(self.peers)
         self.failure: BaseException | None = None
         self.turned = now()
         self.refused = self.stale = self.repeated = 0
@@ -87,7 +94,10 @@ class Loop(threading.Thread):
             self.door.close(linger_ms=1000 if self.failure is None else 0)
 
     def _pause(self) -> float:
-        return ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
+        pause = ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
+        if self.allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
+            pause = min(pause, max(SHORTEST, self.allowance.wait(now())))
+        return pause
 
     def _turn(self, ready: dict[object, int]) -> None:
         if self._wake in ready:
@@ -102,6 +112,8 @@ class Loop(threading.Thread):
             return
         self.door.let_in(self.book)
         self._hear_all()
+        if self.allowance is not None:
+            self._spend()
         self.turned = now()
         self._acknowledge()
         if self.turned - self._ticked >= TICK:
@@ -248,6 +260,7 @@ class Loop(threading.Thread):
         except ShoalError as error:
             task.fail(error)
         if task.done.is_set():
+            task.ended = now()
             self._tasks.pop(task.key, None)
 
     # Saying
@@ -260,7 +273,7 @@ class Loop(threading.Thread):
                 self.epoch,
                 0,
                 self.rank,
-                link.next_seq,
+                0,
                 *task.key,
                 task.kind,
                 phase,
@@ -271,15 +284,29 @@ class Loop(threading.Thread):
                 payload.shape,
                 payload.crc,
             )
-            link.next_seq += 1
-            link.waiting.append((chunk, payload))
+            link.queue(chunk, payload, task.urgency)
             self._pump(self.peers[peer])
 
         return send
 
     def _pump(self, peer: Peer) -> None:
-        while (flying := peer.out.next(now())) is not None:
+        while self._may() and (flying := peer.out.next(now())) is not None:
             self._transmit(peer, flying)
+
+    def _may(self) -> bool:
+        return self.allowance is None or self.allowance.wait(now()) <= 0
+
+    def _spend(self) -> None:
+        """What has become free goes to the peers in turn."""
+        waiting = [peer for peer in self.peers.values() if peer.out.waiting]
+        while waiting and self._may():
+            waiting = [peer for peer in waiting if self._send_next(peer)]
+
+    def _send_next(self, peer: Peer) -> bool:
+        flying = peer.out.next(now()) if self._may() else None
+        if flying is not None:
+            self._transmit(peer, flying)
+        return flying is not None
 
     def _transmit(self, peer: Peer, flying: Flying) -> None:
         stamp = now()
@@ -288,10 +315,16 @@ class Loop(threading.Thread):
         peer.way.send(encode(chunk), zmq.SNDMORE)
         peer.way.send(flying.payload.frame, copy=False)
         peer.told = stamp
+        self._count(flying.payload.size + HEAD)
 
     def _say(self, peer: Peer, message: AnyMessage) -> None:
         peer.way.send(encode(message))
         peer.told = now()
+        self._count(HEAD)
+
+    def _count(self, size: int) -> None:
+        if self.allowance is not None:
+            self.allowance.spent(size, now())
 
     def _head(self) -> tuple[str, int, int, int, int]:
         return self.run_id, self.epoch, self._step(), self.rank, 0

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from shoal.cluster.board import Board
+from shoal.cluster.links.allowance import Allowance
 from shoal.cluster.links.book import Book, check_book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.loop import Loop
@@ -49,7 +50,14 @@ class Mesh:
     """Used by one thread of a worker."""
 
     def __init__(
-        self, run: str, book: Book, rank: int, door: Door, board: Board | None = None, silence: float = SILENCE
+        self,
+        run: str,
+        book: Book,
+        rank: int,
+        door: Door,
+        board: Board | None = None,
+        silence: float = SILENCE,
+        allowance: Allowance | None = None,
     ) -> None:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or Board.private()
@@ -60,7 +68,7 @@ class Mesh:
         self._lost = -1
         self._waiting: tuple[float, Task] | None = None
         self._closed = False
-        self.loop = Loop(run, book, rank, door, self.board)
+        self.loop = Loop(run, book, rank, door, self.board, allowance)
         self.loop.start()
 
     @property

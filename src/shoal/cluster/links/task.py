@@ -33,6 +33,8 @@ class Task(ABC):
     kind: str
     channel: int = 0
     """0: the group's own; every engine has another. They do not wait for each other; each keeps its own order."""
+    urgency: int = 0
+    """Its chunks leave before those of tasks with a higher number, and after those handed in earlier with the same."""
     alike: bool = True
     """Whether everybody's whole must be of the same length."""
 
@@ -44,6 +46,8 @@ class Task(ABC):
         """Who takes part, if not the whole view: only they hand it in."""
         self.done = threading.Event()
         self.error: ShoalError | None = None
+        self.ended = 0.0
+        """When the last chunk had come; 0 as long as it has not."""
 
     @property
     def key(self) -> tuple[int, int]:

@@ -62,6 +62,13 @@ class Engine(Repeatable, ABC):
     @abstractmethod
     def finish(self, index: int) -> None: ...
 
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        """Let bucket or payload i leave before those with a higher number, from the next `start` or `post` on."""
+
+    def landed(self, index: int) -> float | None:
+        """When what was finished last as `index` had come in, by `core.clock.now`; None where nobody looked."""
+        return None
+
     @abstractmethod
     def wire(self, index: int) -> int:
         """Bytes this worker puts on sockets to sum bucket `index` once."""

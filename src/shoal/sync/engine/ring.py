@@ -17,6 +17,7 @@ from torch import Tensor
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.task import Task
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.sums.arithmetic import Arithmetic
@@ -46,6 +47,8 @@ class RingEngine(Engine):
         self._lengths: dict[int, int] = {}
         self._begun: dict[int, tuple[Callable[[], Task], Task]] = {}
         """Tasks of the exchange under way, in order, and how each is made again."""
+        self._urgencies: Sequence[int] = ()
+        self._landed: dict[int, float] = {}
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -64,6 +67,7 @@ class RingEngine(Engine):
     def _begin(self, index: int, make: Callable[[], Task]) -> None:
         task = make()
         task.channel, task.among = self.channel, self.among
+        task.urgency = self._urgencies[index] if self._urgencies else 0
         self._begun.pop(index, None)  # so that it is the last
         self._begun[index] = (make, task)
         self.group.mesh.submit(task)
@@ -74,15 +78,27 @@ class RingEngine(Engine):
         by = way(leaving, self._size)
         return by(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
 
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        self._urgencies = urgencies
+
     @property
     def _size(self) -> int:
         return self.group.mesh.view.size if self.among is None else len(self.among)
+
+    def landed(self, index: int) -> float | None:
+        return self._landed.get(index)
+
+    def _wait(self, index: int) -> Task:
+        task = self._begun[index][1]
+        self.group.mesh.wait(task, self.group.seconds)
+        self._landed[index] = task.ended or now()
+        return task
 
     def progress(self) -> None:
         pass
 
     def finish(self, index: int) -> None:
-        self.group.mesh.wait(self._begun[index][1], self.group.seconds)
+        self._wait(index)
 
     def whole(self) -> bool:
         return all(task.done.is_set() and task.error is None for _, task in list(self._begun.values()))
@@ -111,9 +127,8 @@ class RingEngine(Engine):
         self._begin(index, lambda: Gathering(payload, limit=self._parcels[index].bound))
 
     def collect(self, index: int) -> list[Tensor]:
-        task = self._begun[index][1]
+        task = self._wait(index)
         assert isinstance(task, Gathering)
-        self.group.mesh.wait(task, self.group.seconds)
         return [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in task.result]
 
     def release(self, index: int) -> None:

@@ -68,6 +68,14 @@ class AllReduceExchange(Exchange):
         engine, place = self._engines[index]
         engine.finish(place)
 
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        for engine in self._busy:
+            engine.hurry([u for u, (own, _) in zip(urgencies, self._engines, strict=True) if own is engine])
+
+    def landed(self, index: int) -> float | None:
+        engine, place = self._engines[index]
+        return engine.landed(place)
+
     @property
     def repeatable(self) -> bool:  # type: ignore[override]
         return all(engine.repeatable for engine in self._busy)

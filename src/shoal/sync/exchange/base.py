@@ -3,6 +3,7 @@
     buckets = exchange.open(plans)   memory for every bucket
     exchange.prepare()               before the first gradient of an exchange is put
     exchange.start(i)                bucket i is sealed and may leave; in the same order on every worker
+    exchange.launched()              all buckets of this exchange have started
     exchange.progress()              called between layers; never blocks
     exchange.finish(i)               bucket i holds what the replicas agreed on
 
@@ -49,6 +50,16 @@ class Exchange(Repeatable, ABC):
 
     @abstractmethod
     def finish(self, index: int) -> None: ...
+
+    def launched(self) -> None:
+        """All buckets of this exchange have started."""
+
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        """Let bucket i leave before those with a higher number, where an engine can."""
+
+    def landed(self, index: int) -> float | None:
+        """When bucket i, now finished, had come in; None where nobody looked."""
+        return None
 
     session: Session
     """Whose members take part."""

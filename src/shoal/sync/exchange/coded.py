@@ -111,6 +111,18 @@ class CodedExchange(Exchange):
             result.copy_(out)
         bucket.marks.copy_(torch.tensor(counts))
 
+    def launched(self) -> None:
+        self._counting(self.meeting.launched)
+
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        self.inner.hurry([urgencies[i] for i in self._plain])
+        self.meeting.engine.hurry([urgencies[i] for i in self._coded])
+
+    def landed(self, index: int) -> float | None:
+        if index in self._plain:
+            return self.inner.landed(self._plain[index])
+        return self.meeting.engine.landed(self._coded[index])
+
     def state(self) -> dict[str, Tensor]:
         return dict(self.meeting.state())
 

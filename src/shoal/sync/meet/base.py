@@ -3,6 +3,7 @@
     meeting.open(layouts)               once; one layout per bucket
     meeting.prepare()                   before the first bucket of an exchange
     meeting.start(i, values, present)   bucket i is full: encode it and let it go; `present` says which layers it has
+    meeting.launched()                  all buckets of this exchange have started
     meeting.progress()                  never blocks
     meeting.finish(i, out)              out = the sum; returns how many workers had each layer
 
@@ -55,6 +56,9 @@ class Meeting(Repeatable, ABC):
 
     @abstractmethod
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None: ...
+
+    def launched(self) -> None:
+        """All buckets of this exchange have started."""
 
     @abstractmethod
     def progress(self) -> None: ...

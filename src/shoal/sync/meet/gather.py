@@ -6,7 +6,7 @@ A worker that has nothing sends only that it has nothing, and keeps its residual
 too: nobody would use it. With p workers each sends its payload p - 1 times and decodes p: right for few workers.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -36,7 +36,7 @@ class GatherMeeting(Meeting):
     def open(self, layouts: Sequence[Layout]) -> None:
         self._layouts = layouts
         self._states = [self.codec.start(layout) for layout in layouts]
-        parcels = [Parcel(_prefix(layout) + self.codec.bound(layout), self.codec.exact) for layout in layouts]
+        parcels = [Parcel(prefix_of(layout) + self.codec.bound(layout), self.codec.exact) for layout in layouts]
         self._areas = self.engine.open_payloads(parcels)
         self._steps = [0] * len(layouts)
         # compile what is not compiled yet now, not in the first step
@@ -46,18 +46,22 @@ class GatherMeeting(Meeting):
         self.engine.prepare()
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
-        layout, area = self._layouts[index], self._areas[index]
-        prefix = _prefix(layout)
+        layout, state = self._layouts[index], self._states[index]
+        moment = Moment(self.seed, self._steps[index], self.rank, index)
+        with self._held(index, present):
+            self._post(index, present, lambda out: self.codec.pack(values, layout, state, moment, out))
+        self._steps[index] += 1
+
+    def _post(self, index: int, present: Sequence[bool], write: Callable[[Tensor], int]) -> None:
+        """Let go of what `write` writes, if there is anything."""
+        area, prefix = self._areas[index], prefix_of(self._layouts[index])
         length = prefix
         area[:prefix].zero_()
         if any(present):
-            moment = Moment(self.seed, self._steps[index], self.rank, index)
-            with self._held(index, present):
-                length += self.codec.pack(values, layout, self._states[index], moment, area[prefix:])
+            length += write(area[prefix:])
             marks = np.packbits(np.array(present, np.uint8), bitorder="little")
             area[1 : 1 + len(marks)].numpy()[:] = marks
             area[0] = CODED
-        self._steps[index] += 1
         self.sent += length
         self.engine.post(index, length)
 
@@ -92,7 +96,7 @@ class GatherMeeting(Meeting):
         return [float(n) for n in count]
 
     def _add(self, payload: Tensor, layout: Layout, out: Tensor) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        prefix, parts = _prefix(layout), len(layout.parts)
+        prefix, parts = prefix_of(layout), len(layout.parts)
         if payload.numel() < prefix or int(payload[0]) not in (NOTHING, CODED):
             raise PayloadError(f"a payload of {payload.numel()} bytes begins with no kind that is known; it is foreign")
         if int(payload[0]) == NOTHING:
@@ -107,5 +111,5 @@ class GatherMeeting(Meeting):
         return found
 
 
-def _prefix(layout: Layout) -> int:
+def prefix_of(layout: Layout) -> int:
     return padded(1 + -(-len(layout.parts) // 8))

@@ -19,12 +19,16 @@ class Spent:
 
     encode: float = 0.0
     wait: float = 0.0
+    transfer: float = 0.0
+    """Seconds in which anything was under way, where the engine tells when it came in."""
+    exposed: float = 0.0
+    """Of `transfer`: seconds this worker waited."""
     ready: list[float] = field(default_factory=list)
-    """Of the last exchange, per bucket: seconds from its start until it was full."""
+    """Of the last complete exchange, per bucket: seconds from its start until it was full."""
     done: list[float] = field(default_factory=list)
-    """Of the last exchange, per bucket: seconds from its start until the result was back."""
+    """Of the last complete exchange, per bucket: seconds from its start until the result was back."""
     parts: Sequence[Sequence[int]] = ()
-    """Of the last exchange, per bucket: which parameters were in it."""
+    """Of the last complete exchange, per bucket: which parameters were in it."""
 
 
 class Pace(ABC):
@@ -33,6 +37,12 @@ class Pace(ABC):
     spent: Spent
     late: bool = False
     """Whether nothing leaves before the pass has ended: there is something to be said first."""
+
+    open_ended: bool = False
+    """Whether gradients may still be on their way when a pass has ended: then it is told of every `arriving` one."""
+
+    def arriving(self) -> None:  # noqa: B027  (only asked where a pass may be open)
+        """A gradient is about to be added to what `p.grad` holds."""
 
     def rescale(self) -> float:
         """What sums are multiplied by if members were lost since the samples were dealt; replaced by whoever knows."""

@@ -13,13 +13,17 @@ from shoal.core.clock import now
 from shoal.core.errors import ShoalError, ViewEnded
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace, Spent
+from shoal.sync.pace.flight import Flight
 from shoal.sync.sparse import mean_of_sparse
 from shoal.sync.statistics import Statistics
-from shoal.wire.bucket import Bucket, lay_out
+from shoal.wire.bucket import CAPACITY, Bucket, BucketPlan, lay_out
 
 
 class EveryPace(Pace):
     """Exchanges dense gradients in buckets, sparse ones whole, and running statistics with them."""
+
+    capacity = CAPACITY
+    """Bytes of a bucket."""
 
     def __init__(
         self,
@@ -35,28 +39,33 @@ class EveryPace(Pace):
         self.statistics = statistics or Statistics([])
         self.spent = Spent()
         self._open()
+        self._flight = Flight()
         self._began = 0.0
         self._empty_handed = False
         self._midway = False
 
     def _open(self) -> None:
+        plans, self._members = self._lay_out()
+        self.buckets: list[Bucket] = self.exchange.open(plans)
+        self._place = {i: (b, s) for b, group in enumerate(self._members) for s, i in enumerate(group)}
+        self._order: list[int] = []
+        self._next = 0
+
+    def _lay_out(self) -> tuple[list[BucketPlan], list[list[int]]]:
         """Trainable parameters first, frozen ones in buckets of their own: those travel only once they are trained."""
         dense = [i for i in range(len(self.parameters)) if i not in self.sparse]
         trained = [i for i in dense if self.parameters[i].requires_grad]
         frozen = [i for i in dense if not self.parameters[i].requires_grad]
         groups = [trained, frozen, self.statistics.indices(len(self.parameters))]
         tensors = [*self.parameters, *self.statistics.tensors]
-        plans, members = [], []
+        plans: list[BucketPlan] = []
+        members: list[list[int]] = []
         for group in groups:
             named = [self.names[i] for i in group] if group is not groups[2] else []
-            for plan in lay_out([tensors[i] for i in group], names=named):
+            for plan in lay_out([tensors[i] for i in group], self.capacity, named):
                 plans.append(plan)
                 members.append([group[slot.index] for slot in plan.slots])
-        self.buckets: list[Bucket] = self.exchange.open(plans)
-        self._members = members
-        self._place = {i: (b, s) for b, group in enumerate(members) for s, i in enumerate(group)}
-        self._order: list[int] = []
-        self._next = 0
+        return plans, members
 
     def begun(self) -> None:
         if self._midway:
@@ -69,8 +78,7 @@ class EveryPace(Pace):
             self.session.outside(self.exchange.prepare)
         else:
             self._enter()
-        self.spent.ready.clear()
-        self.spent.parts = [self._members[b] for b in self._order]
+        self._flight = Flight(self._began)
 
     def _enter(self) -> None:
         """The operation begins, in a view whose members have all done with the one before."""
@@ -132,7 +140,7 @@ class EveryPace(Pace):
             self._start_next()
 
     def _start_next(self) -> None:
-        self.spent.ready.append(now() - self._began)
+        self._flight.left(self._order[self._next], now())
         before = self.exchange.encoding
         self.exchange.start(self._order[self._next])
         coded = self.exchange.encoding - before
@@ -141,6 +149,19 @@ class EveryPace(Pace):
         self._next += 1
 
     def ended(self) -> None:
+        began = self._leave()
+        self._agree()
+        factor = self.rescale()
+        for number in self._order:
+            if factor != 1.0:
+                self.buckets[number].result.mul_(factor)
+            self._deliver(number)
+        self._deliver_sparse(factor)
+        self._midway = False
+        self.spent.wait += now() - began
+
+    def _leave(self) -> float:
+        """All that this pass had leaves; returns when it was packed: what follows is waiting."""
         start = now()
         for number in self._order:
             self._complete(number)
@@ -150,25 +171,17 @@ class EveryPace(Pace):
             self._enter()
         while self._next < len(self._order):
             self._start_next()
-        self._agree()
-        factor = self.rescale()
-        for number in self._order:
-            if factor != 1.0:
-                self.buckets[number].result.mul_(factor)
-            self._deliver(number)
-        for index in sorted(self.sparse):
-            self._deliver_sparse(index, factor)
-        self._midway = False
-        self.spent.wait += now() - packed
+        return packed
 
     def _agree(self) -> None:
         """Finish everything, together with whoever is a member in the end."""
+        self.exchange.launched()
         alone = not self._order
         while not alone:
-            self.spent.done.clear()
             try:
                 self._finish()
                 self.session.complete()
+                self._tell()
                 return
             except ViewEnded:
                 if self.session.settle():
@@ -176,13 +189,22 @@ class EveryPace(Pace):
                     alone = True
                 else:
                     self.exchange.repeat()
-        self.spent.done.clear()
         self._finish()
+        self._tell()
 
     def _finish(self) -> None:
         for number in self._order:
-            self.exchange.finish(number)
-            self.spent.done.append(now() - self._began)
+            self._await(number)
+
+    def _await(self, number: int) -> None:
+        began = now()
+        self.exchange.finish(number)
+        self._flight.landed(number, began, now(), self.exchange.landed(number))
+
+    def _tell(self) -> None:
+        """What the exchange that is complete now came to."""
+        self._flight.tell(self.spent, self._order)
+        self.spent.parts = [self._members[b] for b in self._order]
 
     def state(self) -> dict[str, Tensor]:
         return self.exchange.state()
@@ -224,7 +246,8 @@ class EveryPace(Pace):
                     self.parameters[index].grad = bucket.views[slot]
         bucket.reset()
 
-    def _deliver_sparse(self, index: int, factor: float) -> None:
-        parameter = self.parameters[index]
-        mine = None if self._empty_handed else parameter.grad
-        parameter.grad = mean_of_sparse(self.exchange, parameter, mine, factor)
+    def _deliver_sparse(self, factor: float) -> None:
+        for index in sorted(self.sparse):
+            parameter = self.parameters[index]
+            mine = None if self._empty_handed else parameter.grad
+            parameter.grad = mean_of_sparse(self.exchange, parameter, mine, factor)

@@ -1,6 +1,6 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · workers · metrics · bytes per peer · warnings
+header · loss curve · phases of a step · transfers · workers · metrics · bytes per peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -10,6 +10,7 @@ from shoal.core.record import Summary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import Curve
 from shoal.watch.draw.header import header
+from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.draw.tables import (
     failures,
     happenings,
@@ -44,6 +45,7 @@ def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[t
     return [
         (f"{name}, mean over workers", curve),
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
+        ("on the way between hosts", hidden_line(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

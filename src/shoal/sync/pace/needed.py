@@ -1,0 +1,164 @@
+"""As `every`, but gradients of the layers the next forward pass needs first travel first, and nobody waits at the end.
+
+    backward … │ step │ forward of layer 1, 2, 3 …
+    ── bucket of layers 8-9 ──(overtaken)────── in
+         ── bucket of layers 3-7 ──(overtaken)──── in
+                     ── bucket of layers 1-2 ── in │ waited for by layer 1, and by nobody else
+
+Hashemi et al., "TicTac: Accelerating Distributed Deep Learning with Communication Scheduling", MLSys 2019; Jayarajan et
+al., "Priority-based Parameter Propagation for Distributed DNN Training", MLSys 2019. When a pass has ended its buckets
+are `pending`; `p.grad` is a tensor that waits when it is touched (sync/touch.py). One bucket more, of a single number,
+says whether any worker's gradients were not finite, so that a step can still be left out as a whole.
+Do not use it where the engine works in the training thread, or where members may be lost: a step stays open while the
+next one begins.
+"""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from shoal.core.clock import now
+from shoal.sync import touch
+from shoal.sync.pace.every import EveryPace
+from shoal.wire.bucket import BucketPlan, Slot, Space
+
+
+class NeededPace(EveryPace):
+    """Over an engine that works in the background, with members that stay."""
+
+    capacity = 1 << 20
+    """Smaller buckets than elsewhere: the first is complete earlier. Inside one, chunks overtake."""
+    open_ended = True
+
+    def _open(self) -> None:
+        super()._open()
+        self.pending: dict[int, None] = {}
+        """Buckets of the last exchange that nobody has waited for yet."""
+        self.spoiled = False
+        """Whether some worker's gradients were not finite in the last exchange; known once the word is finished."""
+        self._sums: list[Tensor] = []
+        self._touched: list[int] = []
+        last = [n for n, group in enumerate(self._members) if group[0] < len(self.parameters)]
+        self._hurry(last[::-1])
+
+    def _lay_out(self) -> tuple[list[BucketPlan], list[list[int]]]:
+        """The word comes last: it is said when all gradients are known."""
+        plans, members = super()._lay_out()
+        device = self.parameters[0].device if self.parameters else torch.device("cpu")
+        plans.append(BucketPlan((Slot(0, 0, torch.Size([1])),), 1, Space(2, torch.float32, device)))
+        members.append([len(self.parameters) + len(self.statistics.tensors)])
+        self.word = len(plans) - 1
+        return plans, members
+
+    def _hurry(self, needed: list[int]) -> None:
+        """Buckets leave in this order; the word and statistics, which are waited for at once, before all others."""
+        self._urgencies = [0] * len(self._members)
+        for place, number in enumerate(needed):
+            self._urgencies[number] = 1 + place
+        self.exchange.hurry(self._urgencies)
+
+    def begun(self) -> None:
+        self.settle()
+        self._sums.clear()
+        super().begun()
+
+    def arriving(self) -> None:
+        if self.pending:
+            self.settle()
+
+    def _start_next(self) -> None:
+        number = self._order[self._next]
+        if number == self.word and not self._empty_handed:
+            bad = any(not bool(one.isfinite()) for one in self._sums)
+            self.buckets[number].put(0, torch.tensor([float(bad)], device=self.buckets[number].flat.device), 1.0)
+        super()._start_next()
+        if self._members[number][0] < len(self.parameters):
+            bucket = self.buckets[number]
+            self._sums.append(bucket.flat[: bucket.plan.payload].sum())
+
+    def _complete(self, number: int) -> None:
+        if number != self.word:
+            super()._complete(number)
+
+    def _deliver(self, number: int) -> None:
+        if number == self.word:
+            self.spoiled = float(self.buckets[number].result[0]) > 0
+            self.buckets[number].reset()
+            return
+        for view in self.buckets[number].views:
+            touch.release(view)
+        super()._deliver(number)
+
+    def ended(self) -> None:
+        if self.late:  # somebody is short of samples, and takes over what the step came to
+            super().ended()
+            return
+        began = self._leave()
+        self.spent.wait += now() - began
+        self.pending = dict.fromkeys(self._order)
+        self._touched.clear()
+        for number in self._order:
+            if not self._may_wait(number):
+                self.finish(number)
+        self._deliver_sparse(1.0)
+        for number in self.pending:
+            if number != self.word:
+                for view in self.buckets[number].views:
+                    touch.watch(view, partial(self._need, number))
+        self._midway = False
+
+    def _may_wait(self, number: int) -> bool:
+        """Whether nothing has to be known of it yet: not of what this worker lacks, nor of statistics."""
+        return number == self.word or (
+            self._members[number][0] < len(self.parameters) and self.buckets[number].missing == 0
+        )
+
+    def _need(self, number: int) -> None:
+        """A touch of one of its gradients, or of a parameter that waits for it."""
+        self._touched.append(number)
+        self.bring(number)
+
+    def bring(self, number: int) -> None:
+        """Bring what waits for a bucket up to date; whoever defers updates puts its own in this place."""
+        self.finish(number)
+
+    def need(self, parameter: Tensor, number: int) -> None:
+        """Bring it up to date when `parameter` is touched."""
+        touch.watch(parameter, partial(self._need, number))
+
+    def finish(self, number: int) -> None:
+        """Wait for one bucket; `p.grad` of its parameters is the mean then."""
+        if number not in self.pending:
+            return
+        began = now()
+        self._await(number)
+        del self.pending[number]
+        self._deliver(number)
+        if not self.pending:
+            self._close()
+        self.spent.wait += now() - began
+
+    def settle(self) -> None:
+        """Bring everything up to date."""
+        for number in list(self.pending):
+            self.bring(number)
+
+    def _close(self) -> None:
+        """The exchange is complete; the next one follows what this one has shown of the forward pass."""
+        self.session.complete()
+        self._tell()
+        order = list(dict.fromkeys(self._touched))
+        rest = sorted(
+            (n for n, u in enumerate(self._urgencies) if u and n not in order), key=self._urgencies.__getitem__
+        )
+        if len(order) > 1:
+            self._hurry(order + rest)
+
+    def pending_of(self, index: int) -> tuple[int, Tensor] | None:
+        """The bucket that parameter `index` waits for, and where its gradient will be; None if it has come."""
+        place = self._place.get(index)
+        if place is None or place[0] not in self.pending:
+            return None
+        number, slot = place
+        return number, self.buckets[number].views[slot]

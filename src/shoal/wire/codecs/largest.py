@@ -1,0 +1,123 @@
+"""Pieces of tensors with the largest magnitude travel, as many as a budget of bytes holds; the others wait.
+
+Wei et al., "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics" (Bösen), SoCC 2015: spare
+bandwidth goes to the updates that matter most, row by row. A piece is a row here, or a part of a long one. As topk,
+but whole pieces: places cost next to nothing and choosing costs one pass, so that large shares may travel. Do not use
+it without error feedback, nor for gradients whose large elements lie scattered: topk sends those alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import bits
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.layout import Layout, Part
+from shoal.wire.moment import Moment
+
+PIECE = 256
+"""Elements of a piece at the most."""
+VALUE = 4
+Numbers = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Largest(Codec):
+    """At most `budget` bytes of a tensor, if it has more; never less than a piece."""
+
+    code = 40
+    exact = False
+    budget: int
+
+    def bound(self, layout: Layout) -> int:
+        count = len(spans(layout))
+        return HEAD.size + padded(count // 4 + 4) + VALUE * layout.numel  # places take 2 bits each at the most
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        whole = values if rest is None else rest.add_(values)
+        refuse_non_finite(values, layout, rest)
+        (chosen,) = choose([weigh(whole, layout)], [layout], self.budget)
+        return self.write(chosen, whole, layout, out, clear=rest is not None)
+
+    def write(self, chosen: Numbers, whole: Tensor, layout: Layout, out: Tensor, *, clear: bool) -> int:
+        """A payload of the chosen pieces; `clear` takes them out of `whole`."""
+        count, pieces = len(chosen), len(spans(layout))
+        size = bits.places_size(count, pieces)
+        start = HEAD.size + padded(size)
+        write_head(out, self.code, layout.numel, count)
+        out[HEAD.size + size : start].zero_()
+        bits.write_places(chosen, pieces, out[HEAD.size : HEAD.size + size].numpy())
+        where = elements(chosen, layout)
+        end = start + VALUE * len(where)
+        body, source = out[start:end].view(torch.float32).numpy(), whole.numpy()
+        body[:] = source[where]
+        if clear:
+            source[where] = 0.0
+        return end
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        count, _ = read_head(payload, self.code, layout.numel)
+        pieces = len(spans(layout))
+        size = bits.places_size(count, pieces)
+        start = HEAD.size + padded(size)
+        if count > pieces or payload.numel() < start:
+            raise PayloadError(f"a payload of {payload.numel()} bytes says {count} of {pieces} pieces; it was changed")
+        where = elements(bits.read_places(payload[HEAD.size : HEAD.size + size].numpy(), count, pieces), layout)
+        exactly(payload, start + VALUE * len(where))
+        body = payload[start:].view(torch.float32)
+        finite(body, "value")
+        out.numpy()[where] += body.numpy()
+
+
+def spans(layout: Layout) -> Numbers:
+    """Begin and end of every piece: rows of the table, never across two layers."""
+    return layout.blocks(PIECE, 8 * VALUE)[:-1, :2]
+
+
+def elements(chosen: Numbers, layout: Layout) -> Numbers:
+    """The elements of some pieces, in order."""
+    begin, end = spans(layout)[chosen].T
+    lengths = end - begin
+    firsts = np.cumsum(lengths) - lengths
+    return np.repeat(begin - firsts, lengths) + np.arange(int(lengths.sum()))
+
+
+def within(part: Part, layout: Layout) -> npt.NDArray[np.bool_]:
+    """Which pieces are a layer's."""
+    begin = spans(layout)[:, 0]
+    return (begin >= part.offset) & (begin < part.end)
+
+
+def weigh(whole: Tensor, layout: Layout) -> Weights:
+    """The mean magnitude of every piece."""
+    begin, end = spans(layout).T
+    if not len(begin):
+        return np.zeros(0, np.float32)
+    means: Weights = (np.add.reduceat(whole.abs().numpy(), begin) / (end - begin)).astype(np.float32)
+    return means
+
+
+def choose(weights: Sequence[Weights], layouts: Sequence[Layout], budget: int) -> list[Numbers]:
+    """Of several tensors together: the pieces of largest weight that the budget holds; a weight below 0 never goes.
+
+    Heads, and places at their longest, are paid from the budget too.
+    """
+    sizes = [VALUE * np.diff(spans(layout), axis=1)[:, 0] for layout in layouts]
+    left = budget - sum(HEAD.size + padded(len(size) // 4 + 4) for size in sizes)
+    weight, size = np.concatenate(weights), np.concatenate(sizes)
+    order = np.argsort(-weight, kind="stable")
+    order = order[weight[order] >= 0]
+    count = max(1, int(np.searchsorted(np.cumsum(size[order]), left, side="right")))
+    chosen = np.zeros(len(weight), bool)
+    chosen[order[:count]] = True
+    ends = np.cumsum([len(one) for one in weights])
+    return [np.flatnonzero(part) for part in np.split(chosen, ends[:-1])]

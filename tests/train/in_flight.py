@@ -1,0 +1,79 @@
+"""An exchange of one worker whose results are not there until they are waited for: what is read too early is NaN."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from shoal.cluster.group import Solo
+from shoal.cluster.membership.session import Steady
+from shoal.core.events import Event, Warned
+from shoal.sync.exchange.base import Exchange
+from shoal.sync.pace.needed import NeededPace
+from shoal.sync.statistics import Statistics
+from shoal.train.joined import Joined
+from shoal.train.members import sort_members
+from shoal.train.progress import Progress
+from shoal.wire.bucket import Bucket, BucketPlan
+
+
+class InFlight(Exchange):
+    """Keeps what leaves, and writes in `events` what happens."""
+
+    weight = 1.0
+    peers = (1,)
+    session = Steady(0, 2)
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.urgencies: Sequence[int] = ()
+
+    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
+        self.buckets = [Bucket(p, *(torch.zeros(p.space.numel, dtype=p.space.dtype) for _ in range(2))) for p in plans]
+        return self.buckets
+
+    def start(self, index: int) -> None:
+        self.buckets[index].seal(self.weight)
+        self.buckets[index].result.fill_(float("nan"))
+        self.events.append(f"start {index}")
+
+    def progress(self) -> None:
+        pass
+
+    def finish(self, index: int) -> None:
+        self.buckets[index].result.copy_(self.buckets[index].flat)
+        self.events.append(f"finish {index}")
+
+    def hurry(self, urgencies: Sequence[int]) -> None:
+        self.urgencies = list(urgencies)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+class Bench:
+    """A model and its optimizers trained by `order(needed)` over such an exchange."""
+
+    def __init__(self, model: nn.Module, *optimizers: Optimizer, capacity: int = 64) -> None:
+        class SmallBuckets(NeededPace):
+            pass
+
+        SmallBuckets.capacity = capacity
+        self.exchange, self.told, self.put_off = InFlight(), [], []
+        members = sort_members([model, *optimizers])
+        self.pace = SmallBuckets(
+            self.exchange, members.names, members.parameters, members.sparse, Statistics(members.models)
+        )
+        group = Solo()
+        self.joined = Joined(group, members, self.exchange, self.pace, Progress(self, group), lambda joined: None)
+        self.joined._everyone = self.joined._present = 1
+        self.joined.listen(self._before, first=True)
+
+    def _before(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+        assert joined.deferred is not None
+        self.put_off.append(joined.deferred.put_off(optimizer, closure))
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Warned):
+            self.told.append(event.text)

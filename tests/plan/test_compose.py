@@ -80,6 +80,9 @@ def test_clipping_is_a_workers_share():
         ("dgc, feedback(off)", "momentum correction keeps the residual"),
         ("warmup(5)", "the plan has none"),
         ("int8, onebit", "only a sparsifier's values"),
+        ("topk(0.1), meet(twostage)", "only codecs that say something of every element"),
+        ("fp16, meet(gather)", "its payloads are summed; leave meet out"),
+        ("meet(gather)", "the plan has none"),
     ],
 )
 def test_what_does_not_compose_is_refused(text, words):

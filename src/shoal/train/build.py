@@ -15,9 +15,11 @@ from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
+from shoal.plan import wrappers as terms
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
+from shoal.plan.wrappers import Meet
 from shoal.sync.engine.base import Engine
 from shoal.sync.engine.collective import CollectiveEngine
 from shoal.sync.engine.memory import MemoryEngine
@@ -26,16 +28,21 @@ from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.alone import AloneExchange
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.exchange.coded import CodedExchange
+from shoal.sync.guard import Guard
 from shoal.sync.meet.base import Meeting
 from shoal.sync.meet.cast import CastMeeting
+from shoal.sync.meet.choose import choose
 from shoal.sync.meet.gather import GatherMeeting
 from shoal.sync.meet.lowrank import LowRankMeeting
+from shoal.sync.meet.twostage import TwoStageMeeting
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.statistics import Statistics
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Cast
 from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.layout import Layout
+from shoal.wire.tighten import ratio_of, with_ratio
 from shoal.wire.wrappers.feedback import Feedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
@@ -48,18 +55,44 @@ def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) 
         return AloneExchange()
     exchange = AllReduceExchange(group, engines.of)
     codec = compose(plan.wire, group.size)
-    return exchange if codec is None else CodedExchange(exchange, build_meeting(codec, group, engines, seed))
+    if codec is None:
+        return exchange
+    how = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
+    guard = next((term for term in plan.wire if isinstance(term, terms.Guard)), None)
+    return CodedExchange(
+        exchange,
+        lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
+        ", ".join(str(term) for term in plan.wire),
+        Guard(guard.budget, guard.every, engines.of("cpu"), ratio_of(codec)) if guard is not None else None,
+    )
 
 
-def build_meeting(codec: Codec, group: Group, engines: "Engines", seed: int) -> Meeting:
-    """How payloads meet: summed if a codec's add up, else gathered. Codecs work on the host, whatever the device."""
+def build_meeting(
+    codec: Codec,
+    layouts: Sequence[Layout],
+    group: Group,
+    engines: "Engines",
+    seed: int,
+    how: str = "auto",
+    guarded: bool = False,
+) -> Meeting:
+    """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
+
+    `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
+    memory no byte is saved, and a gathered step can be repeated without a lost worker: nothing else is chosen there.
+    """
     engine = engines.of("cpu")
     inner = codec.codec if isinstance(codec, Feedback) else codec
     if isinstance(inner, LowRank):
         return LowRankMeeting(inner, engine, feedback=inner is not codec)
     if isinstance(codec, Cast):
         return CastMeeting(codec, engine, group.size)
-    return GatherMeeting(codec, engine, group.rank, seed)
+    if how == "auto":
+        how = "gather" if isinstance(engine, MemoryEngine) else choose(codec, layouts, group.size)
+    if how == "twostage" and group.size > 1:
+        return TwoStageMeeting(codec, engine, group.rank, group.size, seed)
+    widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
+    return GatherMeeting(codec, engine, group.rank, seed, widest)
 
 
 def build_pace(

@@ -13,7 +13,9 @@ from shoal.core.clock import now
 from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
+from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer
+from shoal.train.news import event_of
 
 TRAFFIC_SECONDS = 2.0
 
@@ -32,6 +34,7 @@ class Progress:
         self.has_loader = False
         self._spent: list[tuple[Spent, Exchange]] = []
         self._layers: list[LayerTimer] = []
+        self._buckets: list[BucketTimer] = []
         self._caller: object = None
         self._opened: float | None = None
         self._traffic = now()
@@ -43,6 +46,8 @@ class Progress:
         """Include what one exchange spends, and what its layers take."""
         self._spent.append((spent, exchange))
         self._layers += [layers] if layers is not None else []
+        if exchange.layers:
+            self._buckets.append(BucketTimer(exchange, asks=self.seat == 0))
 
     def load_began(self) -> None:
         time_ = now()
@@ -160,9 +165,13 @@ class Progress:
         self._clear(totals)
         for layers in self._layers:
             layers.step_ended(time_)
+        for buckets in self._buckets:
+            buckets.step_ended(time_, seconds)
+        self._tell_news()
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
             self.tell_layers()
+            self.tell_buckets()
         pass_gate(self.board, self.seat, self.step, self.seconds)
 
     def _slow_down(self) -> None:
@@ -223,3 +232,17 @@ class Progress:
             self.sink.emit(
                 Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
             )
+
+    def _tell_news(self) -> None:
+        """What exchanges have decided in the step that was closed."""
+        for _, exchange in self._spent:
+            if exchange.news:
+                for news in exchange.news:
+                    self.sink.emit(event_of(news, self.step - 1))
+                exchange.news = ()
+
+    def tell_buckets(self) -> None:
+        """What was measured of every bucket since this was last told."""
+        for number, buckets in enumerate(self._buckets):
+            for event in buckets.figures(self.step, number):
+                self.sink.emit(event)

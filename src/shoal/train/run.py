@@ -342,6 +342,7 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
+        self._progress.tell_buckets()
         if self._together.keeper is not None and error is None:  # else the shards of others may never come
             self._together.keeper.close()
         if self._together.ledger is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.dealing import Dealing
 from shoal.cluster.links.gathering import Gathering
 from shoal.core.errors import UsageError
 from shoal.sync.engine.base import Engine, Parcel
@@ -23,6 +24,7 @@ from shoal.sync.engine.sums.base import Sum
 from shoal.sync.engine.sums.owners import Owners
 from shoal.sync.engine.sums.ring import Ring
 from shoal.sync.engine.sums.straight import Straight
+from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Space
 
 SUMS = Sum.channel
@@ -70,14 +72,29 @@ class RingEngine(Engine):
         bytes_ = leaving.numel() * leaving.element_size()
         return (size - 1) * bytes_ if way(leaving, size) is Straight else 2 * (size - 1) * bytes_ // size
 
+    def landed(self, index: int) -> bool:
+        return self._under_way[index].done.is_set()
+
+    def payload_landed(self, index: int) -> bool:
+        return self._posted[index].done.is_set()
+
+    def network(self) -> Network:
+        mesh = self.group.mesh
+        links = (mesh.link(rank).out.estimate for rank in mesh.view.others)
+        return merged(Network(link.rate, link.rtt) for link in links)
+
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         self._parcels = parcels
-        self._areas = [torch.zeros(parcel.bound, dtype=torch.uint8) for parcel in parcels]
+        self._areas = [torch.zeros(parcel.bound * parcel.pieces, dtype=torch.uint8) for parcel in parcels]
         return self._areas
 
     def post(self, index: int, length: int) -> None:
-        payload = self._areas[index][:length].numpy().tobytes()
-        task = Gathering(payload, channel=SUMS, limit=self._parcels[index].bound)
+        parcel, area = self._parcels[index], self._areas[index].numpy()
+        task: Gathering
+        if parcel.pieces > 1:
+            task = Dealing(area.reshape(parcel.pieces, -1)[:, :length].copy(), SUMS, parcel.bound)
+        else:
+            task = Gathering(area[:length].tobytes(), SUMS, parcel.bound)
         self._posted[index], self._lengths[index] = task, length
         self.group.mesh.submit(task)
 

@@ -1,6 +1,6 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · workers · metrics · bytes per peer · warnings
+header · loss curve · phases of a step · exchange · workers · metrics · bytes per peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -9,11 +9,13 @@ from rich.text import Text
 from shoal.core.record import Summary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import Curve
+from shoal.watch.draw.exchange import decisions, exchange_section
 from shoal.watch.draw.header import header
 from shoal.watch.draw.tables import failures, happenings, metrics_table, peers_table, warnings_list, workers_table
 from shoal.watch.record import Record
 from shoal.watch.series import main_scalar, mean_over_workers
 from shoal.watch.summary import known_summary
+from shoal.watch.verdict import verdict
 from shoal.watch.worker import Worker, read_workers
 
 __all__ = ["draw_run"]
@@ -36,6 +38,8 @@ def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[t
     return [
         (f"{name}, mean over workers", curve),
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
+        ("exchange", exchange_section(workers, verdict(workers))),
+        ("what the run decided", decisions(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

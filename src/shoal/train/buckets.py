@@ -6,9 +6,10 @@ loads code, so it is never measured. Prices of other codecs are found once, by w
 
 import time
 
-from shoal.core.events import SECONDS, BucketFigures, Buckets, Priced
+from shoal.core.events import SECONDS, BucketFigures, Buckets, Event, Priced
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.meter import Account, Meter
+from shoal.train.news import event_of
 from shoal.train.prices import prices
 
 SAMPLE_SECONDS = 0.25
@@ -35,6 +36,11 @@ class BucketTimer:
             self._seconds += seconds
         if self._taken < FIRST_SAMPLES or at - self._sampled_at > SAMPLE_SECONDS:
             exchange.meter = self._meter
+
+    def decisions(self, step: int) -> list[Event]:
+        """What the exchange has decided in the step that was closed."""
+        news, self.exchange.news = self.exchange.news, ()
+        return [event_of(each, step) for each in news]
 
     def figures(self, step: int, join: int = 0) -> list[Buckets | Priced]:
         """What was measured since this was last asked, as events; prices with the first."""

@@ -16,6 +16,7 @@ from shoal.cluster.membership.view import View
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
+from shoal.train.buckets import BucketTimer
 from shoal.train.evidence import Evidence
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
@@ -86,7 +87,8 @@ class Joined:
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
         pace.rescale = self._rescale  # type: ignore[method-assign]
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
-        progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
+        buckets = None if self.alone else BucketTimer(exchange, asks=group.seat == 0)
+        progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent), buckets)
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 

@@ -15,7 +15,6 @@ from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
 from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer
-from shoal.train.news import event_of
 
 TRAFFIC_SECONDS = 2.0
 
@@ -42,12 +41,17 @@ class Progress:
         self._update = 0.0
         self._clear()
 
-    def watch(self, spent: Spent, exchange: Exchange, layers: LayerTimer | None = None) -> None:
+    def watch(
+        self,
+        spent: Spent,
+        exchange: Exchange,
+        layers: LayerTimer | None = None,
+        buckets: BucketTimer | None = None,
+    ) -> None:
         """Include what one exchange spends, and what its layers take."""
         self._spent.append((spent, exchange))
         self._layers += [layers] if layers is not None else []
-        if exchange.layers:
-            self._buckets.append(BucketTimer(exchange, asks=self.seat == 0))
+        self._buckets += [buckets] if buckets is not None else []
 
     def load_began(self) -> None:
         time_ = now()
@@ -167,7 +171,8 @@ class Progress:
             layers.step_ended(time_)
         for buckets in self._buckets:
             buckets.step_ended(time_, seconds)
-        self._tell_news()
+            for event in buckets.decisions(self.step - 1):
+                self.sink.emit(event)
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
             self.tell_layers()
@@ -232,14 +237,6 @@ class Progress:
             self.sink.emit(
                 Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
             )
-
-    def _tell_news(self) -> None:
-        """What exchanges have decided in the step that was closed."""
-        for _, exchange in self._spent:
-            if exchange.news:
-                for news in exchange.news:
-                    self.sink.emit(event_of(news, self.step - 1))
-                exchange.news = ()
 
     def tell_buckets(self) -> None:
         """What was measured of every bucket since this was last told."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 from shoal.core.errors import UsageError
 from shoal.plan import codecs as terms
 from shoal.plan import wrappers
+from shoal.plan.automatic import Wire
 from shoal.plan.term import Codec as Term
 from shoal.sync.meet.twostage import divisible
 from shoal.wire.chain import Wrapping, chain
@@ -43,8 +44,12 @@ MAKERS: dict[type[Term], Callable[..., Codec]] = {
 
 
 def compose(wire: Sequence[Term], workers: int = 1) -> Codec | None:
-    """The codec of these terms for one of `workers` workers; None without any."""
-    if not wire:
+    """The codec of these terms for one of `workers` workers; None without any, and where the run chooses it."""
+    automatic = next((term for term in wire if isinstance(term, Wire)), None)
+    if automatic is not None and len(wire) > 1:
+        others = ", ".join(str(term) for term in wire if term is not automatic)
+        raise UsageError(f"'{automatic}' chooses by itself and stands alone; leave it or '{others}' out")
+    if not wire or automatic is not None:
         return None
     coding = [term for term in wire if not isinstance(term, wrappers.Wrapper)]
     around = [term for term in wire if isinstance(term, wrappers.Wrapper)]

@@ -8,6 +8,7 @@ The terms of the wire axis are in codecs.py and wrappers.py.
 from typing import ClassVar
 
 from shoal.core.errors import UsageError
+from shoal.plan.automatic import Wire
 from shoal.plan.codecs import CODECS
 from shoal.plan.term import AXES, Axis, Codec, Term
 from shoal.plan.wrappers import WRAPPERS
@@ -94,5 +95,6 @@ TERMS: dict[str, type[Term]] = {
     "replicate": Replicate,
     **CODECS,
     **WRAPPERS,
+    "wire": Wire,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

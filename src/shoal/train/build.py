@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
+from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
 from shoal.cluster.linked import LinkedGroup
@@ -16,6 +17,7 @@ from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
 from shoal.plan import wrappers as terms
+from shoal.plan.automatic import Wire
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
@@ -26,8 +28,9 @@ from shoal.sync.engine.memory import MemoryEngine
 from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.alone import AloneExchange
+from shoal.sync.exchange.auto import AutoExchange, Candidate
 from shoal.sync.exchange.base import Exchange
-from shoal.sync.exchange.coded import CodedExchange
+from shoal.sync.exchange.coded import CodedExchange, takes
 from shoal.sync.guard import Guard
 from shoal.sync.meet.base import Meeting
 from shoal.sync.meet.cast import CastMeeting
@@ -35,9 +38,12 @@ from shoal.sync.meet.choose import choose
 from shoal.sync.meet.gather import GatherMeeting
 from shoal.sync.meet.lowrank import LowRankMeeting
 from shoal.sync.meet.twostage import TwoStageMeeting
+from shoal.sync.news import Switched
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.statistics import Statistics
+from shoal.train.candidates import codecs_to_try, price_of
+from shoal.wire.bucket import Bucket, BucketPlan
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Cast
 from shoal.wire.codecs.lowrank import LowRank
@@ -49,11 +55,18 @@ ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
 
 
-def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) -> Exchange:
-    """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says."""
+def build_exchange(
+    plan: Plan, group: Group, engines: "Engines", seed: int = 0, optimizers: Sequence[Optimizer] = ()
+) -> Exchange:
+    """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
+
+    `optimizers`: what the mean is for, where the run chooses a codec itself.
+    """
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, Alone):
         return AloneExchange()
     exchange = AllReduceExchange(group, engines.of)
+    if any(isinstance(term, Wire) for term in plan.wire):
+        return _automatic(exchange, group, engines, seed, optimizers)
     codec = compose(plan.wire, group.size)
     if codec is None:
         return exchange
@@ -65,6 +78,30 @@ def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) 
         ", ".join(str(term) for term in plan.wire),
         Guard(guard.budget, guard.every, engines.of("cpu"), ratio_of(codec)) if guard is not None else None,
     )
+
+
+def _automatic(
+    exchange: Exchange, group: Group, engines: "Engines", seed: int, optimizers: Sequence[Optimizer]
+) -> Exchange:
+    """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
+    engine = engines.of("cpu")
+    if isinstance(engine, MemoryEngine):
+        exchange.tell(Switched("", "inside one host nothing crosses a socket"))
+        return exchange
+
+    def candidates(plans: Sequence[BucketPlan]) -> list[Candidate]:
+        layouts = [plan.layout for plan in plans if takes(plan)]
+        return [_candidate(name, codec, layouts) for name, codec in codecs_to_try(optimizers, group.size).items()]
+
+    def _candidate(name: str, codec: Codec, layouts: Sequence[Layout]) -> Candidate:
+        def take(buckets: Sequence[Bucket]) -> Exchange:
+            coded = CodedExchange(exchange, lambda found: build_meeting(codec, found, group, engines, seed), name)
+            coded.adopt(buckets)
+            return coded
+
+        return Candidate(price_of(name, codec, layouts, group.size), take)
+
+    return AutoExchange(exchange, engine, group.size, candidates)
 
 
 def build_meeting(

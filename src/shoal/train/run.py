@@ -195,7 +195,7 @@ class Run:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
-        exchange = build_exchange(self.plan, self._group, self._engines, self._seed)
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
         late = self._group.session.waiting
         if not late:
             check_alike(self._group, members)

@@ -69,23 +69,34 @@ class CodedExchange(Exchange):
         self.inner.weight = weight
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
-        coded = [i for i, plan in enumerate(plans) if _takes(plan)]
-        plain = [i for i in range(len(plans)) if i not in set(coded)]
-        self._coded, self._plain = ({n: place for place, n in enumerate(group)} for group in (coded, plain))
-        layouts = [plans[i].layout for i in coded]
+        plain = [i for i, plan in enumerate(plans) if not takes(plan)]
+        found = dict(zip(plain, self.inner.open([plans[i] for i in plain]), strict=True))
+        for number, plan in enumerate(plans):
+            if number not in found:
+                space = plan.space
+                flat, result = (torch.zeros(space.numel, dtype=space.dtype, device=space.device) for _ in range(2))
+                found[number] = Bucket(plan, flat, result)
+        buckets = [found[i] for i in range(len(plans))]
+        self._code(buckets)
+        self._plain = {number: place for place, number in enumerate(plain)}
+        return buckets
+
+    def adopt(self, buckets: Sequence[Bucket]) -> None:
+        """Code the buckets that the exchange inside has opened; those it cannot take stay with it."""
+        self._code(buckets)
+        self._plain = {number: number for number in range(len(buckets)) if number not in self._coded}
+
+    def _code(self, buckets: Sequence[Bucket]) -> None:
+        numbers = [number for number, bucket in enumerate(buckets) if takes(bucket.plan)]
+        self._coded = {number: place for place, number in enumerate(numbers)}
+        layouts = [buckets[number].plan.layout for number in numbers]
         self.meeting = self._meet(layouts)
         self.meets = self.meeting.kind
         self.meeting.open(layouts)
         if self._guard is not None:
             self._guard.open(layouts)
-        found = dict(zip(plain, self.inner.open([plans[i] for i in plain]), strict=True))
-        for number in coded:
-            space = plans[number].space
-            flat, result = (torch.zeros(space.numel, dtype=space.dtype, device=space.device) for _ in range(2))
-            found[number] = Bucket(plans[number], flat, result)
-        self._buckets = buckets = [found[i] for i in range(len(plans))]
-        self._results = {number: found[number].result[: plans[number].payload] for number in coded}
-        return buckets
+        self._buckets = buckets
+        self._results = {number: buckets[number].result[: buckets[number].plan.payload] for number in numbers}
 
     def prepare(self) -> None:
         self.inner.prepare()
@@ -165,7 +176,8 @@ class CodedExchange(Exchange):
         return self.inner.gather(data)
 
 
-def _takes(plan: BucketPlan) -> bool:
+def takes(plan: BucketPlan) -> bool:
+    """Whether a bucket is coded: gradients of a floating-point type, and nothing else."""
     return all(slot.name for slot in plan.slots) and plan.space.dtype in CODED
 
 

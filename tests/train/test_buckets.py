@@ -13,6 +13,7 @@ from torch import nn
 
 from shoal.core.events import Buckets, Priced, Step
 from shoal.testing.world import Result, World, run_world
+from shoal.watch.exchanged import Exchanged, add_buckets
 from shoal.watch.tail import Tail
 from shoal.wire import kernels
 
@@ -32,18 +33,22 @@ class Net(nn.Module):
         return out
 
 
-def check(events: list[object], plan: str, gradient: int, steps: int) -> Buckets:
-    (found,) = [event for event in events if isinstance(event, Buckets)]
+def check(events: list[object], plan: str, gradient: int, steps: int) -> Exchanged:
+    known: list[Exchanged] = []
+    for event in events:  # one, or several if the machine is slow
+        if isinstance(event, Buckets):
+            add_buckets(known, event)
+    (found,) = known
     made = [event for event in events if isinstance(event, Step)]
     assert 0 < found.measured <= steps
     assert {name for bucket in found.buckets for name in bucket.layers} == {n for n, _ in Net().named_parameters()}
-    assert sum(b.raw for b in found.buckets) == made[1].raw == gradient
-    assert sum(b.sent for b in found.buckets) == pytest.approx(sum(s.sent for s in made[1:]) / (steps - 1), rel=0.25)
+    assert found.total("raw") == made[1].raw == gradient
+    assert sum(b.sent for b in found.buckets) == pytest.approx(sum(s.sent for s in made[1:]) / (steps - 1), rel=0.4)
     for bucket in found.buckets:
         assert min(bucket.encode, bucket.transfer, bucket.wait, bucket.decode, bucket.gradient) >= 0
         assert 0.0 <= bucket.hidden <= 1.0
     assert sum(b.encode + b.decode for b in found.buckets) > 0
-    assert found.span <= sum(b.transfer for b in found.buckets) + 1e-5
+    assert found.span <= found.total("transfer") + 1e-4
     assert (sum(b.residual for b in found.buckets) > 0) == any(w in plan for w in ("onebit", "topk", "lowrank"))
     assert bool(found.codec) == bool(plan)
     assert found.step_seconds > 0

@@ -49,4 +49,7 @@ def _merged(old: Exchanged, new: Exchanged) -> Exchanged:
         for a, b in zip(old.buckets, new.buckets, strict=True)
     ]
     means = {name: mean(getattr(old, name), getattr(new, name)) for name in ("span", "room", "step_seconds")}
-    return structs.replace(new, measured=measured, buckets=buckets, **means)
+    # what a link can do is the most it was seen to do: busy processors make it look slower than it is
+    rate = max((rate for rate in (old.rate, new.rate) if rate), default=None)
+    rtt = min((rtt for rtt in (old.rtt, new.rtt) if rtt), default=None)
+    return structs.replace(new, measured=measured, buckets=buckets, rate=rate, rtt=rtt, **means)

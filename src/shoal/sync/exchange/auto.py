@@ -9,7 +9,6 @@ Nobody is asked and nothing is broadcast: the averages are the same bits everywh
 them. Do not use it inside one host, where nothing crosses a socket.
 """
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -146,15 +145,14 @@ class AutoExchange(Exchange):
         """This worker's part of the averages: its own measurements, divided by the number of workers."""
         meter, network = self._own, self.inner.network()
         assert meter is not None
-        gaps = [
-            after - before for before, after in zip(self._began[SKIPPED:], self._began[SKIPPED + 1 :], strict=False)
-        ]
+        # from the first measured exchange's beginning to the end of the step of the last: all spans lie in it
+        step = (self._began[-1] - self._began[SKIPPED]) / MEASURED
         wait, wire = (sum(getattr(a, name) for a in meter.accounts) / MEASURED for name in ("wait", "wire"))
         span, rtt = meter.span / MEASURED, network.rtt or 0.0
         seen = wire / (span - rtt / 2) if wire >= TELLING and span > rtt / 2 else 0.0
         rate = max(seen, network.rate or 0.0)
         # not the rate but what a byte takes, so that the slow ones count; a worker that knows none says infinity
-        found = [statistics.median(gaps), span, wait, meter.room / MEASURED, 1 / rate if rate else torch.inf, rtt]
+        found = [step, span, wait, meter.room / MEASURED, 1 / rate if rate else torch.inf, rtt]
         for candidate in self._candidates:
             found += [candidate.price.encode, candidate.price.decode]
         return torch.tensor(found, dtype=torch.float64) / self._workers

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoal.core.clock import now
 
-SAMPLE = 1 << 14
+SAMPLE = 1 << 12
 """Elements a norm is estimated from, at the most."""
 
 
@@ -45,6 +45,7 @@ class Meter:
     room: float = 0.0
     """Summed over exchanges: seconds from the first bucket's leaving to the last one's being full."""
     _left: dict[int, float] = field(default_factory=dict)
+    _flying: set[int] = field(default_factory=set)
     _landed: dict[int, float] = field(default_factory=dict)
     _until: float = 0.0
     """When the last transfer of this exchange had landed, so far."""
@@ -65,12 +66,13 @@ class Meter:
         self.room += max(0.0, began - self._full)
         self._full = max(self._full, began)
         self._left[index] = time
+        self._flying.add(index)
 
     def look(self, landed: Callable[[int], bool]) -> None:
         """Note what has come meanwhile."""
-        for index in self._left:
-            if index not in self._landed and landed(index):
-                self._landed[index] = now()
+        for index in [index for index in self._flying if landed(index)]:
+            self._flying.discard(index)
+            self._landed[index] = now()
 
     def finished(self, index: int, began: float, wait: float, sent: float, wire: float) -> None:
         """Bucket `index` is in its place; `began`: when its end was asked for; `wait`: what was waited since.
@@ -80,6 +82,7 @@ class Meter:
         if index not in self._left:  # finished again, after members were lost
             return
         time, account, left = now(), self.accounts[index], self._left.pop(index)
+        self._flying.discard(index)
         landed = min(self._landed.pop(index, began + wait), began + wait)
         account.transfer += max(0.0, landed - left)
         account.wait += wait

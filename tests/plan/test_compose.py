@@ -45,6 +45,7 @@ def test_every_term_says_what_it_costs_and_when_to_avoid_it(name):
     ("text", "expected"),
     [
         ("allreduce", None),
+        ("wire(auto)", None),
         ("fp16", Fp16()),
         ("onebit", Parts(Feedback(OneBit()))),
         ("onebit, feedback(off)", Parts(OneBit())),
@@ -80,6 +81,12 @@ def test_clipping_is_a_workers_share():
         ("dgc, feedback(off)", "momentum correction keeps the residual"),
         ("warmup(5)", "the plan has none"),
         ("int8, onebit", "only a sparsifier's values"),
+        ("topk(0.1), meet(twostage)", "only codecs that say something of every element"),
+        ("fp16, meet(gather)", "its payloads are summed; leave meet out"),
+        ("meet(gather)", "the plan has none"),
+        ("guard(0.9)", "the plan has none"),
+        ("wire(auto), topk(0.1)", "chooses by itself and stands alone; leave it or 'topk"),
+        ("wire(auto), wire(auto)", "chooses by itself and stands alone"),
     ],
 )
 def test_what_does_not_compose_is_refused(text, words):

@@ -28,7 +28,7 @@ class CodedCase(ExchangeCase):
     def make(self, group, directory):
         engines = Engines(group, directory)
         inner = AllReduceExchange(group, engines.of)
-        return CodedExchange(inner, GatherMeeting(self.codec, engines.of("cpu"), group.rank, 0))
+        return CodedExchange(inner, lambda _: GatherMeeting(self.codec, engines.of("cpu"), group.rank, 0))
 
     def open(self, world, dtype=torch.float32, capacity=1 << 12):
         exchange = self.make(world.group, world.dir)

@@ -33,7 +33,7 @@ def exchanged(world: World, group: Group, plan: str, suffix: str) -> Result:
     return found
 
 
-@pytest.mark.parametrize("plan", ["topk(0.1)", "onebit", "qsgd(4)", "fp16", "lowrank(1)"])
+@pytest.mark.parametrize("plan", ["topk(0.1)", "onebit, meet(gather)", "qsgd(4), meet(gather)", "fp16", "lowrank(1)"])
 def test_the_same_bits_as_in_memory(plan: str) -> None:
     def body(world: World) -> Result:
         linked = linked_by_files(world.group, world.dir)

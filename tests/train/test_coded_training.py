@@ -19,7 +19,8 @@ kernels.warm()  # once here instead of once in every worker
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("SHOAL_DATA", ROOT.parent / "shared" / "data"))
 PLANS = ["fp16", "int8", "onebit", "twobit(0.05)", "ternary", "qsgd", "topk(0.1), int8", "randomk(0.5)",
-         "threshold(0.05)", "dgc(ratio=0.1, momentum=0.5)", "esgd(0.5)", "lowrank(1)"]  # fmt: skip
+         "threshold(0.05)", "dgc(ratio=0.1, momentum=0.5)", "esgd(0.5)", "lowrank(1)", "onebit, meet(twostage)",
+         "int8, meet(twostage)"]  # fmt: skip
 
 
 class Net(nn.Module):

@@ -28,6 +28,10 @@ def list_plans(json: Json = False) -> None:
 @usage_errors()
 def explain_plan(
     plan: Annotated[str, typer.Argument(help="Terms, a named plan, or the path of a .toml file.")],
+    workers: Annotated[
+        int | None, typer.Option(help="Also say how payloads of so many workers meet, and what each sends.")
+    ] = None,
+    parameters: Annotated[int, typer.Option(help="Of the model, for --workers.")] = 1_000_000,
     json: Json = False,
 ) -> None:
     """Show what a plan does, costs and cites."""
@@ -36,7 +40,7 @@ def explain_plan(
     from shoal.plan.explain import explain
     from shoal.plan.load import load
 
-    explanation = explain(load(plan))
+    explanation = explain(load(plan), workers, parameters)
     typer.echo(msgspec.json.encode(explanation) if json else str(explanation))
 
 

@@ -59,11 +59,12 @@ def ledger_text(record: "Record") -> str:
 
 
 def as_json(record: "Record") -> str:
-    """`{"info": …, "summary": …, "quantities": …, "workers": […]}`; `exit` is -1 while the run has not ended."""
+    """`{"info": …, "summary": …, "quantities": …, "verdict": …, "workers": […]}`; `exit` is -1 before the end."""
     import msgspec
 
     from shoal.watch.quantities import quantities
     from shoal.watch.summary import known_summary
+    from shoal.watch.verdict import verdict
     from shoal.watch.worker import read_workers
 
     workers = read_workers(record)
@@ -71,6 +72,7 @@ def as_json(record: "Record") -> str:
         "info": record.info,
         "summary": known_summary(record, workers),
         "quantities": quantities(workers),
+        "verdict": verdict(workers),
         "workers": workers,
     }
     return msgspec.json.encode(page).decode()

@@ -1,6 +1,6 @@
 """What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
 
-One worker's file of events, in order:  Started (Step | Layers | Logged | Reported | Traffic | Warned)* Answered? Ended?
+One worker's file of events:  Started (Step | Layers | Buckets | Logged | Reported | Traffic | …)* Answered? Ended?
 A file without `Ended` belongs to a worker that is still running or was killed.
 """
 
@@ -84,6 +84,99 @@ class Layers(Event, tag="layers", frozen=True, kw_only=True):
     """From the gradient before to this layer's own, without exchange and packing."""
     aggregation: dict[str, float]
     """From its bucket being full to the mean being back; a bucket's time is shared out by bytes."""
+
+
+class BucketFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One bucket, mean per measured step. Times are seconds of this worker."""
+
+    layers: list[str]
+    """Names of the parameters whose gradients lie in it."""
+    raw: float
+    """float32 bytes of them."""
+    sent: float
+    """Bytes of the payload that stands for them."""
+    wire: float
+    """Bytes put on sockets for it."""
+    encode: float
+    """From being full to having left."""
+    transfer: float
+    """From having left to all of it being here; told between layers, so up to one layer's backward pass too long."""
+    wait: float
+    """Of `transfer`: what this worker did nothing else in. Without a codec, adding up counts here."""
+    decode: float
+    """From all of it being here to the sum being in its place."""
+    gradient: float = 0.0
+    """Norm of what this worker offered, estimated from some of its elements."""
+    residual: float = 0.0
+    """Norm of what waits for later steps, estimated alike; 0 where nothing does."""
+
+    @property
+    def hidden(self) -> float:
+        """The share of the transfer in which this worker computed."""
+        return 1.0 - min(1.0, self.wait / self.transfer) if self.transfer > 0 else 1.0
+
+
+class Buckets(Event, tag="buckets", frozen=True, kw_only=True):
+    """What the exchange of each bucket took, over the steps measured since the last of these events."""
+
+    step: int
+    measured: int
+    """Steps the means are of."""
+    join: int = 0
+    """Which `join` of the script these are of."""
+    codec: str
+    """The wire terms of the plan, as text; empty: values as they are."""
+    meets: str
+    """How payloads of workers come together: sum, gather or twostage."""
+    buckets: list[BucketFigures]
+    span: float
+    """Seconds a step in which anything was under way: transfers of buckets overlap."""
+    room: float
+    """Seconds a step from the first bucket's leaving to the last one's being full: what a transfer can hide behind."""
+    step_seconds: float
+    """Of the measured steps."""
+    rate: float | None = None
+    """Bytes a second of this worker's fastest link, where links estimate it."""
+    rtt: float | None = None
+    """Seconds of its slowest link's round trip."""
+
+
+class Priced(Event, tag="priced", frozen=True, kw_only=True):
+    """What another codec would cost a step of this run: tried once, on this machine, with numbers drawn at random."""
+
+    codec: str
+    encode: float
+    """Seconds a step."""
+    decode: float
+    wire: float
+    """Bytes a worker would put on sockets a step."""
+    hops: int
+    """One-way latencies on the way of a bucket."""
+
+
+class Guarded(Event, tag="guarded", frozen=True, kw_only=True):
+    """The guard held what was applied against what no codec would have lost."""
+
+    step: int
+    cosine: float
+    """Between the two, summed over `steps`."""
+    budget: float
+    steps: int
+    action: str
+    """kept (within the budget), tightened (a sparsifier sends more now), or outside (nothing can be tightened)."""
+    ratio: float | None = None
+    """What share of the elements a sparsifier sends from now on."""
+
+
+class Chosen(Event, tag="chosen", frozen=True, kw_only=True):
+    """`wire(auto)` has chosen what gradients travel as, from the next step on."""
+
+    step: int
+    codec: str
+    """Empty: values as they are."""
+    reason: str
+    steps: dict[str, float]
+    """Codec -> seconds a step: measured without one (empty name), by the model with the others."""
 
 
 class Logged(Event, tag="logged", frozen=True, kw_only=True):
@@ -192,6 +285,10 @@ AnyEvent = (
     Started
     | Step
     | Layers
+    | Buckets
+    | Priced
+    | Guarded
+    | Chosen
     | Logged
     | Reported
     | Traffic

@@ -7,7 +7,9 @@ from dataclasses import replace
 from shoal.core.errors import UsageError
 from shoal.plan import codecs as terms
 from shoal.plan import wrappers
+from shoal.plan.automatic import Wire
 from shoal.plan.term import Codec as Term
+from shoal.sync.meet.twostage import divisible
 from shoal.wire.chain import Wrapping, chain
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Bf16, Fp16
@@ -42,8 +44,12 @@ MAKERS: dict[type[Term], Callable[..., Codec]] = {
 
 
 def compose(wire: Sequence[Term], workers: int = 1) -> Codec | None:
-    """The codec of these terms for one of `workers` workers; None without any."""
-    if not wire:
+    """The codec of these terms for one of `workers` workers; None without any, and where the run chooses it."""
+    automatic = next((term for term in wire if isinstance(term, Wire)), None)
+    if automatic is not None and len(wire) > 1:
+        others = ", ".join(str(term) for term in wire if term is not automatic)
+        raise UsageError(f"'{automatic}' chooses by itself and stands alone; leave it or '{others}' out")
+    if not wire or automatic is not None:
         return None
     coding = [term for term in wire if not isinstance(term, wrappers.Wrapper)]
     around = [term for term in wire if isinstance(term, wrappers.Wrapper)]
@@ -57,7 +63,23 @@ def compose(wire: Sequence[Term], workers: int = 1) -> Codec | None:
         if type(term) in [type(t) for t in around[:number]] and not isinstance(term, wrappers.ByName):
             raise UsageError(f"'{term}' is the second {term.name} of the plan; keep one")
         wrapping = _with(wrapping, term, coding[0], workers)
-    return chain(codecs[0], codecs[1] if len(codecs) > 1 else None, wrapping)
+    codec = chain(codecs[0], codecs[1] if len(codecs) > 1 else None, wrapping)
+    _can_meet(codec, coding[0], around)
+    return codec
+
+
+def _can_meet(codec: Codec, term: Term, around: Sequence[Term]) -> None:
+    """Refuse a way to meet that the codec's payloads do not have."""
+    meet = next((each for each in around if isinstance(each, wrappers.Meet)), None)
+    if meet is None or meet.how == "auto":
+        return
+    if isinstance(term, terms.Fp16 | terms.Bf16 | terms.LowRank):
+        raise UsageError(f"'{meet}' with '{term}': its payloads are summed; leave meet out")
+    if meet.how == "twostage" and not divisible(codec):
+        raise UsageError(
+            f"'{meet}' with '{term}': only codecs that say something of every element meet in two stages "
+            "(onebit, twobit, ternary, int8, qsgd, fixed); write meet(gather)"
+        )
 
 
 def _own(term: Term, workers: int) -> Wrapping:
@@ -80,6 +102,8 @@ def _with(wrapping: Wrapping, term: Term, codec: Term, workers: int) -> Wrapping
             return replace(wrapping, warmup=term.steps)
         case wrappers.BySize():
             return replace(wrapping, least=term.least)
+        case wrappers.Meet() | wrappers.Guard():
+            return wrapping  # round the exchange, not round the codec
         case wrappers.ByName():
             return replace(wrapping, words=(*wrapping.words, term.word))
     raise UsageError(f"'{term}' is not known to the codecs; terms are {', '.join(terms.CODECS)}")

@@ -8,6 +8,7 @@ import msgspec
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, Preset
 from shoal.plan.terms import AXES, Axis, Term
+from shoal.plan.traffic import PARAMETERS, Traffic, traffic
 
 WIDTH = 100
 
@@ -37,13 +38,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str]
     """Named plans that are this plan."""
     parts: list[Part]
+    traffic: Traffic | None = None
+    """How payloads meet and what a worker sends, where the number of workers was given."""
 
     def __str__(self) -> str:
         named = [f"known as {name}: {PRESETS[name].cites}" for name in self.names]
-        return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts)])
+        sent = ["\n" + "\n".join(textwrap.wrap(str(self.traffic), WIDTH))] if self.traffic is not None else []
+        return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts), *sent])
 
 
-def explain(plan: Plan) -> Explanation:
+def explain(plan: Plan, workers: int | None = None, parameters: int = PARAMETERS) -> Explanation:
     """Every term of `plan` in the order it is written; an empty wire is explained too."""
     parts: list[Part] = []
     for axis, question in AXES.items():
@@ -52,7 +56,8 @@ def explain(plan: Plan) -> Explanation:
         if not here:
             parts.append(_part(axis, question, "", About(does="No codec: values travel as they are.")))
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
-    return Explanation(plan=str(plan), names=names, parts=parts)
+    sent = traffic(plan, workers, parameters) if workers is not None else None
+    return Explanation(plan=str(plan), names=names, parts=parts, traffic=sent)
 
 
 def about(kind: type[Term]) -> About:

@@ -7,9 +7,11 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
+from shoal.plan.automatic import Wire
 from shoal.plan.codecs import LowRank
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone, Order
+from shoal.plan.wrappers import Guard, Meet
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -54,11 +56,14 @@ def largest_goes_as_it_is(plan: Plan, workers: int) -> None:
 
 
 def needed_goes_once(plan: Plan, workers: int) -> None:
-    if plan.order.by == "needed" and any(isinstance(term, LowRank) for term in plan.codecs):
-        raise UsageError(
-            f"'{plan.order}' with lowrank: its factors travel twice, the second time when the step waits for them; "
-            "write order(ready), or another codec"
-        )
+    if plan.order.by != "needed":
+        return
+    for term in plan.codecs:
+        if isinstance(term, LowRank | Guard | Wire) or (isinstance(term, Meet) and term.how == "twostage"):
+            raise UsageError(
+                f"'{plan.order}' with '{term}': something travels twice, the second time when the step waits for it; "
+                "write order(ready), or another codec"
+            )
 
 
 def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:

@@ -8,6 +8,7 @@ The terms of the wire axis are in codecs.py, wrappers.py and order.py.
 from typing import ClassVar
 
 from shoal.core.errors import UsageError
+from shoal.plan.automatic import Wire
 from shoal.plan.codecs import CODECS
 from shoal.plan.order import ORDERS, Order
 from shoal.plan.term import AXES, Axis, Codec, Term
@@ -97,5 +98,6 @@ TERMS: dict[str, type[Term]] = {
     **CODECS,
     **WRAPPERS,
     **ORDERS,
+    "wire": Wire,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

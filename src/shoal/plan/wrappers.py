@@ -91,10 +91,46 @@ class ByName(Wrapper, frozen=True, tag="by_name"):
             raise UsageError(f"by_name({self.word!r}): word must be letters, digits, '_' or '-'; write by_name(norm)")
 
 
+class Meet(Wrapper, frozen=True):
+    """Says how payloads of all workers come together: all to everybody, or by owners who code the sum once more.
+
+    Costs: with p workers, gather sends p-1 payloads a worker; twostage about 2(p-1)/p, a latency and a second rounding.
+    Cites: Tang et al. 2019, "DoubleSqueeze".
+    Avoid: twostage where losses must be survived; auto takes it only where members cannot change (torchrun), if it saves bytes.
+    """
+
+    name: ClassVar[str] = "meet"
+
+    how: Literal["auto", "gather", "twostage"]
+
+
+class Guard(Wrapper, frozen=True):
+    """Every so many steps, holds what was applied against the true mean gradient; below `budget` sends more.
+
+    The cosine is between sums over these steps. A sparsifier then sends twice as much; of other codecs it is only said.
+    Costs: one exchange without a codec every so many steps; four more copies of the gradients.
+    Cites: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime Identification", who
+    adapt the ratio while training, by the gradient's norm.
+    Avoid: where losses of workers must be survived; small numbers of steps on slow links.
+    """
+
+    name: ClassVar[str] = "guard"
+
+    budget: float = 0.9
+    """The least cosine."""
+    every: int = 50
+
+    def __post_init__(self) -> None:
+        number(self, "budget", self.budget, 0.0, 1.0)
+        whole(self, "every", self.every, 1, 1 << 30)
+
+
 WRAPPERS: dict[str, type[Term]] = {
     "feedback": Feedback,
     "momentum": Momentum,
     "warmup": WarmUp,
     "by_size": BySize,
     "by_name": ByName,
+    "meet": Meet,
+    "guard": Guard,
 }

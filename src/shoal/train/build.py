@@ -1,21 +1,26 @@
 """From a plan's description to the running thing."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
+from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
+from shoal.plan import wrappers as terms
+from shoal.plan.automatic import Wire
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import Alone
+from shoal.plan.wrappers import Meet
 from shoal.sync.engine.base import Engine
 from shoal.sync.engine.collective import CollectiveEngine
 from shoal.sync.engine.hosts import HostsEngine
@@ -23,47 +28,121 @@ from shoal.sync.engine.memory import MemoryEngine
 from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.alone import AloneExchange
+from shoal.sync.exchange.auto import AutoExchange, Candidate
 from shoal.sync.exchange.base import Exchange
-from shoal.sync.exchange.coded import CodedExchange
+from shoal.sync.exchange.coded import CodedExchange, takes
+from shoal.sync.guard import Guard
 from shoal.sync.meet.base import Meeting
 from shoal.sync.meet.cast import CastMeeting
+from shoal.sync.meet.choose import choose
 from shoal.sync.meet.gather import GatherMeeting
 from shoal.sync.meet.largest import LargestMeeting
 from shoal.sync.meet.lowrank import LowRankMeeting
+from shoal.sync.meet.twostage import TwoStageMeeting
+from shoal.sync.news import Switched
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.statistics import Statistics
+from shoal.train.candidates import codecs_to_try, price_of
 from shoal.train.members import Members
+from shoal.wire.bucket import Bucket, BucketPlan
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Cast
 from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.layout import Layout
+from shoal.wire.tighten import ratio_of, with_ratio
 from shoal.wire.wrappers.feedback import Feedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
 
 
-def build_exchange(plan: Plan, group: Group, engines: "Engines", seed: int = 0) -> Exchange:
-    """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says."""
+def build_exchange(
+    plan: Plan, group: Group, engines: "Engines", seed: int = 0, optimizers: Sequence[Optimizer] = ()
+) -> Exchange:
+    """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
+
+    `optimizers`: what the mean is for, where the run chooses a codec itself.
+    """
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, Alone):
         return AloneExchange()
     exchange = AllReduceExchange(group, engines.of)
     if plan.order.by == "largest":
-        return CodedExchange(exchange, LargestMeeting(plan.order.limit, engines.of("cpu"), group.rank, seed))
+        return CodedExchange(
+            exchange,
+            lambda layouts: LargestMeeting(plan.order.limit, engines.of("cpu"), group.rank, seed),
+            str(plan.order),
+        )
+    if any(isinstance(term, Wire) for term in plan.wire):
+        return _automatic(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
-    return exchange if codec is None else CodedExchange(exchange, build_meeting(codec, group, engines, seed))
+    if codec is None:
+        return exchange
+    how = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
+    if plan.order.by == "needed":  # what meets in two stages would wait for the second
+        how = "gather"
+    guard = next((term for term in plan.wire if isinstance(term, terms.Guard)), None)
+    return CodedExchange(
+        exchange,
+        lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
+        ", ".join(str(term) for term in plan.codecs),
+        Guard(guard.budget, guard.every, engines.of("cpu"), ratio_of(codec)) if guard is not None else None,
+    )
 
 
-def build_meeting(codec: Codec, group: Group, engines: "Engines", seed: int) -> Meeting:
-    """How payloads meet: summed if a codec's add up, else gathered. Codecs work on the host, whatever the device."""
+def _automatic(
+    exchange: Exchange, group: Group, engines: "Engines", seed: int, optimizers: Sequence[Optimizer]
+) -> Exchange:
+    """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
+    engine = engines.of("cpu")
+    if isinstance(engine, MemoryEngine):
+        exchange.tell(Switched("", "inside one host nothing crosses a socket"))
+        return exchange
+
+    def candidates(plans: Sequence[BucketPlan]) -> list[Candidate]:
+        layouts = [plan.layout for plan in plans if takes(plan)]
+        return [_candidate(name, codec, layouts) for name, codec in codecs_to_try(optimizers, group.size).items()]
+
+    def _candidate(name: str, codec: Codec, layouts: Sequence[Layout]) -> Candidate:
+        def take(buckets: Sequence[Bucket]) -> Exchange:
+            coded = CodedExchange(exchange, lambda found: build_meeting(codec, found, group, engines, seed), name)
+            coded.adopt(buckets)
+            return coded
+
+        return Candidate(price_of(name, codec, layouts, group.size), take)
+
+    return AutoExchange(exchange, engine, group.size, candidates)
+
+
+def build_meeting(
+    codec: Codec,
+    layouts: Sequence[Layout],
+    group: Group,
+    engines: "Engines",
+    seed: int,
+    how: str = "auto",
+    guarded: bool = False,
+) -> Meeting:
+    """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
+
+    `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
+    memory no byte is saved, and where members may change a gathered step can be repeated without a lost one: nothing
+    else is chosen there.
+    """
     engine = engines.of("cpu")
     inner = codec.codec if isinstance(codec, Feedback) else codec
     if isinstance(inner, LowRank):
         return LowRankMeeting(inner, engine, feedback=inner is not codec)
     if isinstance(codec, Cast):
         return CastMeeting(codec, engine, group.size)
-    return GatherMeeting(codec, engine, group.rank, seed)
+    if how == "auto":
+        alone = isinstance(engine, MemoryEngine) or group.session.elastic
+        how = "gather" if alone else choose(codec, layouts, group.size)
+    if how == "twostage" and group.size > 1:
+        return TwoStageMeeting(codec, engine, group.rank, group.size, seed)
+    widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
+    return GatherMeeting(codec, engine, group.rank, seed, widest)
 
 
 def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Members, statistics: Statistics) -> Pace:

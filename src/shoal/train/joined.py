@@ -17,6 +17,7 @@ from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.needed import NeededPace
+from shoal.train.buckets import BucketTimer
 from shoal.train.deferred import Deferred
 from shoal.train.evidence import Evidence
 from shoal.train.forward import listen
@@ -94,7 +95,8 @@ class Joined:
             Deferred(members, pace, progress.warn, progress.updated) if isinstance(pace, NeededPace) else None
         )
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
-        progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent))
+        buckets = None if self.alone else BucketTimer(exchange, asks=group.seat == 0)
+        progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent), buckets)
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 

@@ -13,6 +13,7 @@ from shoal.core.clock import now
 from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic, Warned
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Spent
+from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer
 
 TRAFFIC_SECONDS = 2.0
@@ -33,6 +34,7 @@ class Progress:
         self.has_loader = False
         self._spent: list[tuple[Spent, Exchange]] = []
         self._layers: list[LayerTimer] = []
+        self._buckets: list[BucketTimer] = []
         self._caller: object = None
         self._opened: float | None = None
         self._traffic = now()
@@ -40,10 +42,17 @@ class Progress:
         self._update = 0.0
         self._clear()
 
-    def watch(self, spent: Spent, exchange: Exchange, layers: LayerTimer | None = None) -> None:
+    def watch(
+        self,
+        spent: Spent,
+        exchange: Exchange,
+        layers: LayerTimer | None = None,
+        buckets: BucketTimer | None = None,
+    ) -> None:
         """Include what one exchange spends, and what its layers take."""
         self._spent.append((spent, exchange))
         self._layers += [layers] if layers is not None else []
+        self._buckets += [buckets] if buckets is not None else []
 
     def load_began(self) -> None:
         time_ = now()
@@ -173,9 +182,14 @@ class Progress:
         self._clear(totals)
         for layers in self._layers:
             layers.step_ended(time_)
+        for buckets in self._buckets:
+            buckets.step_ended(time_, seconds)
+            for event in buckets.decisions(self.step - 1):
+                self.sink.emit(event)
         if time_ - self._traffic > TRAFFIC_SECONDS:
             self.tell_traffic()
             self.tell_layers()
+            self.tell_buckets()
         pass_gate(self.board, self.seat, self.step, self.seconds)
 
     def _slow_down(self) -> None:
@@ -237,3 +251,9 @@ class Progress:
             self.sink.emit(
                 Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
             )
+
+    def tell_buckets(self) -> None:
+        """What was measured of every bucket since this was last told."""
+        for number, buckets in enumerate(self._buckets):
+            for event in buckets.figures(self.step, number):
+                self.sink.emit(event)

@@ -205,7 +205,7 @@ class Run:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
-        exchange = build_exchange(self.plan, self._group, self._engines, self._seed)
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
         late = self._group.session.waiting
         if not late:
             check_alike(self._group, members)
@@ -358,6 +358,7 @@ class Run:
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()
+        self._progress.tell_buckets()
         if self._together.keeper is not None and error is None:  # else the shards of others may never come
             self._together.keeper.close()
         if self._together.ledger is not None:

@@ -6,8 +6,24 @@ from collections.abc import Iterable
 
 import msgspec
 
-from shoal.core.events import SECONDS, AnyEvent, Ended, Layers, Reported, Skipped, Started, Step, Traffic, Warned
+from shoal.core.events import (
+    SECONDS,
+    AnyEvent,
+    Buckets,
+    Chosen,
+    Ended,
+    Guarded,
+    Layers,
+    Priced,
+    Reported,
+    Skipped,
+    Started,
+    Step,
+    Traffic,
+    Warned,
+)
 from shoal.core.record import Phases
+from shoal.watch.exchanged import Exchanged, add_buckets
 from shoal.watch.record import Record
 
 PHASES = Phases.__struct_fields__
@@ -45,6 +61,14 @@ class Worker(msgspec.Struct, kw_only=True):
     """What it reported last."""
     peers: dict[str, tuple[int, int]] = {}
     """Peer's rank as text -> (payload bytes, bytes on sockets), as counted last."""
+    exchanges: list[Exchanged] = []
+    """What each join's buckets took, where it was measured."""
+    prices: list[Priced] = []
+    """What other codecs would cost."""
+    chosen: list[Chosen] = []
+    """What `wire(auto)` chose."""
+    guarded: list[Guarded] = []
+    """What the guard found: whatever was outside its budget, and its last finding."""
     warnings: list[str] = []
     state: str = ""
     """done, failed, killed, running, unknown (on another host, no end recorded) or silent (no record)."""
@@ -105,6 +129,14 @@ def _add_other(worker: Worker, event: AnyEvent) -> None:
             worker.state = worker.error = ""
         case Layers(backward=backward, aggregation=aggregation):
             worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
+        case Buckets():
+            add_buckets(worker.exchanges, event)
+        case Priced():
+            worker.prices = [*(price for price in worker.prices if price.codec != event.codec), event]
+        case Guarded():
+            worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
+        case Chosen():
+            worker.chosen.append(event)
         case Reported(metrics=metrics):
             worker.metrics = metrics
         case Traffic(peers=peers):

@@ -5,6 +5,7 @@
     … fill what leaves of pair i …
     engine.start(i)                    it is full here; never blocks; on every worker in the same order
     engine.progress()                  do what can be done without waiting
+    engine.landed(i)                   whether `finish(i)` would find all it waits for; never blocks
     engine.finish(i)                   what comes back is the sum; waits, with a deadline and a named suspect
 
 and, beside summing, carries payloads whose length differs from worker to worker, up to a bound:
@@ -15,6 +16,8 @@ and, beside summing, carries payloads whose length differs from worker to worker
     engine.collect(i)                       everybody's payload i, in order of rank; waits, as `finish` does; all
                                             payloads of a pass are posted before the first is collected
     engine.release(i)                       they are not read any more
+
+A payload may be cut into one piece for each worker: then everybody collects the pieces that are for it.
 
 Both may be the same tensor. Between `finish` and the next `prepare` what came back belongs to the caller alone. All
 workers get the same bits.
@@ -30,6 +33,7 @@ from typing import NoReturn
 from torch import Tensor
 
 from shoal.core.errors import UsageError
+from shoal.sync.price import Network
 from shoal.sync.repeatable import Repeatable
 from shoal.wire.bucket import Space
 
@@ -42,6 +46,9 @@ class Parcel:
     """The most bytes it can have."""
     exact: bool = False
     """Whether it always has that many: then no length needs to travel, and collected payloads are `bound` long."""
+    pieces: int = 1
+    """Above 1: as many as there are workers, each of at most `bound` bytes and `bound` apart. Worker r gets piece r
+    only; the length that is posted is the longest piece's."""
 
 
 class Engine(Repeatable, ABC):
@@ -65,7 +72,7 @@ class Engine(Repeatable, ABC):
     def hurry(self, urgencies: Sequence[int]) -> None:
         """Let bucket or payload i leave before those with a higher number, from the next `start` or `post` on."""
 
-    def landed(self, index: int) -> float | None:
+    def arrival(self, index: int) -> float | None:
         """When what was finished last as `index` had come in, by `core.clock.now`; None where nobody looked."""
         return None
 
@@ -73,8 +80,20 @@ class Engine(Repeatable, ABC):
     def wire(self, index: int) -> int:
         """Bytes this worker puts on sockets to sum bucket `index` once."""
 
+    def landed(self, index: int) -> bool:
+        """Asked between `start` and `finish`; False where nobody can tell."""
+        return False
+
+    def payload_landed(self, index: int) -> bool:
+        """Asked between `post` and `collect`; False where nobody can tell."""
+        return False
+
+    def network(self) -> Network:
+        """What is known of the way to the others."""
+        return Network()
+
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
-        """Own areas of bytes, `bound` long, aligned to 64."""
+        """Own areas of bytes, `bound` (times the pieces) long, aligned to 64."""
         self._refuse()
 
     def post(self, index: int, length: int) -> None:

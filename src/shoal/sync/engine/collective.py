@@ -58,6 +58,12 @@ class CollectiveEngine(Engine):
         except RuntimeError as error:
             raise PeerLost(_lost("all-reduce of bucket", index, error)) from None
 
+    def landed(self, index: int) -> bool:
+        return self._works[index].is_completed()
+
+    def payload_landed(self, index: int) -> bool:
+        return self._post.landed(index)
+
     def wire(self, index: int) -> int:
         """By the ring's arithmetic, 2 (p-1)/p of the bucket: the library does not tell what it really sent."""
         tensor, size = self._tensors[index], self.process_group.size()
@@ -67,18 +73,20 @@ class CollectiveEngine(Engine):
 class CollectivePost:
     """Payloads by all-gather, padded to the largest: one round if all are equally long, else lengths travel first.
 
-    The second round of every payload starts when the first is collected: the order is the same on all workers.
+    Those in pieces by all-to-all. The second round of every payload starts when the first is collected: the order is
+    the same on all workers.
     """
 
     def __init__(self, process_group: dist.ProcessGroup, parcels: Sequence[Parcel]) -> None:
         self.process_group, self.parcels = process_group, parcels
         size, room = process_group.size(), [_padded(parcel.bound) for parcel in parcels]
-        self._own = [torch.zeros(most, dtype=torch.uint8) for most in room]
+        self._own = [torch.zeros(m * parcel.pieces, dtype=torch.uint8) for m, parcel in zip(room, parcels, strict=True)]
         self._all = [[torch.zeros(most, dtype=torch.uint8) for _ in range(size)] for most in room]
         self._lengths = [[torch.zeros(1, dtype=torch.int64) for _ in range(size)] for _ in parcels]
         self._works: dict[int, dist.Work] = {}
         self._waiting: dict[int, dist.Work] = {}
-        self.areas = [own[: parcel.bound] for own, parcel in zip(self._own, parcels, strict=True)]
+        self._leaving: dict[int, Tensor] = {}
+        self.areas = [own[: parcel.bound * parcel.pieces] for own, parcel in zip(self._own, parcels, strict=True)]
         self.wire = [0] * len(parcels)
 
     def post(self, index: int, length: int) -> None:
@@ -92,7 +100,22 @@ class CollectivePost:
     def _send(self, index: int, most: int) -> dist.Work:
         most = _padded(most)
         self.wire[index] = (self.process_group.size() - 1) * (most + (0 if self.parcels[index].exact else 8))
+        if self.parcels[index].pieces > 1:
+            return self._deal(index, most)
         return self.process_group.allgather([[t[:most] for t in self._all[index]]], [self._own[index][:most]])
+
+    def _deal(self, index: int, most: int) -> dist.Work:
+        """To everybody its piece, all as long as the longest."""
+        size = self.process_group.size()
+        out = torch.zeros(size, most, dtype=torch.uint8)
+        self._all[index] = list(out)
+        # kept until it has left; a copy only where pieces are shorter than they may be
+        self._leaving[index] = self._own[index].view(size, -1)[:, :most].contiguous()
+        return self.process_group.alltoall_base(out.view(-1), self._leaving[index].view(-1), [], [])
+
+    def landed(self, index: int) -> bool:
+        """Of a payload whose length had to travel first, not before it is collected."""
+        return index in self._works and self._works[index].is_completed()
 
     def collect(self, index: int) -> list[Tensor]:
         for waiting, work in self._waiting.items():

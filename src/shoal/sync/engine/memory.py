@@ -149,6 +149,12 @@ class MemoryEngine(Engine):
     def wire(self, index: int) -> int:
         return 0
 
+    def landed(self, index: int) -> bool:
+        return self.tally.full(index)
+
+    def payload_landed(self, index: int) -> bool:
+        return self._post.tally.full(index)
+
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         return self._post.open(parcels)
 

@@ -2,6 +2,8 @@
 
 posted[i][r] = n      worker r's payload i is written for the n-th time; lengths[i][r] says how long it is
 taken[i][r] = n       worker r reads no more of the n-th payloads i: they may be written again
+
+Of a payload in pieces everybody reads its own piece only.
 """
 
 from collections.abc import Sequence
@@ -31,14 +33,14 @@ class Post:
         starts, end = [], 3 * len(parcels) * row
         for parcel in parcels:
             starts.append(end)
-            end += seats * _lines(parcel.bound)
+            end += seats * _lines(parcel.bound * parcel.pieces)
         memory = self.group.region(max(end, 1))
         flags = np.frombuffer(memory, np.int64, 3 * len(parcels) * row // 8).reshape(3, len(parcels), -1)[:, :, :seats]
         self.tally.open(list(flags[0]), list(flags[1]))
         self._lengths = list(flags[2])
         self._areas = [
-            [_area(memory, start + s * _lines(parcel.bound), parcel.bound) for s in range(seats)]
-            for start, parcel in zip(starts, parcels, strict=True)
+            [_area(memory, start + s * _lines(size), size) for s in range(seats)]
+            for start, size in zip(starts, [parcel.bound * parcel.pieces for parcel in parcels], strict=True)
         ]
         self._parcels = parcels
         return [areas[self.group.seat] for areas in self._areas]
@@ -53,6 +55,7 @@ class Post:
     def collect(self, index: int) -> list[Tensor]:
         self.tally.await_full(index)
         parcel, found = self._parcels[index], []
+        start = parcel.bound * self.tally.members.index(self.group.seat) if parcel.pieces > 1 else 0
         for seat in self.tally.members:
             area, length = self._areas[index][seat], int(self._lengths[index][seat])
             if not 0 <= length <= parcel.bound:
@@ -60,7 +63,7 @@ class Post:
                     f"worker {seat} posted {length} bytes as payload {index}, which has at most {parcel.bound}; "
                     "all workers must run the same plan and model"
                 )
-            found.append(area if parcel.exact else area[:length])
+            found.append(area[start : start + (parcel.bound if parcel.exact else length)])
         return found
 
     def release(self, index: int) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.dealing import Dealing
 from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.task import Task
 from shoal.core.clock import now
@@ -25,6 +26,7 @@ from shoal.sync.engine.sums.base import Sum
 from shoal.sync.engine.sums.owners import Owners
 from shoal.sync.engine.sums.ring import Ring
 from shoal.sync.engine.sums.straight import Straight
+from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Space
 
 EXTRA = 16 << 10
@@ -85,7 +87,7 @@ class RingEngine(Engine):
     def _size(self) -> int:
         return self.group.mesh.view.size if self.among is None else len(self.among)
 
-    def landed(self, index: int) -> float | None:
+    def arrival(self, index: int) -> float | None:
         return self._landed.get(index)
 
     def _wait(self, index: int) -> Task:
@@ -116,15 +118,31 @@ class RingEngine(Engine):
         bytes_ = leaving.numel() * leaving.element_size()
         return (size - 1) * bytes_ if way(leaving, size) is Straight else 2 * (size - 1) * bytes_ // size
 
+    def landed(self, index: int) -> bool:
+        return self._begun[index][1].done.is_set()
+
+    def payload_landed(self, index: int) -> bool:
+        return self._begun[index][1].done.is_set()
+
+    def network(self) -> Network:
+        mesh = self.group.mesh
+        links = (mesh.link(rank).out.estimate for rank in mesh.view.others)
+        return merged(Network(link.rate, link.rtt) for link in links)
+
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         self._parcels = parcels
-        self._areas = [torch.zeros(parcel.bound, dtype=torch.uint8) for parcel in parcels]
+        self._areas = [torch.zeros(parcel.bound * parcel.pieces, dtype=torch.uint8) for parcel in parcels]
         return self._areas
 
     def post(self, index: int, length: int) -> None:
-        payload = self._areas[index][:length].numpy().tobytes()
+        parcel, area = self._parcels[index], self._areas[index].numpy()
         self._lengths[index] = length
-        self._begin(index, lambda: Gathering(payload, limit=self._parcels[index].bound))
+        if parcel.pieces > 1:
+            pieces = area.reshape(parcel.pieces, -1)[:, :length].copy()
+            self._begin(index, lambda: Dealing(pieces, parcel.bound))
+        else:
+            payload = area[:length].tobytes()
+            self._begin(index, lambda: Gathering(payload, parcel.bound))
 
     def collect(self, index: int) -> list[Tensor]:
         task = self._wait(index)

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from shoal.cluster.group import Group
+from shoal.core.clock import now
 from shoal.sync.engine.base import Engine
 from shoal.sync.exchange.base import Exchange
+from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Bucket, BucketPlan
 
 
@@ -25,7 +27,6 @@ class AllReduceExchange(Exchange):
         self._engine_for = engine_for
         self._engines: list[tuple[Engine, int]] = []
         self._busy: list[Engine] = []
-        self._buckets: list[Bucket] = []
 
     @property
     def peers(self) -> list[int]:  # type: ignore[override]
@@ -44,8 +45,8 @@ class AllReduceExchange(Exchange):
             ):
                 self._engines[number] = (engine, place)
                 tensors[number] = tensor
-        self._buckets = [_bucket(plan, *tensors[i]) for i, plan in enumerate(plans)]
-        return self._buckets
+        self._buckets = buckets = [_bucket(plan, *tensors[i]) for i, plan in enumerate(plans)]
+        return buckets
 
     def prepare(self) -> None:
         for engine in self._busy:
@@ -53,28 +54,42 @@ class AllReduceExchange(Exchange):
 
     def start(self, index: int) -> None:
         engine, place = self._engines[index]
-        bucket = self._buckets[index]
+        bucket, began = self._buckets[index], now()
         bucket.seal(self.weight)
-        self.raw += bucket.raw
-        self.sent += bucket.plan.payload * bucket.flat.element_size()
-        self.wire += engine.wire(place)
+        sent, wire = bucket.plan.payload * bucket.flat.element_size(), engine.wire(place)
+        self.raw, self.sent, self.wire = self.raw + bucket.raw, self.sent + sent, self.wire + wire
         engine.start(place)
+        if self.meter is not None:
+            self.meter.left(index, began, bucket.raw, sent, wire)
+            self.meter.weigh(index, bucket.flat[: bucket.plan.payload], None)
 
     def progress(self) -> None:
         for engine in self._busy:
             engine.progress()
+        if self.meter is not None:
+            self.meter.look(self.landed)
+
+    def landed(self, index: int) -> bool:
+        engine, place = self._engines[index]
+        return engine.landed(place)
 
     def finish(self, index: int) -> None:
         engine, place = self._engines[index]
+        began = now()
         engine.finish(place)
+        if self.meter is not None:
+            self.meter.finished(index, began, now() - began, 0, 0)
+
+    def network(self) -> Network:
+        return merged(engine.network() for engine in self._busy)
 
     def hurry(self, urgencies: Sequence[int]) -> None:
         for engine in self._busy:
             engine.hurry([u for u, (own, _) in zip(urgencies, self._engines, strict=True) if own is engine])
 
-    def landed(self, index: int) -> float | None:
+    def arrival(self, index: int) -> float | None:
         engine, place = self._engines[index]
-        return engine.landed(place)
+        return engine.arrival(place)
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]

@@ -19,6 +19,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.cluster.membership.session import Session
+from shoal.sync.meter import Meter
+from shoal.sync.news import News
+from shoal.sync.price import Network
 from shoal.sync.repeatable import Repeatable
 from shoal.wire.bucket import Bucket, BucketPlan
 
@@ -35,6 +38,31 @@ class Exchange(Repeatable, ABC):
     wire: int = 0
     encoding: float = 0.0
     """Seconds spent in codecs inside `start`."""
+    codec: str = ""
+    """What gradients travel as: the wire terms of the plan, as text."""
+    meets: str = "sum"
+    """How the payloads of all workers come together."""
+    _buckets: Sequence[Bucket] = ()
+    news: Sequence[News] = ()
+    """What it has decided since somebody last took these away."""
+    meter: Meter | None = None
+    """Takes the figures of each bucket, while a step is measured."""
+
+    @property
+    def layers(self) -> list[list[str]]:
+        """Whose gradients lie in each bucket."""
+        return [[slot.name for slot in bucket.plan.slots if slot.name] for bucket in self._buckets]
+
+    def landed(self, index: int) -> bool:
+        """Whether `finish(i)` would find all it waits for; False where nobody can tell."""
+        return False
+
+    def tell(self, news: News) -> None:
+        self.news = [*self.news, news]
+
+    def network(self) -> Network:
+        """What is known of the way to the others."""
+        return Network()
 
     @abstractmethod
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...
@@ -57,7 +85,7 @@ class Exchange(Repeatable, ABC):
     def hurry(self, urgencies: Sequence[int]) -> None:
         """Let bucket i leave before those with a higher number, where an engine can."""
 
-    def landed(self, index: int) -> float | None:
+    def arrival(self, index: int) -> float | None:
         """When bucket i, now finished, had come in; None where nobody looked."""
         return None
 

@@ -14,18 +14,30 @@ from torch import Tensor
 
 from shoal.core.clock import now
 from shoal.sync.exchange.base import Exchange
+from shoal.sync.guard import Guard
 from shoal.sync.meet.base import Meeting
+from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Bucket, BucketPlan
+from shoal.wire.layout import Layout
 
 T = TypeVar("T")
 CODED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 class CodedExchange(Exchange):
-    """Round another exchange, which carries what is not coded."""
+    """Round another exchange, which carries what is not coded. `meet` makes the meeting for the buckets there are."""
 
-    def __init__(self, inner: Exchange, meeting: Meeting) -> None:
-        self.inner, self.meeting, self.session = inner, meeting, inner.session
+    meeting: Meeting
+
+    def __init__(
+        self,
+        inner: Exchange,
+        meet: Callable[[Sequence[Layout]], Meeting],
+        codec: str = "",
+        guard: Guard | None = None,
+    ) -> None:
+        self.inner, self._meet, self.session, self.codec = inner, meet, inner.session, codec
+        self._guard = guard
         self._coded: dict[int, int] = {}
         self._plain: dict[int, int] = {}
 
@@ -35,7 +47,7 @@ class CodedExchange(Exchange):
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]
-        return self.inner.repeatable and self.meeting.repeatable
+        return self.inner.repeatable and self.meeting.repeatable and self._guard is None
 
     def whole(self) -> bool:
         return self.inner.whole() and self.meeting.whole()
@@ -57,33 +69,58 @@ class CodedExchange(Exchange):
         self.inner.weight = weight
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
-        coded = [i for i, plan in enumerate(plans) if _takes(plan)]
-        plain = [i for i in range(len(plans)) if i not in set(coded)]
-        self._coded, self._plain = ({n: place for place, n in enumerate(group)} for group in (coded, plain))
-        self.meeting.open([plans[i].layout for i in coded])
+        plain = [i for i, plan in enumerate(plans) if not takes(plan)]
         found = dict(zip(plain, self.inner.open([plans[i] for i in plain]), strict=True))
-        for number in coded:
-            space = plans[number].space
-            flat, result = (torch.zeros(space.numel, dtype=space.dtype, device=space.device) for _ in range(2))
-            found[number] = Bucket(plans[number], flat, result)
-        self._buckets = [found[i] for i in range(len(plans))]
-        self._results = {number: found[number].result[: plans[number].payload] for number in coded}
-        return self._buckets
+        for number, plan in enumerate(plans):
+            if number not in found:
+                space = plan.space
+                flat, result = (torch.zeros(space.numel, dtype=space.dtype, device=space.device) for _ in range(2))
+                found[number] = Bucket(plan, flat, result)
+        buckets = [found[i] for i in range(len(plans))]
+        self._code(buckets)
+        self._plain = {number: place for place, number in enumerate(plain)}
+        return buckets
+
+    def adopt(self, buckets: Sequence[Bucket]) -> None:
+        """Code the buckets that the exchange inside has opened; those it cannot take stay with it."""
+        self._code(buckets)
+        self._plain = {number: number for number in range(len(buckets)) if number not in self._coded}
+
+    def _code(self, buckets: Sequence[Bucket]) -> None:
+        numbers = [number for number, bucket in enumerate(buckets) if takes(bucket.plan)]
+        self._coded = {number: place for place, number in enumerate(numbers)}
+        layouts = [buckets[number].plan.layout for number in numbers]
+        self.meeting = self._meet(layouts)
+        self.meets = self.meeting.kind
+        self.meeting.open(layouts)
+        if self._guard is not None:
+            self._guard.open(layouts)
+        self._buckets = buckets
+        self._results = {number: buckets[number].result[: buckets[number].plan.payload] for number in numbers}
 
     def prepare(self) -> None:
         self.inner.prepare()
         self.meeting.prepare()
 
     def start(self, index: int) -> None:
+        began, sent, wire, bucket = now(), self.sent, self.wire, self._buckets[index]
         if index in self._plain:
             self._counting(lambda: self.inner.start(self._plain[index]))
-            return
-        began, bucket = now(), self._buckets[index]
-        bucket.seal(self.weight)
-        values = _plain(bucket.flat[: bucket.plan.payload])
-        self._counting(lambda: self.meeting.start(self._coded[index], values, bucket.filled))
-        self.raw += bucket.raw
-        self.encoding += now() - began
+        else:
+            bucket.seal(self.weight)
+            values = _plain(bucket.flat[: bucket.plan.payload])
+            place = self._coded[index]
+            if self._guard is not None:
+                self._guard.adapt(self.meeting)
+            self._counting(lambda: self.meeting.start(place, values, bucket.filled))
+            if self._guard is not None:
+                self.wire += self._guard.started(place, values)
+            self.raw += bucket.raw
+            self.encoding += now() - began
+        if self.meter is not None:
+            self.meter.left(index, began, bucket.raw, self.sent - sent, self.wire - wire)
+            waits = self.meeting.residual(self._coded[index]) if index in self._coded else None
+            self.meter.weigh(index, bucket.flat[: bucket.plan.payload], waits)
 
     def _counting(self, act: Callable[[], T]) -> T:
         """Do it, and count the bytes it took as ours."""
@@ -98,15 +135,32 @@ class CodedExchange(Exchange):
     def progress(self) -> None:
         self.inner.progress()
         self.meeting.progress()
+        if self.meter is not None:
+            self.meter.look(self.landed)
+
+    def landed(self, index: int) -> bool:
+        if index in self._plain:
+            return self.inner.landed(self._plain[index])
+        return self.meeting.landed(self._coded[index])
 
     def finish(self, index: int) -> None:
+        began, sent, wire, waited = now(), self.sent, self.wire, self.meeting.waited
         if index in self._plain:
             self.inner.finish(self._plain[index])
-            return
+            wait = now() - began
+        else:
+            self._decode(index)
+            wait = self.meeting.waited - waited
+        if self.meter is not None:
+            self.meter.finished(index, began, wait, self.sent - sent, self.wire - wire)
+
+    def _decode(self, index: int) -> None:
         bucket, result = self._buckets[index], self._results[index]
         direct = result.dtype is torch.float32 and result.device.type == "cpu"
         out = result if direct else torch.empty(result.numel())
         counts = self._counting(lambda: self.meeting.finish(self._coded[index], out))
+        if self._guard is not None and (finding := self._guard.finished(self._coded[index], out)) is not None:
+            self.tell(self._guard.judge(finding))
         if not direct:
             result.copy_(out)
         bucket.marks.copy_(torch.tensor(counts))
@@ -118,19 +172,24 @@ class CodedExchange(Exchange):
         self.inner.hurry([urgencies[i] for i in self._plain])
         self.meeting.engine.hurry([urgencies[i] for i in self._coded])
 
-    def landed(self, index: int) -> float | None:
+    def arrival(self, index: int) -> float | None:
         if index in self._plain:
-            return self.inner.landed(self._plain[index])
-        return self.meeting.engine.landed(self._coded[index])
+            return self.inner.arrival(self._plain[index])
+        return self.meeting.engine.arrival(self._coded[index])
+
+    def network(self) -> Network:
+        return merged((self.inner.network(), self.meeting.engine.network()))
 
     def state(self) -> dict[str, Tensor]:
-        return dict(self.meeting.state())
+        found = dict(self.meeting.state())
+        return found if self._guard is None else found | self._guard.state()
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)
 
 
-def _takes(plan: BucketPlan) -> bool:
+def takes(plan: BucketPlan) -> bool:
+    """Whether a bucket is coded: gradients of a floating-point type, and nothing else."""
     return all(slot.name for slot in plan.slots) and plan.space.dtype in CODED
 
 

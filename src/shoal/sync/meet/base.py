@@ -5,6 +5,7 @@
     meeting.start(i, values, present)   bucket i is full: encode it and let it go; `present` says which layers it has
     meeting.launched()                  all buckets of this exchange have started
     meeting.progress()                  never blocks
+    meeting.landed(i)                   whether all that finish(i) waits for is here
     meeting.finish(i, out)              out = the sum; returns how many workers had each layer
 
 `values` are float32 on the CPU and are not changed. Buckets start in the same order everywhere, and all have started
@@ -13,10 +14,12 @@ after `repeat` or `recover` of its engine, without changing what it remembers tw
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor
 
+from shoal.core.clock import now
 from shoal.sync.engine.base import Engine
 from shoal.sync.repeatable import Repeatable
 from shoal.wire.codec import State
@@ -30,6 +33,11 @@ class Meeting(Repeatable, ABC):
     """Bytes of this worker's payloads so far."""
     wire: int = 0
     """Bytes this worker put on sockets so far."""
+
+    waited: float = 0.0
+    """Seconds this worker waited for others so far."""
+    kind: str = "sum"
+    """How payloads come together, in a word."""
 
     engine: Engine
     one_round: bool = True
@@ -64,7 +72,22 @@ class Meeting(Repeatable, ABC):
     def progress(self) -> None: ...
 
     @abstractmethod
+    def landed(self, index: int) -> bool:
+        """Whether `finish(i)` would find all it waits for; False where nobody can tell."""
+
+    @abstractmethod
     def finish(self, index: int, out: Tensor) -> list[float]: ...
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Round every wait for others."""
+        began = now()
+        yield
+        self.waited += now() - began
+
+    def residual(self, index: int) -> Tensor | None:
+        """What of bucket i waits here for later steps, if anything ever does."""
+        return None
 
     def state(self) -> State:
         """What the codecs remember, as tensors named `kind.layer`; views, so that they can be loaded in place."""

@@ -58,8 +58,12 @@ class CastMeeting(Meeting):
     def progress(self) -> None:
         self.engine.progress()
 
+    def landed(self, index: int) -> bool:
+        return self.engine.landed(index)
+
     def finish(self, index: int, out: Tensor) -> list[float]:
-        self.engine.finish(index)
+        with self.waiting():
+            self.engine.finish(index)
         result, numel = self._pairs[index][1], self._layouts[index].numel
         torch.mul(result[:numel].float(), 1.0 / self._scales[index], out=out)
         if self.codec.scaled and bool(result[:numel].any()):

@@ -6,8 +6,8 @@ A worker that has nothing sends only that it has nothing, and keeps its residual
 too: nobody would use it. With p workers each sends its payload p - 1 times and decodes p: right for few workers.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -16,10 +16,12 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
 from shoal.wire.codec import Codec, State, aligned
 from shoal.wire.head import padded
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
+from shoal.wire.wrappers.feedback import RESIDUAL
 
 NOTHING, CODED = 0, 1
 TRIAL = Layout.of([("matrix", (64, 48)), ("vector", (48,))])
@@ -28,15 +30,20 @@ TRIAL = Layout.of([("matrix", (64, 48)), ("vector", (48,))])
 class GatherMeeting(Meeting):
     """Any codec, on an engine that carries payloads."""
 
-    def __init__(self, codec: Codec, engine: Engine, rank: int, seed: int) -> None:
-        self.codec, self.engine, self.rank, self.seed = codec, engine, rank, seed
+    kind = "gather"
+
+    def __init__(self, codec: Codec, engine: Engine, rank: int, seed: int, widest: Codec | None = None) -> None:
+        """`widest`: what the codec may be replaced by between two steps, at the most."""
+        self.codec, self.engine, self.rank, self.seed, self._widest = codec, engine, rank, seed, widest
         self._layouts: Sequence[Layout] = ()
         self._states: list[State] = []
 
     def open(self, layouts: Sequence[Layout]) -> None:
         self._layouts = layouts
         self._states = [self.codec.start(layout) for layout in layouts]
-        parcels = [Parcel(prefix_of(layout) + self.codec.bound(layout), self.codec.exact) for layout in layouts]
+        exact = self.codec.exact and self._widest is None
+        most = [max(codec.bound(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
+        parcels = [Parcel(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]
         self._areas = self.engine.open_payloads(parcels)
         self._steps = [0] * len(layouts)
         # compile what is not compiled yet now, not in the first step
@@ -54,39 +61,39 @@ class GatherMeeting(Meeting):
 
     def _post(self, index: int, present: Sequence[bool], write: Callable[[Tensor], int]) -> None:
         """Let go of what `write` writes, if there is anything."""
-        area, prefix = self._areas[index], prefix_of(self._layouts[index])
-        length = prefix
-        area[:prefix].zero_()
+        area, start = self._areas[index], prefix_of(self._layouts[index])
+        length = start
+        area[:start].zero_()
         if any(present):
-            length += write(area[prefix:])
-            marks = np.packbits(np.array(present, np.uint8), bitorder="little")
-            area[1 : 1 + len(marks)].numpy()[:] = marks
+            length += write(area[start:])
+            write_marks(present, area[1:start])
             area[0] = CODED
         self.sent += length
         self.engine.post(index, length)
 
-    @contextmanager
-    def _held(self, index: int, present: Sequence[bool]) -> Iterator[None]:
-        """Inside, layers that are absent have no state, so nothing of theirs is sent."""
-        layout, kept = self._layouts[index], []
-        if not all(present):
-            absent = {part.name for part, here in zip(layout.parts, present, strict=True) if not here}
-            named = self.codec.named(self._states[index], layout)
-            kept = [(view, view.clone()) for name, view in named.items() if name.partition(".")[2] in absent]
-            for view, _ in kept:
-                view.zero_()
-        yield
-        for view, before in kept:
-            view.copy_(before)
+    def _held(self, index: int, present: Sequence[bool]) -> AbstractContextManager[None]:
+        if all(present):
+            return nullcontext()
+        layout = self._layouts[index]
+        absent = {part.name for part, here in zip(layout.parts, present, strict=True) if not here}
+        return held(self.codec.named(self._states[index], layout), absent)
 
     def progress(self) -> None:
         self.engine.progress()
 
+    def landed(self, index: int) -> bool:
+        return self.engine.payload_landed(index)
+
+    def residual(self, index: int) -> Tensor | None:
+        return self._states[index].get(RESIDUAL)
+
     def finish(self, index: int, out: Tensor) -> list[float]:
         layout = self._layouts[index]
         count = np.zeros(len(layout.parts))
+        with self.waiting():
+            payloads = self.engine.collect(index)
         out.zero_()
-        for rank, payload in enumerate(self.engine.collect(index)):
+        for rank, payload in enumerate(payloads):
             try:
                 count += self._add(payload, layout, out)
             except PayloadError as error:
@@ -95,14 +102,14 @@ class GatherMeeting(Meeting):
         self.wire += self.engine.payload_wire(index)
         return [float(n) for n in count]
 
-    def _add(self, payload: Tensor, layout: Layout, out: Tensor) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        prefix, parts = prefix_of(layout), len(layout.parts)
-        if payload.numel() < prefix or int(payload[0]) not in (NOTHING, CODED):
+    def _add(self, payload: Tensor, layout: Layout, out: Tensor) -> Marks:
+        start, parts = prefix_of(layout), len(layout.parts)
+        if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED):
             raise PayloadError(f"a payload of {payload.numel()} bytes begins with no kind that is known; it is foreign")
         if int(payload[0]) == NOTHING:
             return np.zeros(parts, np.uint8)
-        self.codec.add(aligned(payload[prefix:]), layout, out)
-        return np.unpackbits(payload[1:prefix].numpy(), count=parts, bitorder="little")
+        self.codec.add(aligned(payload[start:]), layout, out)
+        return read_marks(payload[1:start], parts)
 
     def state(self) -> State:
         found: State = {}
@@ -112,4 +119,5 @@ class GatherMeeting(Meeting):
 
 
 def prefix_of(layout: Layout) -> int:
+    """Bytes before the codec's own."""
     return padded(1 + -(-len(layout.parts) // 8))

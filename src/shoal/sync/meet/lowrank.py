@@ -59,22 +59,30 @@ class LowRankMeeting(Meeting):
         leaving = self._pairs[2 * index][0]
         self.codec.first(whole, layout, self._states[index], leaving[:first])
         leaving[first:].copy_(torch.tensor(present, dtype=torch.float32))
-        self._begin(2 * index)
+        self.engine.start(2 * index)
+        self._count(2 * index)
         self._started.append(index)
 
-    def _begin(self, number: int) -> None:
+    def _count(self, number: int) -> None:
         self.sent += 4 * self._pairs[number][0].numel()
         self.wire += self.engine.wire(number)
-        self.engine.start(number)
 
     def progress(self) -> None:
         self.engine.progress()
+
+    def landed(self, index: int) -> bool:
+        return False  # Q does not leave before the first is finished
+
+    def residual(self, index: int) -> Tensor | None:
+        return self._rests[index] if self.feedback else None
 
     def finish(self, index: int, out: Tensor) -> list[float]:
         for started in self._started:
             self._turn(started)
         self._started.clear()
-        self.engine.finish(2 * index + 1)
+        with self.waiting():
+            self.engine.finish(2 * index + 1)
+        self._count(2 * index + 1)  # with its own bucket, though all Q left at once
         layout = self._layouts[index]
         first, second = self.codec.sizes(layout)
         summed, factor = self._pairs[2 * index][1], self._pairs[2 * index + 1][1]
@@ -84,7 +92,8 @@ class LowRankMeeting(Meeting):
 
     def _turn(self, index: int) -> None:
         """From P to Q."""
-        self.engine.finish(2 * index)
+        with self.waiting():
+            self.engine.finish(2 * index)
         layout, rest = self._layouts[index], self._rests[index]
         first, second = self.codec.sizes(layout)
         kept = [
@@ -99,7 +108,7 @@ class LowRankMeeting(Meeting):
         )  # fmt: skip
         for view, before in kept:
             view.copy_(before)
-        self._begin(2 * index + 1)
+        self.engine.start(2 * index + 1)
 
     def state(self) -> State:
         found: State = {}

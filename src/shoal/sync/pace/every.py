@@ -199,7 +199,7 @@ class EveryPace(Pace):
     def _await(self, number: int) -> None:
         began = now()
         self.exchange.finish(number)
-        self._flight.landed(number, began, now(), self.exchange.landed(number))
+        self._flight.landed(number, began, now(), self.exchange.arrival(number))
 
     def _tell(self) -> None:
         """What the exchange that is complete now came to."""

@@ -1,6 +1,6 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · workers · metrics · bytes per peer · warnings
+header · loss curve · phases of a step · transfers · exchange · workers · metrics · bytes per peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -9,6 +9,7 @@ from rich.text import Text
 from shoal.core.record import Summary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import Curve
+from shoal.watch.draw.exchange import decisions, exchange_section
 from shoal.watch.draw.header import header
 from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.draw.tables import (
@@ -23,6 +24,7 @@ from shoal.watch.draw.tables import (
 from shoal.watch.record import Record
 from shoal.watch.series import main_scalar, mean_over_workers
 from shoal.watch.summary import known_summary
+from shoal.watch.verdict import verdict
 from shoal.watch.worker import Worker, read_workers
 
 __all__ = ["draw_run"]
@@ -46,6 +48,8 @@ def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[t
         (f"{name}, mean over workers", curve),
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
         ("on the way between hosts", hidden_line(workers)),
+        ("exchange", exchange_section(workers, verdict(workers))),
+        ("what the run decided", decisions(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

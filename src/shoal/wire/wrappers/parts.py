@@ -41,14 +41,18 @@ class Parts(Codec):
             return False
         return len(part.shape) >= 2 if self.least is None else part.numel >= self.least
 
+    def divided(self, layout: Layout) -> tuple["Piece", "Piece"]:
+        """What is coded, and what travels as it is."""
+        return _split(self, layout)
+
     def start(self, layout: Layout) -> State:
-        return self.codec.start(_split(self, layout)[0].layout)
+        return self.codec.start(self.divided(layout)[0].layout)
 
     def named(self, state: State, layout: Layout) -> State:
-        return self.codec.named(state, _split(self, layout)[0].layout)
+        return self.codec.named(state, self.divided(layout)[0].layout)
 
     def bound(self, layout: Layout) -> int:
-        coded, plain = _split(self, layout)
+        coded, plain = self.divided(layout)
         return HEAD.size + padded(self.codec.bound(coded.layout)) + Raw().bound(plain.layout)
 
     def pack(
@@ -56,7 +60,7 @@ class Parts(Codec):
     ) -> int:
         if rest is not None:
             raise UsageError("feedback round parts would be lost; put it inside: Parts(Feedback(codec))")
-        coded, plain = _split(self, layout)
+        coded, plain = self.divided(layout)
         count = self.codec.pack(coded.of(values), coded.layout, state, moment, out[HEAD.size :])
         write_head(out, self.code, layout.numel, count)
         start = HEAD.size + padded(count)
@@ -64,7 +68,7 @@ class Parts(Codec):
         return start + Raw().pack(plain.of(values), plain.layout, {}, moment, out[start:])
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
-        coded, plain = _split(self, layout)
+        coded, plain = self.divided(layout)
         count, extra = read_head(payload, self.code, layout.numel)
         start = HEAD.size + padded(count)
         if extra or count > self.codec.bound(coded.layout) or payload.numel() < start:
@@ -83,7 +87,7 @@ class Parts(Codec):
 
 
 @dataclass(frozen=True)
-class _Piece:
+class Piece:
     """Some parts of a layout as a layout of their own; a view where they lie side by side."""
 
     parts: tuple[Part, ...]
@@ -97,14 +101,14 @@ class _Piece:
 
 
 @lru_cache(maxsize=4096)
-def _split(rule: Parts, layout: Layout) -> tuple[_Piece, _Piece]:
+def _split(rule: Parts, layout: Layout) -> tuple[Piece, Piece]:
     coded = tuple(part for part in layout.parts if rule.coded(part))
     plain = tuple(part for part in layout.parts if not rule.coded(part))
     return _piece(coded), _piece(plain)
 
 
-def _piece(parts: tuple[Part, ...]) -> _Piece:
+def _piece(parts: tuple[Part, ...]) -> Piece:
     layout = Layout.of([(part.name, part.shape) for part in parts])
     start = parts[0].offset if parts else 0
     joined = all(part.offset == start + at.offset for part, at in zip(parts, layout.parts, strict=True))
-    return _Piece(parts, layout, slice(start, start + layout.numel) if joined else None)
+    return Piece(parts, layout, slice(start, start + layout.numel) if joined else None)

@@ -1,0 +1,107 @@
+"""How payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.core.errors import UsageError
+from shoal.plan.plan import Plan
+from shoal.plan.terms import Alone
+from shoal.plan.wrappers import Meet
+from shoal.sync.price import summed
+
+if TYPE_CHECKING:
+    from shoal.wire.codec import Codec
+    from shoal.wire.layout import Layout
+
+MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
+PARAMETERS = 1_000_000
+SIDE = 1 << 10
+"""Of a square matrix that fills a bucket of four megabytes."""
+
+
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one worker and one step, between hosts; inside one host nothing crosses a socket."""
+
+    workers: int
+    parameters: int
+    """In square matrices."""
+    meets: str
+    """sum, gather, twostage, or nothing."""
+    sent: int
+    """Bytes, at the most."""
+    plain: int
+    """Bytes without a codec."""
+    gathered: int | None = None
+    """Bytes if payloads were gathered, where the codec's may."""
+    staged: int | None = None
+    """Bytes if they met in two stages, where the codec's may."""
+
+    def __str__(self) -> str:
+        how = {
+            "sum": "payloads are summed",
+            "gather": "everybody gets everybody's payload",
+            "twostage": "payloads meet in two stages",
+            "nothing": "nothing travels",
+        }[self.meets]
+        text = (
+            f"between {self.workers} hosts, {self.parameters:,} parameters: {how}; "
+            f"a worker sends at most {self.sent:,} bytes a step"
+        )
+        other = {"gather": ("two stages", self.staged), "twostage": ("gathering", self.gathered)}.get(self.meets)
+        rest = [f"{other[0]} would be {other[1]:,}"] if other is not None and other[1] is not None else []
+        rest += [f"no codec {self.plain:,}"] if self.sent != self.plain and self.meets != "nothing" else []
+        return f"{text} ({', '.join(rest)})" if rest else text
+
+
+def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
+    """By the arithmetic of each meeting, for a model of square matrices."""
+    for name, value, most in (("workers", workers, MOST_WORKERS), ("parameters", parameters, MOST_PARAMETERS)):
+        if not 1 <= value <= most:
+            raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
+    plain = int(summed(4 * parameters, workers))
+    facts = {"workers": workers, "parameters": parameters, "plain": plain}
+    if isinstance(plan.exchange, Alone) or workers == 1:
+        return Traffic(meets="nothing", sent=0, **facts)
+    if not plan.wire:
+        return Traffic(meets="sum", sent=plain, **facts)
+    return _coded(plan, workers, parameters, facts)
+
+
+def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> Traffic:
+    # torch comes along here, which a plan without codecs does not need
+    from shoal.plan.compose import compose
+    from shoal.sync.meet.choose import gathered, staged, way
+    from shoal.sync.meet.twostage import divisible
+    from shoal.wire.layout import Layout
+
+    codec = compose(plan.wire, workers)
+    if codec is None:
+        return Traffic(meets="sum", sent=facts["plain"], **facts)
+    whole, rest = divmod(parameters, SIDE * SIDE)
+    side = math.isqrt(rest)
+    left = Layout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
+    buckets = [(whole, Layout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
+    if (size := _summed_size(codec, buckets)) is not None:
+        return Traffic(meets="sum", sent=int(summed(size, workers)), **facts)
+    one = sum(times * gathered(codec, [layout], workers) for times, layout in buckets)
+    two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if divisible(codec) else None
+    wanted = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
+    meets = wanted if wanted != "auto" else way(one, two, workers)
+    sent = two if meets == "twostage" and two is not None else one
+    return Traffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
+
+
+def _summed_size(codec: "Codec", buckets: "list[tuple[int, Layout]]") -> int | None:
+    """Bytes of what is summed, if it is: casts and the factors of lowrank."""
+    from shoal.wire.codecs.cast import Cast
+    from shoal.wire.codecs.lowrank import LowRank
+    from shoal.wire.wrappers.feedback import Feedback
+
+    inner = codec.codec if isinstance(codec, Feedback) else codec
+    if isinstance(inner, Cast):
+        return sum(times * 2 * layout.numel for times, layout in buckets)
+    if isinstance(inner, LowRank):
+        return sum(times * 4 * sum(inner.sizes(layout)) for times, layout in buckets)
+    return None

@@ -1,0 +1,253 @@
+"""Two stages: every worker owns a share of the bucket, adds up all payloads of it, and codes the sum once more.
+
+    start(i)        each share is encoded by itself and leaves for its owner; the backward pass goes on
+    first finish    for every bucket: the owner decodes p payloads of its share, adds them up in order of rank, encodes
+                    the sum with a residual of its own, and everybody gets that
+    finish(i)       p decoded shares are the sum
+
+With p workers each sends about 2 (p-1)/p payloads instead of p - 1, and decodes two instead of p. Error feedback on
+both sides: Tang et al., "DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-pass Error-Compensated
+Compression", ICML 2019; 1-bit Adam (Tang et al., ICML 2021) exchanges in the same way. sent + residuals of workers +
+residuals of owners = what there was. Do not use it for sparsifiers: what p workers chose hardly overlaps, so a sum is
+either p times as dense or waits a second time; nor where one latency more than the all-gather's costs more than bytes.
+
+    kind (1) | (3 zeros) | bytes of the codec's payload (4) | which layers it has, a bit each | padding | payload |
+    padding | what travels as it is
+"""
+
+import struct
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError, UsageError
+from shoal.sync.engine.base import Engine, Parcel
+from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.gather import CODED, NOTHING, TRIAL
+from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
+from shoal.sync.meet.shares import Share, shares
+from shoal.wire.codec import Codec, State, aligned
+from shoal.wire.codecs.fixed import Fixed
+from shoal.wire.codecs.int8 import Int8
+from shoal.wire.codecs.onebit import OneBit
+from shoal.wire.codecs.qsgd import Qsgd
+from shoal.wire.codecs.raw import Raw
+from shoal.wire.codecs.ternary import Ternary
+from shoal.wire.codecs.twobit import TwoBit
+from shoal.wire.head import padded
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+from shoal.wire.wrappers.feedback import RESIDUAL, Feedback
+from shoal.wire.wrappers.parts import Parts, Piece
+
+DENSE = (OneBit, TwoBit, Ternary, Int8, Qsgd, Fixed)
+"""Codecs that say something of every element: their sums are as dense as they are."""
+OWNER = "owner"
+_HEAD = struct.Struct("<BxxxI")
+_RAW = Raw()
+
+
+def divisible(codec: Codec) -> bool:
+    """Whether payloads of this codec can meet in two stages."""
+    if not isinstance(codec, Parts):
+        return False
+    inner = codec.codec
+    return isinstance(inner.codec if isinstance(inner, Feedback) else inner, DENSE)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One bucket, divided."""
+
+    layout: Layout
+    coded: Piece
+    plain: Piece
+    shares: list[Share]
+
+    @property
+    def prefix(self) -> int:
+        return padded(_HEAD.size + -(-len(self.layout.parts) // 8))
+
+    def bound(self, codec: Codec) -> int:
+        """The most bytes of any share."""
+        most = max(padded(codec.bound(share.layout)) + _RAW.bound(share.plain_layout) for share in self.shares)
+        return -(-(self.prefix + most) // 64) * 64
+
+
+def cut(codec: Parts, layout: Layout, workers: int) -> Cut:
+    coded, plain = codec.divided(layout)
+    return Cut(layout, coded, plain, shares(coded.layout, plain.layout, workers))
+
+
+class TwoStageMeeting(Meeting):
+    """Dense codecs, on an engine that carries payloads in pieces. Bucket i's second payload has number n + i."""
+
+    kind = "twostage"
+    one_round = False
+
+    def __init__(self, codec: Codec, engine: Engine, rank: int, size: int, seed: int) -> None:
+        if not divisible(codec) or not isinstance(codec, Parts):
+            raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
+        self.rule, self.codec, self.engine, self.rank, self.size, self.seed = (
+            codec, codec.codec, engine, rank, size, seed,
+        )  # fmt: skip
+        self.owner = owners_codec(codec.codec, size)
+        self._started: list[int] = []
+
+    def open(self, layouts: Sequence[Layout]) -> None:
+        self._cuts = [cut(self.rule, layout, self.size) for layout in layouts]
+        self._states = [self.codec.start(c.coded.layout) for c in self._cuts]
+        self._own_states = [self.owner.start(c.shares[self.rank].layout) for c in self._cuts]
+        bounds = [c.bound(self.codec) for c in self._cuts]
+        self._areas = self.engine.open_payloads(
+            [Parcel(bound, self.codec.exact, self.size) for bound in bounds]
+            + [Parcel(bound, self.codec.exact) for bound in bounds]
+        )
+        self._steps = [0] * len(layouts)
+        self._lengths = [0] * len(layouts)  # of the second payloads
+        self._counts: list[list[float]] = [[]] * len(layouts)
+        for codec in (self.codec, self.owner):  # compile what is not compiled yet now, not in the first step
+            codec.decode(codec.encode(torch.linspace(-1, 1, TRIAL.numel), TRIAL)[0], TRIAL)
+
+    def prepare(self) -> None:
+        self.engine.prepare()
+
+    def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
+        made, area = self._cuts[index], self._areas[index]
+        coded, plain, state = made.coded.of(values), made.plain.of(values), self._states[index]
+        bound, longest, size = area.numel() // self.size, 0, 0
+        with self._held(made, self.codec.named(state, made.coded.layout), present):
+            for owner, share in enumerate(made.shares):
+                moment = Moment(self.seed, self._steps[index], self.rank, index * self.size + owner)
+                piece = area[owner * bound : (owner + 1) * bound]
+                own = {name: tensor[share.coded] for name, tensor in state.items()}
+                length = self._pack(
+                    self.codec, made, share, (coded[share.coded], plain[share.plain]), own, moment, present, piece
+                )
+                longest, size = max(longest, length), size + length
+        self._steps[index] += 1
+        self.sent += size
+        self.engine.post(index, longest)
+        self._started.append(index)
+
+    def _held(self, made: Cut, named: State, present: Sequence[bool]) -> AbstractContextManager[None]:
+        if all(present):
+            return nullcontext()
+        return held(named, {p.name for p, here in zip(made.layout.parts, present, strict=True) if not here})
+
+    def _pack(
+        self, codec: Codec, made: Cut, share: Share, values: tuple[Tensor, Tensor], state: State, moment: Moment,
+        present: Sequence[bool], out: Tensor,
+    ) -> int:  # fmt: skip
+        """One share as bytes; returns how many."""
+        start = made.prefix
+        out[:start].zero_()
+        if not any(present):
+            return start  # kind: nothing
+        length = codec.pack(values[0], share.layout, state, moment, out[start:])
+        out[: _HEAD.size].copy_(torch.frombuffer(bytearray(_HEAD.pack(CODED, length)), dtype=torch.uint8))
+        write_marks(present, out[_HEAD.size : start])
+        end = start + padded(length)
+        out[start + length : end].zero_()
+        return end + _RAW.pack(values[1], share.plain_layout, {}, moment, out[end:])
+
+    def progress(self) -> None:
+        self.engine.progress()
+
+    def landed(self, index: int) -> bool:
+        return False  # the second stage does not begin before the first bucket is finished
+
+    def residual(self, index: int) -> Tensor | None:
+        return self._states[index].get(RESIDUAL)
+
+    def finish(self, index: int, out: Tensor) -> list[float]:
+        for started in self._started:
+            self._turn(started)
+        self._started.clear()
+        made, number = self._cuts[index], len(self._cuts) + index
+        with self.waiting():
+            payloads = self.engine.collect(number)
+        out.zero_()
+        coded, plain = _place(made.coded, out), _place(made.plain, out)
+        for rank, (payload, share) in enumerate(zip(payloads, made.shares, strict=True)):
+            self._add(self.owner, rank, payload, made, share, (coded[share.coded], plain[share.plain]))
+        _put(made.coded, coded, out)
+        _put(made.plain, plain, out)
+        self.engine.release(number)
+        self.sent += self._lengths[index]
+        self.wire += self.engine.payload_wire(index) + self.engine.payload_wire(number)
+        return self._counts[index]
+
+    def _turn(self, index: int) -> None:
+        """From the payloads of all workers to the sum of the share this worker owns."""
+        made = self._cuts[index]
+        share = made.shares[self.rank]
+        with self.waiting():
+            payloads = self.engine.collect(index)
+        total = torch.zeros(share.layout.numel), torch.zeros(share.plain_layout.numel)
+        counts = np.zeros(len(made.layout.parts))
+        for rank, payload in enumerate(payloads):
+            counts += self._add(self.codec, rank, payload, made, share, total)
+        self.engine.release(index)
+        self._counts[index] = counts.tolist()
+        present = [bool(count) for count in counts]
+        state, number = self._own_states[index], len(self._cuts) + index
+        # what nobody has, nobody would use: the owner keeps its residual of it
+        with self._held(made, self.owner.named(state, share.layout), present):
+            moment = Moment(self.seed, self._steps[index], self.size + self.rank, index)
+            length = self._pack(self.owner, made, share, total, state, moment, present, self._areas[number])
+        self._lengths[index] = length
+        self.engine.post(number, length)
+
+    def _add(
+        self, codec: Codec, rank: int, payload: Tensor, made: Cut, share: Share, out: tuple[Tensor, Tensor]
+    ) -> Marks:
+        """out += what worker `rank` sent of `share`; returns which layers it has."""
+        start, parts = made.prefix, len(made.layout.parts)
+        kind, length = _HEAD.unpack(payload[: _HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
+        end = start + padded(length)
+        stop = end + _RAW.bound(share.plain_layout)
+        if kind not in (NOTHING, CODED) or (kind == CODED and payload.numel() < stop):
+            raise PayloadError(
+                f"worker {rank}: a payload of {payload.numel()} bytes says it is of kind {kind} and holds {length} "
+                "coded; it is foreign"
+            )
+        if kind == NOTHING:
+            return np.zeros(parts, np.uint8)
+        try:
+            codec.add(aligned(payload[start : start + length]), share.layout, out[0])
+            _RAW.add(aligned(payload[end:stop]), share.plain_layout, out[1])
+        except PayloadError as error:
+            raise PayloadError(f"worker {rank}: {error}") from None
+        return read_marks(payload[_HEAD.size : start], parts)
+
+    def state(self) -> State:
+        found: State = {}
+        for made, state, own in zip(self._cuts, self._states, self._own_states, strict=True):
+            found |= self.codec.named(state, made.coded.layout)
+            named = self.owner.named(own, made.shares[self.rank].layout)
+            found |= {f"{OWNER}.{name.partition('.')[2]}": view for name, view in named.items()}
+        return found
+
+
+def owners_codec(codec: Codec, workers: int) -> Codec:
+    """The same for a sum: it may be `workers` times as large, so a threshold is too, or residuals would grow."""
+    inner = codec.codec if isinstance(codec, Feedback) else codec
+    if isinstance(inner, TwoBit):
+        inner = replace(inner, threshold=inner.threshold * workers)
+    return replace(codec, codec=inner) if isinstance(codec, Feedback) else inner
+
+
+def _place(piece: Piece, out: Tensor) -> Tensor:
+    """Where the decoded piece is added up: in its place, or beside it if it does not lie in one run."""
+    return out[piece.run] if piece.run is not None else torch.zeros(piece.layout.numel)
+
+
+def _put(piece: Piece, found: Tensor, out: Tensor) -> None:
+    if piece.run is None:
+        for part, at in zip(piece.parts, piece.layout.parts, strict=True):
+            out[part.offset : part.end] = found[at.offset : at.end]

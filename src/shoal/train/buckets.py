@@ -1,0 +1,97 @@
+"""What each bucket's exchange takes, measured in some steps only, and what other codecs would cost instead.
+
+As layers are timed: in the first steps, then four times a second. The very first step also allocates, compiles and
+loads code, so it is never measured. Prices of other codecs are found once, by worker 0, with numbers drawn at random.
+"""
+
+import time
+
+from shoal.core.events import SECONDS, BucketFigures, Buckets, Event, Priced
+from shoal.sync.exchange.base import Exchange
+from shoal.sync.meter import Account, Meter
+from shoal.train.news import event_of
+from shoal.train.prices import prices
+
+SAMPLE_SECONDS = 0.25
+FIRST_SAMPLES = 4
+
+
+class BucketTimer:
+    """Measures the buckets of what one `join` joined. `asks`: whether other codecs' prices are wanted too."""
+
+    def __init__(self, exchange: Exchange, asks: bool) -> None:
+        self.exchange, self._asks = exchange, asks
+        self._taken = self._measured = 0
+        self._seconds = self._sampled_at = 0.0
+        self._meter = Meter.over(exchange.layers)
+
+    def step_ended(self, at: float, seconds: float) -> None:
+        """Take in what was measured of a step, and measure the next one if it is time to."""
+        exchange = self.exchange
+        if exchange.meter is not None:
+            exchange.meter = None
+            self._sampled_at = at
+            self._taken += 1
+            self._measured += 1
+            self._seconds += seconds
+        if self._taken < FIRST_SAMPLES or at - self._sampled_at > SAMPLE_SECONDS:
+            exchange.meter = self._meter
+
+    def decisions(self, step: int) -> list[Event]:
+        """What the exchange has decided in the step that was closed."""
+        news, self.exchange.news = self.exchange.news, ()
+        return [event_of(each, step) for each in news]
+
+    def figures(self, step: int, join: int = 0) -> list[Buckets | Priced]:
+        """What was measured since this was last asked, as events; prices with the first."""
+        if not self._measured or not any(account.raw for account in self._meter.accounts):
+            return []
+        meter, measured, network = self._meter, self._measured, self.exchange.network()
+        found: list[Buckets | Priced] = [
+            Buckets(
+                at=time.time(),
+                step=step,
+                measured=measured,
+                join=join,
+                codec=self.exchange.codec,
+                meets=self.exchange.meets,
+                buckets=[_means(account, measured) for account in meter.accounts if account.raw],
+                span=round(meter.span / measured, SECONDS),
+                room=round(meter.room / measured, SECONDS),
+                step_seconds=round(self._seconds / measured, SECONDS),
+                rate=network.rate,
+                rtt=network.rtt,
+            )
+        ]
+        if self._asks:
+            self._asks = False
+            found += self._priced()
+        self._meter = Meter.over(self.exchange.layers)
+        if self.exchange.meter is not None:
+            self.exchange.meter = self._meter
+        self._measured, self._seconds = 0, 0.0
+        return found
+
+    def _priced(self) -> list[Priced]:
+        wired = self.exchange.wire > 0
+        elements = sum(account.raw for account in self._meter.accounts) / 4 / self._measured
+        found = prices(elements, len(self.exchange.peers) + 1, wired)
+        return [
+            Priced(at=time.time(), codec=p.codec, encode=p.encode, decode=p.decode, wire=p.wire, hops=p.hops)
+            for p in found
+        ]
+
+
+def _means(account: Account, measured: int) -> BucketFigures:
+    return BucketFigures(
+        layers=account.layers,
+        raw=account.raw / measured,
+        sent=account.sent / measured,
+        wire=account.wire / measured,
+        encode=round(account.encode / measured, SECONDS),
+        transfer=round(account.transfer / measured, SECONDS),
+        wait=round(account.wait / measured, SECONDS),
+        decode=round(account.decode / measured, SECONDS),
+        gradient=account.gradient / measured,
+        residual=account.residual / measured,
+    )

@@ -1,0 +1,63 @@
+"""The exchange bucket by bucket, and what the codec came to."""
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from shoal.core.events import BucketFigures
+from shoal.watch import figures
+from shoal.watch.table import add_figures, plain_table
+from shoal.watch.verdict import Verdict
+from shoal.watch.worker import Worker
+
+SHOWN = 12
+"""Rows at the most: the largest buckets."""
+
+
+def exchange_section(workers: list[Worker], found: Verdict | None) -> Group | None:
+    """The verdict's sentences over worker 0's buckets; nothing where nothing travelled."""
+    exchanges = next((worker.exchanges for worker in workers if worker.exchanges), [])
+    if found is None or not (found.codec or found.wired):
+        return None
+    lines = [Text(figures.clean(line), style="bold" if "costs you time" in line else "") for line in found.words]
+    buckets = [bucket for each in exchanges for bucket in each.buckets]
+    return Group(*lines, _table(sorted(buckets, key=lambda bucket: -bucket.raw)[:SHOWN]))
+
+
+def decisions(workers: list[Worker]) -> Group | None:
+    """What the run decided about its codec by itself: the choice of wire(auto), and what the guard found."""
+    worker = next((worker for worker in workers if worker.chosen or worker.guarded), None)
+    if worker is None:
+        return None
+    lines = [f"step {e.step}: {e.codec or 'no codec'} from the next step on: {e.reason}" for e in worker.chosen]
+    for event in worker.guarded:
+        then = {
+            "kept": "within",
+            "tightened": f"below: {event.ratio or 0:.3g} of the elements travel from the next step on; budget",
+            "outside": "outside, and this codec cannot send more; choose another; budget",
+        }.get(event.action, event.action)
+        lines.append(f"step {event.step}: cosine {event.cosine:.3f} over {event.steps} steps, {then} {event.budget:g}")
+    return Group(*(Text(figures.clean(line), overflow="fold") for line in lines))
+
+
+def _table(buckets: list[BucketFigures]) -> Table:
+    """Milliseconds a step; `left` is the residual's norm as a share of the gradient's."""
+    table = plain_table()
+    table.add_column("layers", max_width=18, no_wrap=True, overflow="crop")
+    add_figures(table, "raw", "sent", "encode", "transfer", "wait", "decode", "hidden", "left")
+    for bucket in buckets:
+        table.add_row(
+            Text(figures.clean(_named(bucket.layers))),
+            figures.size(bucket.raw),
+            figures.size(bucket.sent),
+            *(figures.milliseconds(getattr(bucket, name)) for name in ("encode", "transfer", "wait", "decode")),
+            f"{bucket.hidden:.0%}",
+            f"{bucket.residual / bucket.gradient:.1f}" if bucket.residual and bucket.gradient else "-",
+        )
+    return table
+
+
+def _named(layers: list[str]) -> str:
+    if not layers:
+        return "statistics"
+    return layers[0] if len(layers) == 1 else f"{layers[0]} +{len(layers) - 1}"

@@ -1,0 +1,75 @@
+"""How long codecs take on this machine: tried on numbers drawn at random, the best of three, before or beside training.
+
+Less than a few milliseconds: enough to tell tenfold differences, which is what links and codecs differ by.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from shoal.core.clock import now
+from shoal.wire.codec import Codec
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment
+
+SAMPLE = 1 << 17
+"""Elements: large enough that calls do not count, small enough to be nothing beside a step."""
+REPEATS = 3
+
+
+class Tried(NamedTuple):
+    """Seconds and bytes an element."""
+
+    encode: float
+    decode: float
+    sent: float
+
+
+def try_codec(codec: Codec) -> Tried:
+    """Encode, and decode one payload; compiles what is not compiled yet first."""
+    layout = Layout.of([("sample", (SAMPLE // 256, 256))])
+    values, out = _numbers(), torch.zeros(codec.bound(layout), dtype=torch.uint8)
+    state, total, length = codec.start(layout), torch.zeros(SAMPLE), 0
+
+    def encode() -> None:
+        nonlocal length
+        length = codec.pack(values, layout, state, Moment(), out)
+
+    encode()
+    codec.add(out[:length], layout, total)
+    return Tried(_best(encode), _best(lambda: codec.add(out[:length], layout, total)), length / SAMPLE)
+
+
+def try_casting(dtype: torch.dtype = torch.float16) -> Tried:
+    """Cast with a scale and back, as payloads that are summed do; compiles nothing."""
+    values, half, scratch = _numbers(), torch.empty(SAMPLE, dtype=dtype), torch.empty(SAMPLE)
+
+    def encode() -> None:
+        half.copy_(torch.mul(values, 1024.0, out=scratch).clamp_(-60000.0, 60000.0))
+
+    encode()
+    return Tried(_best(encode), _best(lambda: torch.mul(half.float(), 1.0 / 1024, out=scratch)), 2.0)
+
+
+def try_adding(dtype: torch.dtype = torch.float32) -> float:
+    """Seconds an element to add one copy to another, as one host's memory is summed."""
+    one, other, out = _numbers().to(dtype), _numbers().to(dtype), torch.empty(SAMPLE, dtype=dtype)
+    if dtype is torch.float32:
+        return _best(lambda: torch.add(one, other, out=out))
+    return _best(lambda: out.copy_(torch.stack([one, other]).float().sum(0)))
+
+
+def _numbers() -> torch.Tensor:
+    """From a generator of their own: the script's is left alone."""
+    return torch.randn(SAMPLE, generator=torch.Generator().manual_seed(1))
+
+
+def _best(act: Callable[[], object]) -> float:
+    """Seconds an element."""
+    found = []
+    for _ in range(REPEATS):
+        began = now()
+        act()
+        found.append(now() - began)
+    return min(found) / SAMPLE

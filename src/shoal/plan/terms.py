@@ -2,13 +2,14 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
-The terms of the wire axis are in codecs.py and wrappers.py.
+The terms of the wire axis are in codecs.py, wrappers.py and precision.py.
 """
 
 from typing import ClassVar
 
 from shoal.core.errors import UsageError
 from shoal.plan.codecs import CODECS
+from shoal.plan.precision import PRECISION
 from shoal.plan.term import AXES, Axis, Codec, Term
 from shoal.plan.wrappers import WRAPPERS
 
@@ -94,5 +95,6 @@ TERMS: dict[str, type[Term]] = {
     "replicate": Replicate,
     **CODECS,
     **WRAPPERS,
+    **PRECISION,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-MODULES = ("blocks", "levels", "select", "bits", "elias")
+MODULES = ("blocks", "levels", "select", "bits", "elias", "rice")
 
 _slow = False
 

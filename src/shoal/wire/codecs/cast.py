@@ -5,7 +5,7 @@ for Deep Learning Training", 2019. fp16 is scaled by a power of two so that the 
 flushes the small ones to zero; bf16 has float32's range and needs no scale. Do not use bf16 where 8 bits of precision
 are too few and the range is not needed.
 
-    head | scale, float32 | (12 bytes of zeros) | values
+    head | a scale per piece, float32 | padding | values          a piece fits a cache, so values are read once
 """
 
 import math
@@ -19,12 +19,12 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
 from shoal.wire.codec import Codec, State, magnitude, refuse
-from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
-BODY = HEAD.size + 16
-PIECE = 1 << 16
+PIECE = 1 << 17
+"""Elements that share a scale."""
 TOP = 14
 """The largest value is scaled to just below 2^15 = 32768, half of what fp16 holds."""
 
@@ -38,38 +38,54 @@ class Cast(Codec):
     scaled: ClassVar[bool]
 
     def bound(self, layout: Layout) -> int:
-        return BODY + 2 * layout.numel
+        return self._body(layout) + 2 * layout.numel
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * _pieces(layout))
 
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
-        size = self.bound(layout)
-        whole = values if rest is None else rest.add_(values)
-        largest = magnitude(whole)
-        if not math.isfinite(largest):
-            refuse(values, layout, rest)
-        scale = power_of_two(largest) if self.scaled else 1.0
+        size, start = self.bound(layout), self._body(layout)
         write_head(out, self.code, layout.numel)
-        out[HEAD.size : BODY].zero_()
-        out[HEAD.size : HEAD.size + 4].view(torch.float32).fill_(scale)
-        body = out[BODY:size].view(self.dtype)
-        narrow(whole, scale, body)
-        if rest is not None:
-            rest.sub_(body.float() / scale)
+        out[HEAD.size : start].zero_()
+        scales = out[HEAD.size :][: 4 * _pieces(layout)].view(torch.float32)
+        body, scratch = out[start:size].view(self.dtype), torch.empty(min(PIECE, layout.numel))
+        for number, at in enumerate(range(0, layout.numel, PIECE)):
+            piece = values[at : at + PIECE] if rest is None else rest[at : at + PIECE].add_(values[at : at + PIECE])
+            largest = magnitude(piece)
+            if not math.isfinite(largest):
+                refuse(values, layout, rest)
+            scales[number] = scale = power_of_two(largest) if self.scaled else 1.0
+            half = body[at : at + PIECE]
+            half.copy_(piece if scale == 1.0 else torch.mul(piece, scale, out=scratch[: len(piece)]))
+            if rest is not None:
+                piece.sub_(half.float() / scale)
         return size
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
-        scale = float(payload[HEAD.size : HEAD.size + 4].view(torch.float32))
-        if not (math.isfinite(scale) and scale > 0):
-            raise PayloadError(f"a payload has the scale {scale}; a scale is a finite number above 0")
-        body = payload[BODY:].view(self.dtype)
+        scales = payload[HEAD.size :][: 4 * _pieces(layout)].view(torch.float32).tolist()
+        if not all(math.isfinite(scale) and scale > 0 for scale in scales):
+            raise PayloadError(
+                "a payload has a scale that is not a finite number above 0; it was changed or is foreign"
+            )
+        body, scratch = payload[self._body(layout) :].view(self.dtype), torch.empty(min(PIECE, layout.numel))
+        for at, scale in zip(range(0, layout.numel, PIECE), scales, strict=True):
+            piece = body[at : at + PIECE]
+            self._refuse_infinite(piece)
+            # scales are powers of two, so nothing is rounded
+            out[at : at + PIECE].add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
+
+    def _refuse_infinite(self, piece: Tensor) -> None:
         infinite = 0x7C00 if self.dtype is torch.float16 else 0x7F80
-        below = kernels.fast() and kernels.get("all_below")(body.view(torch.int16).numpy(), np.int16(infinite))
-        if not below:
-            finite(body, "value")
-        widen(body, scale, out)
+        if not (kernels.fast() and kernels.get("all_below")(piece.view(torch.int16).numpy(), np.int16(infinite))):
+            finite(piece, "value")
+
+
+def _pieces(layout: Layout) -> int:
+    return -(-layout.numel // PIECE)
 
 
 @dataclass(frozen=True)
@@ -88,25 +104,6 @@ class Bf16(Cast):
     code = 3
     dtype = torch.bfloat16
     scaled = False
-
-
-def narrow(values: Tensor, scale: float, body: Tensor) -> None:
-    """body = values * scale, piece by piece: no copy of the whole, and each piece stays in the cache."""
-    if scale == 1.0:
-        body.copy_(values)
-        return
-    scratch = torch.empty(min(PIECE, len(values)))
-    for at in range(0, len(values), PIECE):
-        piece = values[at : at + PIECE]
-        body[at : at + PIECE].copy_(torch.mul(piece, scale, out=scratch[: len(piece)]))
-
-
-def widen(body: Tensor, scale: float, out: Tensor) -> None:
-    """out += body / scale, piece by piece; scales are powers of two, so nothing is rounded."""
-    scratch = torch.empty(min(PIECE, len(out)))
-    for at in range(0, len(out), PIECE):
-        piece = body[at : at + PIECE]
-        out[at : at + PIECE].add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
 
 
 def power_of_two(largest: float, top: int = TOP) -> float:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
-from shoal.wire import kernels, levels
+from shoal.wire import choice, kernels, levels
 from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout, Part
@@ -98,24 +98,17 @@ class Ternary(Codec):
 
     def _layer(self, x: Tensor, part: Part, words: tuple[int, int], data: Tensor, rest: Tensor | None) -> float:
         layer = Layout.flat(part.numel, part.name)
+        scale = self._scale(x, rest)
         if kernels.fast():
-            left = x if rest is None else rest
-            bits, squares = kernels.get("fold")(x.numpy(), left.numpy(), rest is not None)
-            largest = float(np.int32(bits).view(np.float32))
-            if not math.isfinite(largest):
-                refuse(x, layer, rest)
-        else:
-            refuse_non_finite(x, layer)
-            whole = x if rest is None else rest.add_(x)
-            largest = float(whole.abs().max()) if part.numel else 0.0
-            squares = float(whole.double().square().sum())
-        scale = self._scale(largest, squares, part.numel)
-        if kernels.fast():
-            kernels.get("pack_ternary")(
-                x.numpy(), left.numpy(), rest is not None, np.float32(scale),
+            good = kernels.get("pack_ternary")(
+                x.numpy(), (x if rest is None else rest).numpy(), rest is not None, np.float32(scale),
                 np.uint32(words[0]), np.uint32(words[1]), part.offset, data.numpy(),
             )  # fmt: skip
+            if not good or not math.isfinite(scale):
+                refuse(x, layer, rest)
             return scale
+        refuse_non_finite(x, layer)
+        whole = x if rest is None else rest.add_(x)
         chance = (uniforms(part.offset, part.numel, words) * 2.0**24) * (torch.tensor(2.0**-24) * scale)
         up, down = chance < whole, chance < -whole
         levels.write(up.long() + 2 * down.long(), data)
@@ -124,10 +117,19 @@ class Ternary(Codec):
             rest += torch.tensor(scale) * down
         return scale
 
-    def _scale(self, largest: float, squares: float, numel: int) -> float:
-        """As float32; whatever lies above it is always sent, as ±scale: that is the clipping."""
-        spread = math.sqrt(squares / numel) if numel else 0.0
-        return float(np.float32(min(largest, self.clip * spread) if self.clip and spread else largest))
+    def _scale(self, x: Tensor, rest: Tensor | None) -> float:
+        """As float32; whatever lies above it is always sent, as ±scale: that is the clipping.
+
+        Of a large layer a sample tells how far its values spread, so that it is read once.
+        """
+        if self.clip and x.numel() > 4 * choice.SAMPLE:
+            sample = choice.sample(x, rest, 0)
+            largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
+        else:
+            largest, squares, numel = *_measured(x, rest), x.numel()
+        spread = math.sqrt(squares / numel) if numel and squares >= 0 else 0.0
+        clipped = self.clip * spread
+        return float(np.float32(min(largest, clipped) if clipped else 0.0 if largest == math.inf else largest))
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
@@ -160,6 +162,15 @@ class Ternary(Codec):
             elif int(kernels.get("add_rice")(data.numpy(), shift, np.float32(scale), place.numpy())) != size:
                 raise PayloadError(f"a payload's gaps in layer {part.name!r} end early or lead outside; it was changed")
         exactly(payload, at)
+
+
+def _measured(x: Tensor, rest: Tensor | None) -> tuple[float, float]:
+    """The largest magnitude and the sum of squares."""
+    if kernels.fast():
+        bits, squares = kernels.get("measure")(x.numpy(), (x if rest is None else rest).numpy(), rest is not None)
+        return float(np.int32(bits).view(np.float32)), float(squares)
+    whole = x if rest is None else x + rest
+    return float(whole.abs().max()) if x.numel() else 0.0, float(whole.double().square().sum())
 
 
 def _shift(count: int, numel: int) -> int:

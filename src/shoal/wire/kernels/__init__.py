@@ -5,12 +5,15 @@
     kernels.warm()                  compile all (`python -m shoal.wire.kernels`)
 
 Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
-compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled.
+compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled; what
+kernels share (inline.py) is put into each.
 """
 
+import hashlib
 import importlib
 import os
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -69,6 +72,7 @@ def warm() -> list[str]:
 def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: bool) -> Callable[..., Any]:
     # reassociation alone: sums may be vectorised, NaN and infinity still mean what they mean
     options = {"nogil": True, "fastmath": {"reassoc"} if relaxed else False}
+    function = types.FunctionType(function.__code__, {**function.__globals__, **_inlined(numba)})
     folder = _cache_folder()
     if folder is None:
         compiled: Callable[..., Any] = numba.njit(signature, cache=False, **options)(function)
@@ -82,13 +86,27 @@ def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: 
     return compiled
 
 
+def _inlined(numba: Any) -> dict[str, Any]:
+    """What kernels share, as the compiler wants it."""
+    module = importlib.import_module("shoal.wire.kernels.inline")
+    return {name: numba.njit(getattr(module, name), inline="always") for name in module.NAMES}
+
+
+def _digest() -> str:
+    """Of all sources: what is kept of other ones is never mistaken for these, for kernels share pieces."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @cache
 def _cache_folder() -> Path | None:
-    """Where compiled code is kept, if it can be written."""
+    """Where compiled code of these sources is kept, if it can be written."""
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
         base = Path(given) if given else Path.home() / ".cache"
-        folder = base / "shoal" / "kernels"
+        folder = base / "shoal" / "kernels" / _digest()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder):
             return folder

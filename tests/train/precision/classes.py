@@ -31,12 +31,15 @@ def network(seed: int = 1) -> nn.Module:
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1),
+        nn.BatchNorm2d(8),
         nn.ReLU(),
         nn.Conv2d(8, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(256, 32),
+        nn.BatchNorm1d(32),
         nn.ReLU(),
         nn.Linear(32, 4),
     )

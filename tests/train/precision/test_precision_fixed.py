@@ -13,7 +13,7 @@ def plan(rounding: str, frac: int = 5) -> str:
 
 def test_weights_are_on_the_grid_from_the_first_moment_and_replicas_are_equal() -> None:
     def body(world: World):
-        run = world.start("weights(bits=6, frac=3), onebit")
+        run = world.start("weights(bits=6, frac=3), fp16")
         model = nn.Linear(20, 30)
         nn.init.normal_(model.weight, std=4)
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
@@ -40,7 +40,7 @@ def test_gupta_random_rounding_trains_where_the_nearest_does_not() -> None:
         found = {}
         for name, text in {"full": "", "random": plan("stochastic"), "nearest": plan("nearest")}.items():
             run = world.start(text, name=name)
-            found[name] = torch.tensor(learn(run, lr=0.02, epochs=6)[1])
+            found[name] = torch.tensor(learn(run, lr=0.02, epochs=3)[1])
             run.close()
         return found
 

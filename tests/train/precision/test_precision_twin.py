@@ -61,7 +61,7 @@ def test_the_script_sees_its_own_numbers() -> None:
     assert type(out.detach()) is Tensor
     assert type(out.argmax(1)) is Tensor
     assert torch.equal(out.detach(), 2 * here.detach())
-    assert float(out.sum()) == float((2 * here).sum())
+    assert out.sum().item() == (2 * here).sum().item()
     assert f"{out.mean():.4f}" == f"{(2 * here).mean():.4f}"
     with torch.no_grad():
         assert type(out + 1) is Tensor

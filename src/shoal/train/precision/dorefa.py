@@ -46,12 +46,18 @@ class LowBits(Precision):
 
 def middle(model: nn.Module, term: Dorefa) -> list[nn.Module]:
     """The layers that compute in few bits: all but the first and the last, in the order the model names them."""
-    layers = [module for module in model.modules() if isinstance(module, LAYERS)]
+    layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
     if len(layers) < 3:
         raise UsageError(
             f"{term}: {type(model).__name__} has {len(layers)} convolutions and linear layers, and the first and the "
             "last stay as they are; it needs 3 or more"
         )
+    for layer in layers[1:-1]:
+        if "weight" not in layer._parameters:
+            raise UsageError(
+                f"{term}: the weight of a {type(layer).__name__} is made of other parameters (a norm, pruning); "
+                "take that away"
+            )
     return layers[1:-1]
 
 
@@ -109,7 +115,8 @@ def weights(weight: Tensor | None, bits: int) -> Tensor:
     bent = torch.tanh(weight)
     top = bent.detach().abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
     place = bent / (2 * top) + 0.5
-    return top * (2 * straight(levels(place, bits), place) - 1)
+    low: Tensor = top * (2 * straight(levels(place, bits), place) - 1)
+    return low
 
 
 def levels(values: Tensor, bits: int) -> Tensor:

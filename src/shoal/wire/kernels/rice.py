@@ -17,7 +17,7 @@ SIGNATURES = {
 
 def count_levels(data: Any) -> Any:
     """How many codes are not 0: each has one bit."""
-    found = 0
+    found: Any = 0
     for byte in data:
         pairs = (byte & np.uint8(0x55)) + ((byte >> np.uint8(1)) & np.uint8(0x55))
         fours = (pairs & np.uint8(0x33)) + ((pairs >> np.uint8(2)) & np.uint8(0x33))

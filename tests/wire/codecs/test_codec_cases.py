@@ -30,7 +30,6 @@ CODECS = {
     "clipped": Ternary(2.5),
     "golomb": Ternary(0.0, "golomb"),
     "uniform": Uniform(6),
-    "halves": Uniform(1),
     "fixed": Fixed(16, 8),
     "nearest": Fixed(9, 3, "nearest"),
     "qsgd": Qsgd(4, 128),

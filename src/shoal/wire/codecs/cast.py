@@ -5,10 +5,11 @@ for Deep Learning Training", 2019. fp16 is scaled by a power of two so that the 
 flushes the small ones to zero; bf16 has float32's range and needs no scale. Do not use bf16 where 8 bits of precision
 are too few and the range is not needed.
 
-    head | a scale per piece, float32 | padding | values          a piece fits a cache, so values are read once
+    head | fp16: a scale per piece, float32 | padding | values          a piece fits a cache, so values are read once
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
-PIECE = 1 << 17
+PIECE = 4096
 """Elements that share a scale."""
 TOP = 14
 """The largest value is scaled to just below 2^15 = 32768, half of what fp16 holds."""
@@ -31,61 +32,52 @@ TOP = 14
 
 @dataclass(frozen=True)
 class Cast(Codec):
-    """The common part of both."""
+    """The common part of both: the layout of a payload, and the torch reference."""
 
     feedback = False
     dtype: ClassVar[torch.dtype]
     scaled: ClassVar[bool]
 
+    @abstractmethod
+    def _scales(self, payload: Tensor, layout: Layout) -> Tensor | None:
+        """A scale per piece, where there are scales."""
+
+    @abstractmethod
+    def _body(self, layout: Layout) -> int: ...
+
+    @abstractmethod
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        """Write `values`; whether they are finite."""
+
+    @abstractmethod
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        """out += sign * what is written; whether it is finite."""
+
     def bound(self, layout: Layout) -> int:
         return self._body(layout) + 2 * layout.numel
-
-    def _body(self, layout: Layout) -> int:
-        return HEAD.size + padded(4 * _pieces(layout))
 
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
         size, start = self.bound(layout), self._body(layout)
+        whole = values if rest is None else rest.add_(values)
         write_head(out, self.code, layout.numel)
         out[HEAD.size : start].zero_()
-        scales = out[HEAD.size :][: 4 * _pieces(layout)].view(torch.float32)
-        body, scratch = out[start:size].view(self.dtype), torch.empty(min(PIECE, layout.numel))
-        for number, at in enumerate(range(0, layout.numel, PIECE)):
-            piece = values[at : at + PIECE] if rest is None else rest[at : at + PIECE].add_(values[at : at + PIECE])
-            largest = magnitude(piece)
-            if not math.isfinite(largest):
-                refuse(values, layout, rest)
-            scales[number] = scale = power_of_two(largest) if self.scaled else 1.0
-            half = body[at : at + PIECE]
-            half.copy_(piece if scale == 1.0 else torch.mul(piece, scale, out=scratch[: len(piece)]))
-            if rest is not None:
-                piece.sub_(half.float() / scale)
+        scales, body = self._scales(out, layout), out[start:size].view(self.dtype)
+        if not self._narrow(whole, scales, body):
+            refuse(values, layout, rest)
+        if rest is not None:
+            self._widen(body, scales, -1.0, rest)
         return size
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
-        scales = payload[HEAD.size :][: 4 * _pieces(layout)].view(torch.float32).tolist()
-        if not all(math.isfinite(scale) and scale > 0 for scale in scales):
-            raise PayloadError(
-                "a payload has a scale that is not a finite number above 0; it was changed or is foreign"
-            )
-        body, scratch = payload[self._body(layout) :].view(self.dtype), torch.empty(min(PIECE, layout.numel))
-        for at, scale in zip(range(0, layout.numel, PIECE), scales, strict=True):
-            piece = body[at : at + PIECE]
-            self._refuse_infinite(piece)
-            # scales are powers of two, so nothing is rounded
-            out[at : at + PIECE].add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
-
-    def _refuse_infinite(self, piece: Tensor) -> None:
-        infinite = 0x7C00 if self.dtype is torch.float16 else 0x7F80
-        if not (kernels.fast() and kernels.get("all_below")(piece.view(torch.int16).numpy(), np.int16(infinite))):
-            finite(piece, "value")
-
-
-def _pieces(layout: Layout) -> int:
-    return -(-layout.numel // PIECE)
+        scales, body = self._scales(payload, layout), payload[self._body(layout) :].view(self.dtype)
+        if scales is not None and not bool((scales.isfinite() & (scales > 0)).all()):
+            raise PayloadError("a payload holds a scale that is no finite number above 0; it was changed or is foreign")
+        if not self._widen(body, scales, 1.0, out):
+            finite(body, "value")
 
 
 @dataclass(frozen=True)
@@ -96,14 +88,57 @@ class Fp16(Cast):
     dtype = torch.float16
     scaled = True
 
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * -(-layout.numel // PIECE))
+
+    def _scales(self, payload: Tensor, layout: Layout) -> Tensor:
+        return payload[HEAD.size :][: 4 * -(-layout.numel // PIECE)].view(torch.float32)
+
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        assert scales is not None
+        if kernels.fast() and kernels.halves():
+            bits = body.view(torch.int16).numpy()
+            return bool(kernels.get("pack_fp16")(values.numpy(), scales.numpy(), PIECE, bits))
+        for number, piece in enumerate(values.split(PIECE) if len(values) else ()):
+            scales[number] = scale = power_of_two(magnitude(piece))
+            body[number * PIECE : (number + 1) * PIECE].copy_(piece * scale)
+        return bool(values.isfinite().all())
+
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        assert scales is not None
+        if kernels.fast() and kernels.halves():
+            bits = body.view(torch.int16).numpy()
+            return bool(kernels.get("add_fp16")(bits, scales.numpy(), PIECE, np.float32(sign), out.numpy()))
+        # scales are powers of two, so nothing is rounded
+        out += body.float() * (sign / scales).repeat_interleave(PIECE)[: len(body)]
+        return bool(body.isfinite().all())
+
 
 @dataclass(frozen=True)
 class Bf16(Cast):
-    """The upper half of a float32: 8 bits of precision, full range."""
+    """The upper half of a float32: 8 bits of precision, full range, and so without a scale."""
 
     code = 3
     dtype = torch.bfloat16
     scaled = False
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size
+
+    def _scales(self, payload: Tensor, layout: Layout) -> None:
+        return None
+
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        if kernels.fast():
+            return bool(kernels.get("pack_bf16")(values.numpy(), body.view(torch.uint16).numpy()))
+        body.copy_(values)
+        return bool(values.isfinite().all())
+
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        if kernels.fast():
+            return bool(kernels.get("add_bf16")(body.view(torch.int16).numpy(), np.float32(sign), out.numpy()))
+        out.add_(body.float(), alpha=sign)
+        return bool(body.isfinite().all())
 
 
 def power_of_two(largest: float, top: int = TOP) -> float:

@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-MODULES = ("blocks", "levels", "select", "bits", "elias", "rice")
+MODULES = ("blocks", "levels", "select", "bits", "elias", "rice", "half")
 
 _slow = False
 
@@ -64,6 +64,7 @@ def get(name: str) -> Callable[..., Any]:
 def warm() -> list[str]:
     """Compile every kernel; returns their names."""
     names = [n for m in MODULES for n in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
+    names = [name for name in names if halves() or not name.endswith("fp16")]
     for name in names:
         get(name)
     return names
@@ -89,7 +90,15 @@ def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: 
 def _inlined(numba: Any) -> dict[str, Any]:
     """What kernels share, as the compiler wants it."""
     module = importlib.import_module("shoal.wire.kernels.inline")
-    return {name: numba.njit(getattr(module, name), inline="always") for name in module.NAMES}
+    shared = {name: numba.njit(getattr(module, name), inline="always") for name in module.NAMES}
+    machine = importlib.import_module("shoal.wire.kernels.instructions")
+    return shared | {name: getattr(machine, name) for name in module.CONVERSIONS}
+
+
+@cache
+def halves() -> bool:
+    """Whether there are kernels for fp16 here."""
+    return bool(_numba() is None or importlib.import_module("shoal.wire.kernels.instructions").halves())
 
 
 def _digest() -> str:

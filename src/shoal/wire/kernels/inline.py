@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("add_into", "top_bits", "noise", "eights", "fours")
+NAMES = ("add_into", "top_bits", "noise", "signs", "eights", "fours")
+CONVERSIONS = ("to_half", "from_half")
+"""These are one instruction of the processor when compiled (instructions.py)."""
 
 
 def add_into(left: Any, x: Any) -> None:
@@ -33,6 +35,13 @@ def noise(place: Any, word: Any) -> Any:
     return np.float32(np.int32(np.uint32(np.uint32(h ^ word) >> np.uint32(8))))
 
 
+def signs(sent: Any, codes: Any, count: Any) -> None:
+    """Codes of levels: 1 above zero, 2 below, else 0."""
+    zero = np.float32(0)
+    for i in range(count):
+        codes[i] = np.uint8(sent[i] > zero) | np.uint8(sent[i] < zero) << np.uint8(1)
+
+
 def eights(codes: Any, count: Any, data: Any) -> None:
     """The first `count` codes (0 or 1, a byte each) as bits, lowest first; `codes` has room for 7 more."""
     codes[count : count + 7] = 0
@@ -49,3 +58,12 @@ def fours(codes: Any, count: Any, data: Any) -> None:
     for j in range(len(data)):
         # byte i of a word times 2^(24 - 6 i) is bits 24 + 2 i and the next, and no two products fall on one bit
         data[j] = np.uint8(np.uint32(words[j] * np.uint32(0x01041040)) >> np.uint32(24))
+
+
+def to_half(value: Any) -> Any:
+    """The bits of a float32 as fp16, to the nearest even."""
+    return np.float32(value).astype(np.float16).view(np.int16)
+
+
+def from_half(bits: Any) -> Any:
+    return np.float32(np.int16(bits).view(np.float16))

@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from shoal.wire.kernels.inline import add_into, fours, noise, top_bits
+from shoal.wire.kernels.inline import add_into, fours, noise, signs, top_bits
 
 SIGNATURES = {
     "largest": ("int32(float32[::1])", False),
-    "all_below": ("boolean(int16[::1], int16)", False),
     "measure": ("Tuple((int32, float64))(float32[::1], float32[::1], boolean)", True),
-    "pack_levels": ("boolean(float32[::1], float32[::1], boolean, float32, uint8[::1])", False),
+    "pack_levels": ("boolean(float32[::1], float32[::1], boolean, float32, uint8[::1])", True),
     "pack_ternary": (
         "boolean(float32[::1], float32[::1], boolean, float32, uint32, uint32, int64, uint8[::1])",
-        False,
+        True,
     ),
     "add_levels": ("void(uint8[::1], float32, float32[::1])", False),
     "any_three": ("boolean(uint8[::1])", False),
@@ -26,14 +25,6 @@ SIGNATURES = {
 def largest(values: Any) -> Any:
     """The bits of the largest magnitude."""
     return top_bits(values.view(np.int32))
-
-
-def all_below(bits: Any, infinite: Any) -> Any:
-    """Whether no half-precision number, given as its bits, is infinite or NaN."""
-    most = np.int16(0)
-    for i in range(len(bits)):
-        most = max(most, np.int16(bits[i] & np.int16(0x7FFF)))
-    return most < infinite
 
 
 def measure(values: Any, rest: Any, feedback: Any) -> Any:
@@ -58,45 +49,51 @@ def measure(values: Any, rest: Any, feedback: Any) -> Any:
 
 def pack_levels(values: Any, rest: Any, feedback: Any, level: Any, out: Any) -> Any:
     """+level where the sum is at least that, -level where it is at most minus that; whether all is finite."""
-    codes, zero, most = np.empty(4096 + 4, np.uint8), np.float32(0), np.int32(0)
+    codes, sent = np.empty(4096 + 4, np.uint8), np.empty(4096, np.float32)
+    zero, bad = np.float32(0), np.float32(0)  # a number that is not finite times 0 is NaN
     for begin in range(0, len(values), 4096):
         x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
         if feedback:
-            add_into(left, x)
-            x = left
-        most = max(most, top_bits(x.view(np.int32)))
-        for i in range(len(x)):
-            codes[i] = np.uint8(x[i] >= level) | np.uint8(x[i] <= -level) << np.uint8(1)
-        if feedback:
-            for i in range(len(left)):
-                y = left[i]
-                left[i] = y - (level if y >= level else (-level if y <= -level else zero))
+            for i in range(len(x)):
+                y = left[i] + x[i]
+                bad += y * zero
+                z = level if y >= level else (-level if y <= -level else zero)
+                sent[i] = z
+                left[i] = y - z
+        else:
+            for i in range(len(x)):
+                bad += x[i] * zero
+                sent[i] = level if x[i] >= level else (-level if x[i] <= -level else zero)
+        signs(sent, codes, len(x))
         fours(codes, len(x), out[begin // 4 : (begin + len(x) + 3) // 4])
-    return most < np.int32(0x7F800000)
+    return bad == zero
 
 
 def pack_ternary(
     values: Any, rest: Any, feedback: Any, level: Any, word0: Any, word1: Any, first: Any, out: Any
 ) -> Any:
     """Each element becomes ±level with probability |x|/level, else 0; whether all is finite."""
-    codes, zero, most = np.empty(4096 + 4, np.uint8), np.float32(0), np.int32(0)
-    unit = np.float32(2.0**-24) * level
+    codes, sent = np.empty(4096 + 4, np.uint8), np.empty(4096, np.float32)
+    zero, bad, unit = np.float32(0), np.float32(0), np.float32(2.0**-24) * level
     for begin in range(0, len(values), 4096):
         x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
-        if feedback:
-            add_into(left, x)
-            x = left
-        most = max(most, top_bits(x.view(np.int32)))
         key = np.uint32(np.uint32(first + begin) + word0)
-        for i in range(len(x)):
-            u = noise(np.uint32(np.uint32(i) + key), word1) * unit
-            codes[i] = np.uint8(u < x[i]) | np.uint8(u < -x[i]) << np.uint8(1)
         if feedback:
-            for i in range(len(left)):
-                y = level if codes[i] == np.uint8(1) else (-level if codes[i] == np.uint8(2) else zero)
-                left[i] -= y
+            for i in range(len(x)):
+                u = noise(np.uint32(np.uint32(i) + key), word1) * unit
+                y = left[i] + x[i]
+                bad += y * zero
+                z = level if u < y else (-level if u < -y else zero)
+                sent[i] = z
+                left[i] = y - z
+        else:
+            for i in range(len(x)):
+                u = noise(np.uint32(np.uint32(i) + key), word1) * unit
+                bad += x[i] * zero
+                sent[i] = level if u < x[i] else (-level if u < -x[i] else zero)
+        signs(sent, codes, len(x))
         fours(codes, len(x), out[begin // 4 : (begin + len(x) + 3) // 4])
-    return most < np.int32(0x7F800000)
+    return bad == zero
 
 
 def add_levels(data: Any, level: Any, out: Any) -> None:

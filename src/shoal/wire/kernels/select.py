@@ -14,6 +14,10 @@ SIGNATURES = {
 }
 
 
+GROUP = 8
+"""Elements that are skipped together: few, for at one in a hundred many groups hold one."""
+
+
 def select_above(values: Any, rest: Any, feedback: Any, threshold: Any, places: Any, found: Any) -> int:
     """Write place and value of each; with feedback they are taken out of `rest += values`. -1: not finite.
 
@@ -23,24 +27,29 @@ def select_above(values: Any, rest: Any, feedback: Any, threshold: Any, places: 
     limit[0] = threshold
     least = limit.view(np.int32)[0]
     count, room = 0, len(places)
-    for begin in range(0, len(values), 2048):
-        x, left = values[begin : begin + 2048], rest[begin : begin + 2048]
+    tops = np.empty(4096 // GROUP + 1, np.int32)
+    for begin in range(0, len(values), 4096):
+        x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
         if feedback:
             add_into(left, x)
             x = left
-        bits = x.view(np.int32)
-        for start in range(0, len(x), 32):
-            piece = bits[start : start + 32]
-            most = top_bits(piece)
-            if most < least:
+        bits, groups = x.view(np.int32), len(x) // GROUP
+        for g in range(groups):
+            most = np.int32(0)
+            for q in range(GROUP):
+                most = max(most, bits[g * GROUP + q] & np.int32(0x7FFFFFFF))
+            tops[g] = most
+        tops[groups] = top_bits(bits[groups * GROUP :])
+        for g in range(groups + 1):
+            if tops[g] < least:
                 continue
-            if most >= np.int32(0x7F800000):
+            if tops[g] >= np.int32(0x7F800000):
                 return -1
-            for i in range(len(piece)):
-                if (piece[i] & np.int32(0x7FFFFFFF)) >= least and count < room:
-                    places[count] = begin + start + i
-                    found[count] = x[start + i]
+            for i in range(g * GROUP, min((g + 1) * GROUP, len(x))):
+                if (bits[i] & np.int32(0x7FFFFFFF)) >= least and count < room:
+                    places[count] = begin + i
+                    found[count] = x[i]
                     count += 1
                     if feedback:
-                        x[start + i] = np.float32(0)
+                        x[i] = np.float32(0)
     return count

@@ -216,3 +216,9 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
                 os.kill(pid(tmp_path, chance.randrange(3)), signal.SIGKILL)
 
     disturbed(tmp_path, act, "--restarts", "9", samples=3600)
+
+
+def test_p1_a_model_in_few_bits_is_handed_over_with_its_anchor(tmp_path: Path) -> None:
+    plan = "halp(bits=10, mu=1.0, anchor=7, inner=9)"
+    err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", plan)
+    assert "shoal: worker 1 was lost (SIGKILL)" in err

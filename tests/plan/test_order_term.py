@@ -55,7 +55,7 @@ def test_what_is_no_order_is_refused_with_the_way_out(written: str, said: str) -
     [
         ("order(needed), order(ready)", "both say what leaves first; keep one"),
         ("order(largest, 1mb), topk(0.1)", "both choose what travels"),
-        ("order(needed), lowrank(2)", "its factors travel twice"),
+        ("order(needed), lowrank(2)", "something travels twice"),
         ("alone, order(needed)", "'alone' sends nothing"),
         ("order(needed), feedback(on)", "goes round a codec"),
     ],

@@ -1,4 +1,9 @@
-"""The network of examples/mnist.py on a part of MNIST, with SGD: error feedback is a method for SGD."""
+"""The network of examples/mnist.py on a part of MNIST, with SGD: error feedback is a method for SGD.
+
+    mnist_sgd.py FOLDER SAMPLES
+
+Samples a step are the same for any number of workers.
+"""
 
 import sys
 from pathlib import Path
@@ -12,12 +17,12 @@ import shoal
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from mnist import evaluate, mnist, network
 
-folder = Path(sys.argv[1])
+folder, samples = Path(sys.argv[1]), int(sys.argv[2])
 run = shoal.start()
 torch.manual_seed(5)
 model = network()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader(mnist(folder, "train", 8000), batch_size=16, shuffle=True)
+loader = DataLoader(mnist(folder, "train", samples), batch_size=32 // run.size, shuffle=True)
 test = mnist(folder, "test", 5000)
 model, optimizer, loader = run.join(model, optimizer, loader)
 for _ in run.epochs(2):

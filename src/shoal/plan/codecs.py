@@ -103,7 +103,8 @@ class TwoBit(Codec, frozen=True):
 class Ternary(Codec, frozen=True):
     """Each element of a layer becomes +s, -s or nothing, at random so that the mean is right.
 
-    Costs: 1/16 of the bytes; noise, which more samples a step average away.
+    Costs: 1/16 of the bytes, or 1/25 with packing=golomb, which takes longer to write; noise, which more samples a
+    step average away.
     Cites: Wen et al. 2017, "TernGrad".
     Avoid: with small batches.
     """
@@ -112,6 +113,8 @@ class Ternary(Codec, frozen=True):
 
     clip: float = 2.5
     """Standard deviations of a layer beyond which values are cut off; 0 does not cut."""
+    packing: Literal["plain", "golomb"] = "plain"
+    """Two bits an element, or Golomb's code of the gaps between those that travel, where it is shorter."""
 
     def __post_init__(self) -> None:
         number(self, "clip", self.clip, 0.0, 1e6)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shoal.core.errors import UsageError
 from shoal.plan import codecs as terms
-from shoal.plan import wrappers
+from shoal.plan import precision, wrappers
 from shoal.plan.automatic import Wire
 from shoal.plan.term import Codec as Term
 from shoal.sync.meet.twostage import divisible
@@ -24,6 +24,7 @@ from shoal.wire.codecs.ternary import Ternary
 from shoal.wire.codecs.threshold import Threshold
 from shoal.wire.codecs.topk import TopK
 from shoal.wire.codecs.twobit import TwoBit
+from shoal.wire.codecs.uniform import Uniform
 
 MAKERS: dict[type[Term], Callable[..., Codec]] = {
     terms.Fp16: lambda t: Fp16(),
@@ -32,7 +33,7 @@ MAKERS: dict[type[Term], Callable[..., Codec]] = {
     terms.Fixed: lambda t: Fixed(t.bits, t.frac, t.rounding),
     terms.OneBit: lambda t: OneBit(t.block),
     terms.TwoBit: lambda t: TwoBit(t.threshold),
-    terms.Ternary: lambda t: Ternary(t.clip),
+    terms.Ternary: lambda t: Ternary(t.clip, t.packing),
     terms.Qsgd: lambda t: Qsgd(t.bits, t.bucket),
     terms.TopK: lambda t: TopK(t.ratio),
     terms.RandomK: lambda t: RandomK(t.ratio),
@@ -40,6 +41,7 @@ MAKERS: dict[type[Term], Callable[..., Codec]] = {
     terms.Dgc: lambda t: LayerK(t.ratio),
     terms.Esgd: lambda t: TopK(t.ratio),
     terms.LowRank: lambda t: LowRank(t.rank),
+    precision.Dorefa: lambda t: Uniform(t.g),
 }
 
 
@@ -49,10 +51,13 @@ def compose(wire: Sequence[Term], workers: int = 1) -> Codec | None:
     if automatic is not None and len(wire) > 1:
         others = ", ".join(str(term) for term in wire if term is not automatic)
         raise UsageError(f"'{automatic}' chooses by itself and stands alone; leave it or '{others}' out")
-    if not wire or automatic is not None:
+    if automatic is not None:
         return None
-    coding = [term for term in wire if not isinstance(term, wrappers.Wrapper)]
     around = [term for term in wire if isinstance(term, wrappers.Wrapper)]
+    coding = [term for term in wire if not isinstance(term, wrappers.Wrapper | precision.Precision)]
+    coding = coding or [term for term in wire if isinstance(term, precision.Dorefa) and term.g < precision.FULL]
+    if not coding and not around:
+        return None
     if not coding:
         raise UsageError(f"'{around[0]}' goes round a codec and the plan has none; write one before it: topk(0.01)")
     if len(coding) > 2:

@@ -44,7 +44,7 @@ PRESETS: dict[str, Preset] = {
         note="three levels round a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
     ),
     "terngrad": Preset(
-        text="allreduce, every(1), ternary(2.5)",
+        text="allreduce, every(1), ternary(clip=2.5, packing=plain)",
         cites='Wen et al. 2017, "TernGrad"',
         note="three levels per layer at random, clipped",
     ),
@@ -72,5 +72,21 @@ PRESETS: dict[str, Preset] = {
         text="allreduce, every(1), esgd(ratio=0.125, momentum=0.9)",
         cites='Tao & Li 2018, "eSGD: Communication Efficient Distributed Deep Learning on the Edge"',
         note="the largest eighth travels, residuals fade",
+    ),
+    "gupta": Preset(
+        text="allreduce, every(1), fixed(bits=16, frac=12, rounding=stochastic), "
+        "weights(bits=16, frac=8, rounding=stochastic)",
+        cites='Gupta et al. 2015, "Deep Learning with Limited Numerical Precision"',
+        note="weights and gradients in 16-bit fixed point, rounded at random",
+    ),
+    "dorefa": Preset(
+        text="allreduce, every(1), dorefa(w=1, a=2, g=6)",
+        cites='Zhou et al. 2016, "DoReFa-Net"',
+        note="1-bit weights, 2-bit activations, 6-bit gradients",
+    ),
+    "halp": Preset(
+        text="allreduce, every(1), halp(bits=8, mu=1.0, anchor=100, inner=200)",
+        cites='De Sa et al. 2018, "High-Accuracy Low-Precision Training"',
+        note="SVRG in 8 bits round an anchor; choose mu, anchor and inner for your problem",
     ),
 }

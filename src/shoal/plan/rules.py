@@ -10,6 +10,7 @@ from shoal.core.errors import UsageError
 from shoal.plan.automatic import Wire
 from shoal.plan.codecs import LowRank
 from shoal.plan.plan import Plan
+from shoal.plan.precision import Halp, Precision
 from shoal.plan.terms import Alone, Order
 from shoal.plan.wrappers import Guard, Meet
 
@@ -38,8 +39,19 @@ def codecs_compose(plan: Plan, workers: int) -> None:
 
 
 def alone_sends_nothing(plan: Plan, workers: int) -> None:
-    if isinstance(plan.exchange, Alone) and plan.wire:
-        raise UsageError(f"'{plan.wire[0]}' says what travels, but 'alone' sends nothing; remove one of the two")
+    travelling = [term for term in plan.wire if not isinstance(term, Precision)]
+    if isinstance(plan.exchange, Alone) and travelling:
+        raise UsageError(f"'{travelling[0]}' says what travels, but 'alone' sends nothing; remove one of the two")
+
+
+def one_precision_of_a_kind(plan: Plan, workers: int) -> None:
+    kept = [term for term in plan.wire if isinstance(term, Precision)]
+    for number, term in enumerate(kept):
+        if type(term) in [type(other) for other in kept[:number]]:
+            raise UsageError(f"'{term}' is the second {term.name} of the plan; keep one")
+        if isinstance(term, Halp) and len(kept) > 1:
+            other = kept[1 - number] if len(kept) == 2 else kept[number - 1]
+            raise UsageError(f"'{term}' rounds the weights itself, so '{other}' has no place beside it; keep one")
 
 
 def one_order(plan: Plan, workers: int) -> None:
@@ -76,6 +88,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
     alone_sends_nothing,
+    one_precision_of_a_kind,
     codecs_compose,
     one_order,
     largest_goes_as_it_is,

@@ -2,7 +2,7 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
-The terms of the wire axis are in codecs.py, wrappers.py and order.py.
+The terms of the wire axis are in codecs.py, wrappers.py, order.py and precision.py.
 """
 
 from typing import ClassVar
@@ -11,6 +11,7 @@ from shoal.core.errors import UsageError
 from shoal.plan.automatic import Wire
 from shoal.plan.codecs import CODECS
 from shoal.plan.order import ORDERS, Order
+from shoal.plan.precision import PRECISION
 from shoal.plan.term import AXES, Axis, Codec, Term
 from shoal.plan.wrappers import WRAPPERS
 
@@ -99,5 +100,6 @@ TERMS: dict[str, type[Term]] = {
     **WRAPPERS,
     **ORDERS,
     "wire": Wire,
+    **PRECISION,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

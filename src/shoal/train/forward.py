@@ -7,29 +7,36 @@ import torch
 from torch import nn
 
 
-class CallHook:
-    """A module's hook that passes the module on, and stays behind when the model is copied or saved.
+class StayingHook:
+    """A module's hook that stays behind when the model is copied or saved.
 
     A plain method as a hook would take the whole run along into `copy.deepcopy(model)` and `torch.save(model)`.
     """
 
-    def __init__(self, tell: Callable[[nn.Module], None]) -> None:
-        self.tell = tell
+    def __init__(self, act: Callable[..., Any]) -> None:
+        self.act = act
 
-    def __call__(self, module: nn.Module, *_: Any) -> None:
-        if not torch.compiler.is_compiling():  # the clock has no place in a compiled graph
-            self.tell(module)
+    def __call__(self, *given: Any) -> Any:
+        return self.act(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _deaf, ()
 
 
-def _deaf() -> CallHook:
+class CallHook(StayingHook):
+    """One that only passes the module on."""
+
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        if not torch.compiler.is_compiling():  # the clock has no place in a compiled graph
+            self.act(module)
+
+
+def _deaf() -> StayingHook:
     """What a copy of the model gets instead."""
-    return CallHook(_nothing)
+    return StayingHook(_nothing)
 
 
-def _nothing(_module: nn.Module) -> None:
+def _nothing(*_: Any) -> None:
     pass
 
 

@@ -23,6 +23,7 @@ from shoal.train.evidence import Evidence
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
 from shoal.train.members import Members
+from shoal.train.precision.base import Precision
 from shoal.train.progress import Progress
 
 
@@ -85,6 +86,10 @@ class Joined:
         self.alone = not exchange.peers and not group.session.elastic  # others may join later
         self.exchanged = False
         """Whether there was an exchange in this step."""
+        self.precision: dict[str, Precision] = {}
+        """What keeps the model in few bits, by its term's name."""
+        self.samples = 1
+        """Of all workers, in the step that is made next."""
         self._present = self._everyone = group.size
         self._counts: Sequence[int] = ()
         self._dealt = self.formed = group.session.dealt
@@ -144,6 +149,7 @@ class Joined:
     def weigh(self, counts: Sequence[int], late: bool = False) -> None:
         """Let every worker count by its samples in the passes to come; `late`: see the pace."""
         self.exchanged = False
+        self.samples = sum(counts) or 1
         self.pace.inner.late = late
         if self.backward is not None:
             self._take(counts, self.group.session.dealt)
@@ -156,6 +162,7 @@ class Joined:
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         """As `weigh`, for a script that calls every pass itself: nobody is ever short of it."""
+        self.samples = sum(counts) or 1
         if self.backward is not None:
             view = self.group.session.dealt  # of the gather that brought the counts
             self._take(counts, view)
@@ -172,6 +179,10 @@ class Joined:
         self.pace.inner.begun()
         self.pace.inner.ended()
         self.backward.held = False
+
+    def kept(self) -> dict[str, Tensor]:
+        """What its precision remembers: the same on all workers, and taken over with the weights."""
+        return {f"{name}.{kind}": t for name, one in self.precision.items() for kind, t in one.state().items()}
 
     @property
     def agreed(self) -> bool:

@@ -45,6 +45,7 @@ from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
 from shoal.train.members import check_alike, sort_members
+from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
 from shoal.train.state import adopt_state
@@ -216,6 +217,7 @@ class Run:
             self._progress.warn("order(needed) is as order(ready) here: it overlaps what travels over links")
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
+        joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.samples)
         if late:
             self._come_late()
         if self._resume is not None:

@@ -271,6 +271,7 @@ class Together:
     def _adopt(self, gradients: bool, givers: Sequence[str]) -> None:
         for joined in self.joined:
             members = joined.members
-            adopt_state(self.group, members.models, members.optimizers, members.parameters, givers)
+            tensors = [*members.parameters, *joined.kept().values()]
+            adopt_state(self.group, members.models, members.optimizers, tensors, givers)
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)

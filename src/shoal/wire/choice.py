@@ -12,6 +12,7 @@ from torch import Tensor
 from shoal.wire import kernels
 
 SAMPLE = 1 << 16
+LINE = 16
 SLACK = 1.25
 TINY = float(np.finfo(np.float32).tiny)
 
@@ -42,7 +43,7 @@ def largest(
     places, found = np.empty(room, np.int64), np.empty(room, np.float32)
     if kernels.fast():
         left = (values if rest is None else rest).numpy()
-        chosen = kernels.get("select_above")(values.numpy(), left, rest is not None, threshold, 0, places, found)
+        chosen = kernels.get("select_above")(values.numpy(), left, rest is not None, threshold, places, found)
     else:
         chosen = _reference(values, rest, threshold, places, found)
     if chosen < 0:
@@ -55,14 +56,23 @@ def largest(
 
 def _threshold(values: Tensor, rest: Tensor | None, count: int, shift: int) -> np.float32:
     """The magnitude that about `count` elements reach."""
-    stride = max(1, values.numel() // SAMPLE)
-    sample = values[shift % stride :: stride]
-    if rest is not None:
-        sample = sample + rest[shift % stride :: stride]
-    magnitude = sample.abs().numpy()
+    magnitude = sample(values, rest, shift).abs().numpy()
     rank = max(0, len(magnitude) - max(1, round(count * len(magnitude) / values.numel())))
     value = np.partition(magnitude, rank)[rank]
     return np.float32(max(float(value), TINY)) if np.isfinite(value) else np.float32(np.nan)
+
+
+def sample(values: Tensor, rest: Tensor | None, shift: int) -> Tensor:
+    """Some of `values + rest`, evenly spread, or all if they are few: whole lines of a cache, for one costs as much."""
+    if values.numel() <= SAMPLE:
+        return values if rest is None else values + rest
+    lines = values.numel() // LINE
+    stride = max(1, lines * LINE // SAMPLE)
+    some = slice(shift % stride, None, stride)
+    chosen = values[: lines * LINE].view(lines, LINE)[some]
+    if rest is not None:
+        chosen = chosen + rest[: lines * LINE].view(lines, LINE)[some]
+    return chosen.flatten()
 
 
 def _cut(

@@ -18,6 +18,7 @@ from shoal.wire.codecs.ternary import Ternary
 from shoal.wire.codecs.threshold import Threshold
 from shoal.wire.codecs.topk import TopK
 from shoal.wire.codecs.twobit import TwoBit
+from shoal.wire.codecs.uniform import Uniform
 
 CODECS = {
     "raw": Raw(),
@@ -28,6 +29,8 @@ CODECS = {
     "twobit": TwoBit(0.5),
     "ternary": Ternary(0.0),
     "clipped": Ternary(2.5),
+    "golomb": Ternary(0.0, "golomb"),
+    "uniform": Uniform(6),
     "fixed": Fixed(16, 8),
     "nearest": Fixed(9, 3, "nearest"),
     "qsgd": Qsgd(4, 128),

@@ -1,6 +1,6 @@
 """What a checkpoint holds, as named tensors and texts.
 
-common (worker 0 writes it)   parameters, buffers, optimizers, schedulers of every join
+common (worker 0 writes it)   parameters, buffers, precision, optimizers, schedulers of every join
 own (every worker)            random streams, and what its pace carries from step to step
 progress                      epoch, step, samples, and where every loader stands
 
@@ -49,7 +49,7 @@ def _named(one: Joined) -> dict[str, Tensor]:
     named = {f"parameter.{name}": p.detach() for name, p in zip(members.names, members.parameters, strict=True)}
     for number, model in enumerate(members.models):
         named |= {f"buffer.{number}.{name}": buffer.detach() for name, buffer in model.named_buffers()}
-    return named
+    return named | {f"precision.{name}": tensor for name, tensor in one.kept().items()}
 
 
 def _owners(one: Joined) -> list[Any]:

@@ -5,10 +5,11 @@ for Deep Learning Training", 2019. fp16 is scaled by a power of two so that the 
 flushes the small ones to zero; bf16 has float32's range and needs no scale. Do not use bf16 where 8 bits of precision
 are too few and the range is not needed.
 
-    head | scale, float32 | (12 bytes of zeros) | values
+    head | fp16: a scale per piece, float32 | padding | values          a piece fits a cache, so values are read once
 """
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,57 +20,64 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
 from shoal.wire.codec import Codec, State, magnitude, refuse
-from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
-BODY = HEAD.size + 16
-PIECE = 1 << 16
+PIECE = 4096
+"""Elements that share a scale."""
 TOP = 14
 """The largest value is scaled to just below 2^15 = 32768, half of what fp16 holds."""
 
 
 @dataclass(frozen=True)
 class Cast(Codec):
-    """The common part of both."""
+    """The common part of both: the layout of a payload, and the torch reference."""
 
     feedback = False
     dtype: ClassVar[torch.dtype]
     scaled: ClassVar[bool]
 
+    @abstractmethod
+    def _scales(self, payload: Tensor, layout: Layout) -> Tensor | None:
+        """A scale per piece, where there are scales."""
+
+    @abstractmethod
+    def _body(self, layout: Layout) -> int: ...
+
+    @abstractmethod
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        """Write `values`; whether they are finite."""
+
+    @abstractmethod
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        """out += sign * what is written; whether it is finite."""
+
     def bound(self, layout: Layout) -> int:
-        return BODY + 2 * layout.numel
+        return self._body(layout) + 2 * layout.numel
 
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
-        size = self.bound(layout)
+        size, start = self.bound(layout), self._body(layout)
         whole = values if rest is None else rest.add_(values)
-        largest = magnitude(whole)
-        if not math.isfinite(largest):
-            refuse(values, layout, rest)
-        scale = power_of_two(largest) if self.scaled else 1.0
         write_head(out, self.code, layout.numel)
-        out[HEAD.size : BODY].zero_()
-        out[HEAD.size : HEAD.size + 4].view(torch.float32).fill_(scale)
-        body = out[BODY:size].view(self.dtype)
-        narrow(whole, scale, body)
+        out[HEAD.size : start].zero_()
+        scales, body = self._scales(out, layout), out[start:size].view(self.dtype)
+        if not self._narrow(whole, scales, body):
+            refuse(values, layout, rest)
         if rest is not None:
-            rest.sub_(body.float() / scale)
+            self._widen(body, scales, -1.0, rest)
         return size
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
-        scale = float(payload[HEAD.size : HEAD.size + 4].view(torch.float32))
-        if not (math.isfinite(scale) and scale > 0):
-            raise PayloadError(f"a payload has the scale {scale}; a scale is a finite number above 0")
-        body = payload[BODY:].view(self.dtype)
-        infinite = 0x7C00 if self.dtype is torch.float16 else 0x7F80
-        below = kernels.fast() and kernels.get("all_below")(body.view(torch.int16).numpy(), np.int16(infinite))
-        if not below:
+        scales, body = self._scales(payload, layout), payload[self._body(layout) :].view(self.dtype)
+        if scales is not None and not bool((scales.isfinite() & (scales > 0)).all()):
+            raise PayloadError("a payload holds a scale that is no finite number above 0; it was changed or is foreign")
+        if not self._widen(body, scales, 1.0, out):
             finite(body, "value")
-        widen(body, scale, out)
 
 
 @dataclass(frozen=True)
@@ -80,33 +88,57 @@ class Fp16(Cast):
     dtype = torch.float16
     scaled = True
 
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * -(-layout.numel // PIECE))
+
+    def _scales(self, payload: Tensor, layout: Layout) -> Tensor:
+        return payload[HEAD.size :][: 4 * -(-layout.numel // PIECE)].view(torch.float32)
+
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        assert scales is not None
+        if kernels.fast() and kernels.halves():
+            bits = body.view(torch.int16).numpy()
+            return bool(kernels.get("pack_fp16")(values.numpy(), scales.numpy(), PIECE, bits))
+        for number, piece in enumerate(values.split(PIECE) if len(values) else ()):
+            scales[number] = scale = power_of_two(magnitude(piece))
+            body[number * PIECE : (number + 1) * PIECE].copy_(piece * scale)
+        return bool(values.isfinite().all())
+
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        assert scales is not None
+        if kernels.fast() and kernels.halves():
+            bits = body.view(torch.int16).numpy()
+            return bool(kernels.get("add_fp16")(bits, scales.numpy(), PIECE, np.float32(sign), out.numpy()))
+        # scales are powers of two, so nothing is rounded
+        out += body.float() * (sign / scales).repeat_interleave(PIECE)[: len(body)]
+        return bool(body.isfinite().all())
+
 
 @dataclass(frozen=True)
 class Bf16(Cast):
-    """The upper half of a float32: 8 bits of precision, full range."""
+    """The upper half of a float32: 8 bits of precision, full range, and so without a scale."""
 
     code = 3
     dtype = torch.bfloat16
     scaled = False
 
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size
 
-def narrow(values: Tensor, scale: float, body: Tensor) -> None:
-    """body = values * scale, piece by piece: no copy of the whole, and each piece stays in the cache."""
-    if scale == 1.0:
+    def _scales(self, payload: Tensor, layout: Layout) -> None:
+        return None
+
+    def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
+        if kernels.fast():
+            return bool(kernels.get("pack_bf16")(values.numpy(), body.view(torch.uint16).numpy()))
         body.copy_(values)
-        return
-    scratch = torch.empty(min(PIECE, len(values)))
-    for at in range(0, len(values), PIECE):
-        piece = values[at : at + PIECE]
-        body[at : at + PIECE].copy_(torch.mul(piece, scale, out=scratch[: len(piece)]))
+        return bool(values.isfinite().all())
 
-
-def widen(body: Tensor, scale: float, out: Tensor) -> None:
-    """out += body / scale, piece by piece; scales are powers of two, so nothing is rounded."""
-    scratch = torch.empty(min(PIECE, len(out)))
-    for at in range(0, len(out), PIECE):
-        piece = body[at : at + PIECE]
-        out[at : at + PIECE].add_(scratch[: len(piece)].copy_(piece), alpha=1.0 / scale)
+    def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
+        if kernels.fast():
+            return bool(kernels.get("add_bf16")(body.view(torch.int16).numpy(), np.float32(sign), out.numpy()))
+        out.add_(body.float(), alpha=sign)
+        return bool(body.isfinite().all())
 
 
 def power_of_two(largest: float, top: int = TOP) -> float:

@@ -5,22 +5,32 @@ first clipped at `clip` standard deviations of their layer, which makes s and th
 Unbiased apart from the clipping, so it needs no feedback. Do not use it with few samples a step: its noise is
 averaged away only over many.
 
-    head | s per layer, float32 | codes per layer: 0 nothing, 1 +s, 2 -s
+    head | s per layer, float32 | codes per layer: 0 nothing, 1 +s, 2 -s                                packing=plain
+    head | s per layer, float32 | (bytes, shift) per layer, int32 | padding | layers one after another      golomb
+
+Most codes are 0, so Golomb's code of the gaps between the others (S. Golomb, "Run-length encodings", 1966; with powers
+of two, R. Rice, 1971) takes about 1.3 bits an element with clipping and less without; a layer in which it is not
+smaller is written plain. It costs a second pass in which every code waits for the one before.
 """
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
-from shoal.wire import kernels, levels
+from shoal.wire import choice, kernels, levels
 from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout, Part
 from shoal.wire.moment import Moment, uniforms
+
+PLAIN = 31
+"""Stands where a layer's shift would."""
+LARGEST = 20
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,11 @@ class Ternary(Codec):
     code = 7
     feedback = False
     clip: float = 2.5
+    packing: Literal["plain", "golomb"] = "plain"
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.packing == "plain"
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]
@@ -39,7 +54,7 @@ class Ternary(Codec):
         return self._body(layout) + sum(levels.bytes_of(part.numel) for part in layout.parts)
 
     def _body(self, layout: Layout) -> int:
-        return HEAD.size + padded(4 * len(layout.parts))
+        return HEAD.size + padded((4 if self.packing == "plain" else 12) * len(layout.parts))
 
     def _pieces(self, payload: Tensor, layout: Layout) -> list[tuple[Part, Tensor]]:
         at, pieces = self._body(layout), []
@@ -59,28 +74,41 @@ class Ternary(Codec):
             x = values[part.offset : part.end]
             left = None if rest is None else rest[part.offset : part.end]
             scales[number] = self._layer(x, part, moment.words(), data, left)
-        return self.bound(layout)
+        return self.bound(layout) if self.packing == "plain" else self._shorten(out, layout)
+
+    def _table(self, payload: Tensor, layout: Layout) -> Tensor:
+        """Bytes and shift of each layer."""
+        start = HEAD.size + 4 * len(layout.parts)
+        return payload[start : start + 8 * len(layout.parts)].view(torch.int32).view(-1, 2)
+
+    def _shorten(self, out: Tensor, layout: Layout) -> int:
+        """Move the layers together, each in the shorter of its two forms; returns the payload's length."""
+        table, at = self._table(out, layout), self._body(layout)
+        for number, (part, data) in enumerate(self._pieces(out, layout)):
+            codes = data.numpy().copy()
+            shift = _shift(int(kernels.get("count_levels")(codes)), part.numel)
+            room = out[at : at + max(0, len(codes) - 1)].numpy()  # never beyond where the layer began
+            size = int(kernels.get("pack_rice")(codes, part.numel, shift, room))
+            if size < 0:
+                size, shift = len(codes), PLAIN
+                out[at : at + size].copy_(torch.from_numpy(codes))
+            table[number, 0], table[number, 1] = size, shift
+            at += size
+        return at
 
     def _layer(self, x: Tensor, part: Part, words: tuple[int, int], data: Tensor, rest: Tensor | None) -> float:
         layer = Layout.flat(part.numel, part.name)
+        scale = self._scale(x, rest)
         if kernels.fast():
-            left = x if rest is None else rest
-            bits, squares = kernels.get("fold")(x.numpy(), left.numpy(), rest is not None)
-            largest = float(np.int32(bits).view(np.float32))
-            if not math.isfinite(largest):
-                refuse(x, layer, rest)
-        else:
-            refuse_non_finite(x, layer)
-            whole = x if rest is None else rest.add_(x)
-            largest = float(whole.abs().max()) if part.numel else 0.0
-            squares = float(whole.double().square().sum())
-        scale = self._scale(largest, squares, part.numel)
-        if kernels.fast():
-            kernels.get("pack_ternary")(
-                x.numpy(), left.numpy(), rest is not None, np.float32(scale),
+            good = kernels.get("pack_ternary")(
+                x.numpy(), (x if rest is None else rest).numpy(), rest is not None, np.float32(scale),
                 np.uint32(words[0]), np.uint32(words[1]), part.offset, data.numpy(),
             )  # fmt: skip
+            if not good or not math.isfinite(scale):
+                refuse(x, layer, rest)
             return scale
+        refuse_non_finite(x, layer)
+        whole = x if rest is None else rest.add_(x)
         chance = (uniforms(part.offset, part.numel, words) * 2.0**24) * (torch.tensor(2.0**-24) * scale)
         up, down = chance < whole, chance < -whole
         levels.write(up.long() + 2 * down.long(), data)
@@ -89,18 +117,63 @@ class Ternary(Codec):
             rest += torch.tensor(scale) * down
         return scale
 
-    def _scale(self, largest: float, squares: float, numel: int) -> float:
-        """As float32; whatever lies above it is always sent, as ±scale: that is the clipping."""
-        spread = math.sqrt(squares / numel) if numel else 0.0
-        return float(np.float32(min(largest, self.clip * spread) if self.clip and spread else largest))
+    def _scale(self, x: Tensor, rest: Tensor | None) -> float:
+        """As float32; whatever lies above it is always sent, as ±scale: that is the clipping.
+
+        Of a large layer a sample tells how far its values spread, so that it is read once.
+        """
+        if self.clip and x.numel() > 4 * choice.SAMPLE:
+            sample = choice.sample(x, rest, 0)
+            largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
+        else:
+            largest, squares, numel = *_measured(x, rest), x.numel()
+        spread = math.sqrt(squares / numel) if numel and squares >= 0 else 0.0
+        clipped = self.clip * spread
+        return float(np.float32(min(largest, clipped) if clipped else 0.0 if largest == math.inf else largest))
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        if self.packing == "plain":
+            exactly(payload, self.bound(layout))
+        elif payload.numel() < self._body(layout):
+            raise PayloadError(f"a payload of {payload.numel()} bytes has no table of its layers; it was cut")
         scales = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
         finite(scales, "scale")
         if len(scales) and float(scales.min()) < 0:
             raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
-        levels.check(payload[self._body(layout) :])
-        for scale, (part, data) in zip(scales.tolist(), self._pieces(payload, layout), strict=True):
-            levels.add(data, scale, out[part.offset : part.end])
+        if self.packing == "plain":
+            levels.check(payload[self._body(layout) :])
+            for scale, (part, data) in zip(scales.tolist(), self._pieces(payload, layout), strict=True):
+                levels.add(data, scale, out[part.offset : part.end])
+        else:
+            self._add_short(payload, layout, scales.tolist(), out)
+
+    def _add_short(self, payload: Tensor, layout: Layout, scales: list[float], out: Tensor) -> None:
+        at = self._body(layout)
+        for part, scale, (size, shift) in zip(layout.parts, scales, self._table(payload, layout).tolist(), strict=True):
+            whole, place = levels.bytes_of(part.numel), out[part.offset : part.end]
+            if not (0 <= size <= whole and at + size <= payload.numel() and (0 <= shift <= LARGEST or shift == PLAIN)):
+                raise PayloadError(f"a payload gives layer {part.name!r} {size} bytes (shift {shift}); it is foreign")
+            data = payload[at : at + size]
+            at += size
+            if shift == PLAIN and size == whole:
+                levels.check(data)
+                levels.add(data, scale, place)
+            elif int(kernels.get("add_rice")(data.numpy(), shift, np.float32(scale), place.numpy())) != size:
+                raise PayloadError(f"a payload's gaps in layer {part.name!r} end early or lead outside; it was changed")
+        exactly(payload, at)
+
+
+def _measured(x: Tensor, rest: Tensor | None) -> tuple[float, float]:
+    """The largest magnitude and the sum of squares."""
+    if kernels.fast():
+        bits, squares = kernels.get("measure")(x.numpy(), (x if rest is None else rest).numpy(), rest is not None)
+        return float(np.int32(bits).view(np.float32)), float(squares)
+    whole = x if rest is None else x + rest
+    return float(whole.abs().max()) if x.numel() else 0.0, float(whole.double().square().sum())
+
+
+def _shift(count: int, numel: int) -> int:
+    """How many bits of a gap are written as they are: best where about half of the gaps are shorter than 2^shift."""
+    mean = (numel - count) / (count + 1)
+    return max(0, min(LARGEST, round(math.log2(max(mean * math.log(2), 1e-9)))))

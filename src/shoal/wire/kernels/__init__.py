@@ -5,19 +5,22 @@
     kernels.warm()                  compile all (`python -m shoal.wire.kernels`)
 
 Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
-compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled.
+compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled; what
+kernels share (inline.py) is put into each.
 """
 
+import hashlib
 import importlib
 import os
 import tempfile
+import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-MODULES = ("blocks", "levels", "select", "bits", "elias")
+MODULES = ("blocks", "levels", "select", "bits", "elias", "rice", "half")
 
 _slow = False
 
@@ -61,6 +64,7 @@ def get(name: str) -> Callable[..., Any]:
 def warm() -> list[str]:
     """Compile every kernel; returns their names."""
     names = [n for m in MODULES for n in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
+    names = [name for name in names if halves() or not name.endswith("fp16")]
     for name in names:
         get(name)
     return names
@@ -69,6 +73,7 @@ def warm() -> list[str]:
 def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: bool) -> Callable[..., Any]:
     # reassociation alone: sums may be vectorised, NaN and infinity still mean what they mean
     options = {"nogil": True, "fastmath": {"reassoc"} if relaxed else False}
+    function = types.FunctionType(function.__code__, {**function.__globals__, **_inlined(numba)})
     folder = _cache_folder()
     if folder is None:
         compiled: Callable[..., Any] = numba.njit(signature, cache=False, **options)(function)
@@ -82,13 +87,35 @@ def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: 
     return compiled
 
 
+def _inlined(numba: Any) -> dict[str, Any]:
+    """What kernels share, as the compiler wants it."""
+    module = importlib.import_module("shoal.wire.kernels.inline")
+    shared = {name: numba.njit(getattr(module, name), inline="always") for name in module.NAMES}
+    machine = importlib.import_module("shoal.wire.kernels.instructions")
+    return shared | {name: getattr(machine, name) for name in module.CONVERSIONS}
+
+
+@cache
+def halves() -> bool:
+    """Whether there are kernels for fp16 here."""
+    return bool(_numba() is None or importlib.import_module("shoal.wire.kernels.instructions").halves())
+
+
+def _digest() -> str:
+    """Of all sources: what is kept of other ones is never mistaken for these, for kernels share pieces."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 @cache
 def _cache_folder() -> Path | None:
-    """Where compiled code is kept, if it can be written."""
+    """Where compiled code of these sources is kept, if it can be written."""
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
         base = Path(given) if given else Path.home() / ".cache"
-        folder = base / "shoal" / "kernels"
+        folder = base / "shoal" / "kernels" / _digest()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryFile(dir=folder):
             return folder

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from shoal.wire.kernels.inline import add_into, eights, noise, top_bits
+
 SIGNATURES = {
     "pack_signs": ("int64(float32[::1], float32[::1], boolean, int64[:, ::1], float32[:, ::1], uint8[::1])", True),
     "add_signs": ("void(uint8[::1], float32[:, ::1], int64[:, ::1], float32[::1])", False),
@@ -23,12 +25,12 @@ SIGNATURES = {
 def pack_signs(values: Any, rest: Any, feedback: Any, table: Any, means: Any, out: Any) -> int:
     """Per block the mean of either side and one bit an element; `means` gets (of the negative, of the others)."""
     zero, one = np.float32(0), np.float32(1)
+    codes = np.empty(4096 + 8, np.uint8)
     for b in range(table.shape[0] - 1):
         start, end, at = table[b, 0], table[b, 1], table[b, 2]
         x, left = values[start:end], rest[start:end]
         if feedback:
-            for i in range(len(x)):
-                left[i] += x[i]
+            add_into(left, x)
             x = left
         total, magnitude, above = zero, zero, zero
         for i in range(len(x)):
@@ -41,21 +43,14 @@ def pack_signs(values: Any, rest: Any, feedback: Any, table: Any, means: Any, ou
         high = np.float32(0.5) * (magnitude + total) / max(above, one)
         low = np.float32(0.5) * (total - magnitude) / max(below, one)
         means[b, 0], means[b, 1] = low, high
-        whole = len(x) // 8
-        signs = out[at : at + whole + 1]
-        for j in range(whole):
-            byte = np.uint8(0)
-            for q in range(8):
-                byte |= np.uint8(x[8 * j + q] >= zero) << np.uint8(q)
-            signs[j] = byte
-        if 8 * whole < len(x):
-            byte = np.uint8(0)
-            for q in range(len(x) - 8 * whole):
-                byte |= np.uint8(x[8 * whole + q] >= zero) << np.uint8(q)
-            signs[whole] = byte
-        if feedback:
-            for i in range(len(left)):
-                left[i] -= high if left[i] >= zero else low
+        for begin in range(0, len(x), 4096):
+            y = x[begin : begin + 4096]
+            for i in range(len(y)):
+                codes[i] = np.uint8(y[i] >= zero)
+            if feedback:
+                for i in range(len(y)):
+                    y[i] -= high if y[i] >= zero else low
+            eights(codes, len(y), out[at + begin // 8 : at + (begin + len(y) + 7) // 8])
     return -1
 
 
@@ -80,15 +75,11 @@ def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, wor
         start, end = table[b, 0], table[b, 1]
         x, left, codes = values[start:end], rest[start:end], out[start:end]
         if feedback:
-            for i in range(len(x)):
-                left[i] += x[i]
+            add_into(left, x)
             x = left
-        bits, largest = x.view(np.int32), np.int32(0)
-        for i in range(len(x)):
-            largest = max(largest, bits[i] & np.int32(0x7FFFFFFF))
-        if largest >= np.int32(0x7F800000):
+        word[0] = top_bits(x.view(np.int32))
+        if word[0] >= np.int32(0x7F800000):
             return b
-        word[0] = largest
         amax = word.view(np.float32)[0]
         large = amax > np.float32(1e-30)
         scale = amax / np.float32(127) if large else np.float32(0)
@@ -96,14 +87,7 @@ def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, wor
         scales[b] = scale
         key = np.uint32(np.uint32(start) + word0)
         for i in range(len(x)):
-            h = np.uint32(np.uint32(i) + key)
-            h = np.uint32(h ^ np.uint32(h >> np.uint32(16)))
-            h = np.uint32(h * np.uint32(0x21F0AAAD))
-            h = np.uint32(h ^ np.uint32(h >> np.uint32(15)))
-            h = np.uint32(h * np.uint32(0xD35A2D97))
-            h = np.uint32(h ^ np.uint32(h >> np.uint32(15)))
-            h = np.uint32(np.uint32(h ^ word1) >> np.uint32(8))
-            u = np.float32(np.int32(h)) * np.float32(2.0**-24)
+            u = noise(np.uint32(np.uint32(i) + key), word1) * np.float32(2.0**-24)
             y = np.floor(x[i] * inverse + u)
             codes[i] = np.int8(np.int32(min(max(y, np.float32(-127)), np.float32(127))))
         if feedback:

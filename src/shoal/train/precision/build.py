@@ -1,0 +1,51 @@
+"""From a plan's terms of precision to hooks on what was joined; refuses what a method cannot take, before training."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from shoal.core.errors import UsageError
+from shoal.plan.plan import Plan
+from shoal.plan.precision import Dorefa, Halp, Weights
+from shoal.train.members import Members
+from shoal.train.precision.base import Precision
+from shoal.train.precision.dorefa import LowBits
+from shoal.train.precision.fixed import FixedPoint
+from shoal.train.precision.halp import BitCentred
+
+
+def build_precision(
+    plan: Plan, members: Members, seed: int, rank: int, samples: Callable[[], int]
+) -> dict[str, Precision]:
+    """By the terms' names. What is joined without an optimizer is not trained, and stays as it is."""
+    made: dict[str, Precision] = {}
+    if not members.optimizers:
+        return made
+    for term in plan.wire:
+        if isinstance(term, Weights):
+            made[term.name] = FixedPoint(term, members.optimizers, seed)
+        elif isinstance(term, Dorefa):
+            _refuse_compiled(term, members.models)
+            made[term.name] = LowBits(term, members.models, seed, rank)
+        elif isinstance(term, Halp):
+            _refuse_compiled(term, members.models)
+            made[term.name] = _centred(term, members, seed, samples)
+    return made
+
+
+def _centred(term: Halp, members: Members, seed: int, samples: Callable[[], int]) -> BitCentred:
+    models, optimizers = members.models, members.optimizers
+    if (len(models), len(optimizers)) != (1, 1):
+        raise UsageError(
+            f"{term}: one model and one optimizer can be joined together, not {len(models)} and {len(optimizers)}; "
+            "join each pair by itself"
+        )
+    if isinstance(optimizers[0], torch.optim.LBFGS):
+        raise UsageError(f"{term}: LBFGS runs several passes in a step, and an anchor's gradient needs one; use SGD")
+    return BitCentred(term, models[0], optimizers[0], seed, samples)
+
+
+def _refuse_compiled(term: Dorefa | Halp, models: list[nn.Module]) -> None:
+    if any(isinstance(model, torch._dynamo.OptimizedModule) for model in models):
+        raise UsageError(f"{term}: a compiled model keeps what it was compiled as; join it first, then compile it")

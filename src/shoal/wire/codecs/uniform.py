@@ -1,0 +1,79 @@
+"""Even levels from -max to +max of each layer, `bits` bits an element, rounded at random: DoReFa's gradients.
+
+Zhou et al., "DoReFa-Net: Training Low Bitwidth Convolutional Neural Networks with Low Bitwidth Gradients", 2016,
+section 2.4: 2 max|x| (quantize(x / (2 max|x|) + 1/2 + noise) - 1/2). Unbiased, so it needs no feedback. Do not use it
+for layers with a few very large values, nor where most are zero: an odd number of steps has no level at zero.
+
+    head | max per layer, float32 | `bits` bits an element, lowest first
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.wire import bits
+from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.layout import Layout
+from shoal.wire.moment import Moment, uniforms
+
+
+@dataclass(frozen=True)
+class Uniform(Codec):
+    """2^bits levels per layer."""
+
+    code = 15
+    feedback = False
+    unbiased = True
+    bits: int = 6
+
+    @property
+    def steps(self) -> int:
+        return (1 << self.bits) - 1
+
+    def bound(self, layout: Layout) -> int:
+        return self._body(layout) + bits.packed_size(layout.numel, self.bits)
+
+    def _body(self, layout: Layout) -> int:
+        return HEAD.size + padded(4 * len(layout.parts))
+
+    def pack(
+        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+    ) -> int:
+        refuse_non_finite(values, layout)
+        size, body = self.bound(layout), self._body(layout)
+        whole = values if rest is None else rest.add_(values)
+        write_head(out, self.code, layout.numel)
+        out[HEAD.size : body].zero_()
+        tops = out[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
+        for number, part in enumerate(layout.parts):
+            tops[number] = whole[part.offset : part.end].abs().max() if part.numel else 0.0
+        spread = _spread(tops, layout)
+        # double, for 8 bits and 24 of noise do not fit a float's precision
+        place = torch.where(spread > 0, whole / (2 * spread), 0.0).double() + 0.5
+        level = torch.floor(place * self.steps + uniforms(0, layout.numel, moment.words())).clamp_(0, self.steps)
+        bits.pack(level.numpy().astype(np.uint32), self.bits, out[body:size].numpy())
+        if rest is not None:
+            rest -= self._values(level, spread)
+        return size
+
+    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        read_head(payload, self.code, layout.numel)
+        exactly(payload, self.bound(layout))
+        tops = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
+        finite(tops, "scale")
+        if len(tops) and float(tops.min()) < 0:
+            raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
+        codes = bits.unpack(payload[self._body(layout) :].numpy(), self.bits, layout.numel)
+        out += self._values(torch.from_numpy(codes.astype(np.float64)), _spread(tops, layout))
+
+    def _values(self, level: Tensor, spread: Tensor) -> Tensor:
+        return ((level * (2 / self.steps) - 1) * spread).float()
+
+
+def _spread(tops: Tensor, layout: Layout) -> Tensor:
+    """Each element's own layer's scale."""
+    return tops.repeat_interleave(torch.tensor([part.numel for part in layout.parts], dtype=torch.int64))

@@ -1,0 +1,50 @@
+"""Gupta et al.: weights in fixed point, and why they are rounded at random."""
+
+import torch
+from classes import learn
+from torch import nn
+
+from shoal.testing import World, run_world
+
+
+def plan(rounding: str, frac: int = 5) -> str:
+    return f"weights(bits=12, frac={frac}, rounding={rounding})"
+
+
+def test_weights_are_on_the_grid_from_the_first_moment_and_replicas_are_equal() -> None:
+    def body(world: World):
+        run = world.start("weights(bits=6, frac=3), fp16")
+        model = nn.Linear(20, 30)
+        nn.init.normal_(model.weight, std=4)
+        model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.5))
+        found = [model.weight.detach().clone()]
+        for _ in range(3):
+            model(torch.randn(5, 20)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(model.weight.detach().clone())
+        return {"weights": torch.stack(found)}
+
+    one, two = run_world(2, body)
+    assert torch.equal(one["weights"], two["weights"])
+    levels = one["weights"] * 8
+    assert torch.equal(levels, levels.round())
+    assert float(levels.min()) == -32, "what is out of range stays at its end"
+    assert float(levels.max()) == 31
+
+
+def test_gupta_random_rounding_trains_where_the_nearest_does_not() -> None:
+    """Steps of 1/32: most updates are smaller than half of one, so to the nearest they are lost."""
+
+    def body(world: World):
+        found = {}
+        for name, text in {"full": "", "random": plan("stochastic"), "nearest": plan("nearest")}.items():
+            run = world.start(text, name=name)
+            found[name] = torch.tensor(learn(run, lr=0.02, epochs=3)[1])
+            run.close()
+        return found
+
+    (found,) = run_world(1, body)
+    assert found["full"] > 0.9
+    assert found["random"] > found["full"] - 0.05
+    assert found["nearest"] < found["full"] - 0.15

@@ -1,0 +1,67 @@
+"""Equal samples, with a codec and without: a CNN on MNIST, and a transformer on tinyshakespeare.
+
+Wanted of every codec with feedback: 0.5 points of accuracy, 1 % of loss. docs/plans.md has the figures of the soak.
+"""
+
+import os
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import forked
+import pytest
+
+HERE = Path(__file__).parent
+DATA = Path(os.environ.get("SHOAL_DATA", HERE.parents[2] / "shared" / "data"))
+CODECS = ["fp16", "bf16", "int8", "1bit-sgd", "2bit-mxnet", "terngrad", "qsgd", "topk(0.01)", "topk(0.01), int8",
+          "randomk(0.1)", "strom", "dgc(ratio=0.01, momentum=0)", "esgd", "powersgd", "gupta"]  # fmt: skip
+
+
+@cache
+def trained(task: str, plan: str, workers: int, size: int) -> dict[str, Any]:
+    """The summary of a run; `size`: samples of MNIST, or steps of the transformer."""
+    place = DATA / {"mnist": "mnist", "shakespeare": "tinyshakespeare.txt"}[task]
+    if not place.exists():
+        pytest.skip(f"no {place}: set SHOAL_DATA to a folder that holds it")
+    words = ["run", "-w", str(workers), "--json", "--plan", plan, "--checkpoint", "off"]
+    with tempfile.TemporaryDirectory() as folder:
+        done = forked.command(Path(folder), *words, str(HERE / f"{task}_sgd.py"), str(place), str(size)).wait(500)
+    assert done.code == 0, done.err
+    return done.json
+
+
+def accuracy(plan: str, workers: int, samples: int) -> float:
+    return float(trained("mnist", plan, workers, samples)["metrics"]["accuracy"])
+
+
+def loss(plan: str, workers: int, steps: int) -> float:
+    return float(trained("shakespeare", plan, workers, steps)["metrics"]["loss"])
+
+
+def test_a_codec_with_feedback_learns_mnist_as_well() -> None:
+    """The shortest that tells: 1-bit SGD, a tenth of the soak's samples."""
+    assert accuracy("1bit-sgd", 2, 1600) > accuracy("bsp", 2, 1600) - 0.02
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("plan", CODECS)
+def test_mnist_within_half_a_point(plan: str, workers: int) -> None:
+    assert accuracy(plan, workers, 8000) > accuracy("bsp", workers, 8000) - 0.005
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("plan", CODECS)
+def test_shakespeare_within_a_hundredth_of_the_loss(plan: str, workers: int) -> None:
+    assert loss(plan, workers, 400) < 1.01 * loss("bsp", workers, 400)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+@pytest.mark.parametrize("plan", ["onebit", "topk(0.01)"])
+def test_seide_and_stich_without_feedback_it_is_clearly_worse(plan: str) -> None:
+    assert accuracy(f"{plan}, feedback(off)", 2, 8000) < accuracy(plan, 2, 8000) - 0.01

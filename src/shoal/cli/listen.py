@@ -70,6 +70,10 @@ def check_plan(plan: "Plan", lab: bool) -> None:
         raise UsageError("--listen and --lab: the hosts of a lab cannot be reached from outside; drop one of the two")
     if trusted() or os.environ.get("SHOAL_ENGINE", "auto") != "auto":
         raise UsageError("--listen needs links under keys; drop --trusted, SHOAL_TRUSTED and SHOAL_ENGINE")
+    if plan.order.by == "needed":
+        raise UsageError(
+            f"--listen with '{plan.order}': who joins enters between two steps, and these overlap; drop one"
+        )
     if not isinstance(plan.exchange, AllReduce):
         raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce")
 

@@ -197,6 +197,7 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     if least > workers:
         raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
     ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
+    ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None:
         return Policy(restarts, least)
     if workers == 1 or not ours or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):

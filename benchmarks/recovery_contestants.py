@@ -44,8 +44,14 @@ class Contestant(ABC):
     @abstractmethod
     def start(self) -> None: ...
 
-    def end(self) -> None:  # noqa: B027  (being killed is right for most)
+    def end(self) -> None:
         """Let it end as its own tool would."""
+        for process in self.processes:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(PATIENCE)
 
     def __enter__(self) -> Self:
         self.start()
@@ -57,10 +63,19 @@ class Contestant(ABC):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE)
-        for pid in recovery_log.alive(self.logs):
+        for pid in self.left():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.output.close()
+
+    def left(self) -> list[int]:
+        """Processes that were given our folder of logs, which nobody else has."""
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if str(self.logs).encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
 
     def spawn(self, words: list[str]) -> None:
         self.processes.append(
@@ -129,13 +144,6 @@ class Shoal(Contestant):
         lines = file.read_text().splitlines() if file.exists() else []
         events = [event for event in map(json.loads, lines) if event["event"] == "lost"]
         return [(event["at"], event["worker"]) for event in events]
-
-    def end(self) -> None:
-        for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(PATIENCE)
 
     def ledger(self) -> tuple[int, int, int]:
         """Epochs that were finished, and positions of them that are missing or came twice."""

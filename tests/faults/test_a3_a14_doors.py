@@ -16,7 +16,6 @@ from by_links import linked_by_keys
 from forked import Forked, soon
 from proxy import Proxy
 from strangers import Stranger, call, disturb, heard, refusal, resident, stranger
-from test_p1_p7_members import disturbed, doing
 
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
@@ -28,7 +27,6 @@ from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
 from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
 from shoal.cluster.membership.messages import Beat, Gone, Hello, Leave
-from shoal.cluster.notice import live
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
 from shoal.testing.world import Result, World, run_world
@@ -103,23 +101,6 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path) -> None:
             for report in (Gone(member="m9", reason="lie"), Leave(member="m9")):
                 other.say(*Envelope(RUN).seal(report))
             heard(other, RUN)
-
-
-def test_a4_noise_at_the_coordinator_of_a_live_run(tmp_path: Path) -> None:
-    """On one host there are no keys: only this user comes as far as the socket, and cannot say much there either."""
-
-    def bother(_running: Forked) -> None:
-        (notice,) = live()
-        assert Path(notice.folder).stat().st_mode & 0o777 == 0o700
-        with stranger(f"ipc://{notice.folder}/coordinator") as other:
-            for number in range(300):
-                other.say(random.Random(number).randbytes(number))
-                other.say(f"shoal 1 {notice.run}".encode(), random.Random(number).randbytes(number))
-            other.say(*Envelope(notice.run).seal(Gone(member="w0.1000000", reason="lie")))
-            heard(other, notice.run)
-        assert [worker.rank for worker in doing()] == [0, 1, 2]
-
-    assert "was lost" not in disturbed(tmp_path, bother)
 
 
 def test_a5_no_door_to_a_network_without_keys(tmp_path: Path) -> None:

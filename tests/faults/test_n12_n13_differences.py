@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -10,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, python
-from strangers import refusal, stranger
+from strangers import heard, refusal, stranger
 from test_p1_p7_members import WAIT, disturbed, doing, kill
 
 from shoal.cluster.launch.local import LocalLauncher
 from shoal.cluster.membership.envelope import Envelope
-from shoal.cluster.membership.messages import Hello
+from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
 
 NEW_TIME = 0x80
@@ -118,14 +119,22 @@ print("shift", time.time() - os.stat("/proc/self").st_ctime)
 """
 
 
-@pytest.mark.parametrize("protocol", [0, 2])
-def test_n13_another_version_at_the_door_of_a_live_run(tmp_path: Path, protocol: int) -> None:
+def test_n13_a4_other_versions_and_noise_at_the_door_of_a_live_run(tmp_path: Path) -> None:
+    """On one host there are no keys: only this user comes as far as the socket, and cannot say much there either."""
+
     def knock(_running: Forked) -> None:
         (notice,) = live()
+        assert Path(notice.folder).stat().st_mode & 0o777 == 0o700
         with stranger(f"ipc://{notice.folder}/coordinator") as other:
-            other.say(*Envelope("one", protocol).seal(Hello(member="w9.9")))
-            told = refusal(other.answer(WAIT))
-        assert told == f"this side speaks protocol 1, the other {protocol}; use the same Shoal on both"
+            for protocol in (0, 2):
+                other.say(*Envelope("one", protocol).seal(Hello(member="w9.9")))
+                told = refusal(other.answer(WAIT))
+                assert told == f"this side speaks protocol 1, the other {protocol}; use the same Shoal on both"
+            for number in range(300):
+                other.say(random.Random(number).randbytes(number))
+                other.say(b"shoal 1 one", random.Random(number).randbytes(number))
+            other.say(*Envelope("one").seal(Gone(member="w0.1000000", reason="lie")))
+            heard(other, "one")
         assert [worker.rank for worker in doing()] == [0, 1, 2]
 
     assert "was lost" not in disturbed(tmp_path, knock)

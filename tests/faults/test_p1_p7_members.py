@@ -19,7 +19,9 @@ from shoal.watch.running import Member
 from shoal.watch.running import running as live_runs
 
 WAIT = 90.0
-SAMPLES, EPOCHS = 1200, 2
+SAMPLES, EPOCHS = 900, 2
+SLOW = "time.sleep(0.0 if os.path.exists('go') else 0.1)"
+"""After every step: half a minute for whatever is to happen, and then a quick end."""
 PRINT = """
 print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()), optimizer.param_groups[0]["lr"])
 """
@@ -27,7 +29,7 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 
 def write(folder: Path, samples: int = SAMPLES) -> None:
     """As the other scripts, but every worker prints what it ends with; steps are slow until there is a file `go`."""
-    text = TRAIN.replace("OPTIONS", "").replace("EACH", "time.sleep(0.0 if os.path.exists('go') else 0.05)")
+    text = TRAIN.replace("OPTIONS", "").replace("EACH", SLOW)
     for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
     (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
@@ -215,7 +217,7 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid(tmp_path, chance.randrange(3)), signal.SIGKILL)
 
-    disturbed(tmp_path, act, "--restarts", "9", samples=3600)
+    disturbed(tmp_path, act, "--restarts", "9", samples=2400)
 
 
 def test_p1_a_model_in_few_bits_is_handed_over_with_its_anchor(tmp_path: Path) -> None:

@@ -79,15 +79,11 @@ def coordinator_dies(folder: Path) -> None:
     training.give = killed
 
 
-DEATHS = {
-    "the donor, before": donor_dies_before,
-    "the donor, after": donor_dies_after,
-    "the joiner": joiner_dies,
-    "the coordinator": coordinator_dies,
-}
-
-
-@pytest.mark.parametrize("death", DEATHS.values(), ids=DEATHS)
+@pytest.mark.parametrize(
+    "death",
+    [donor_dies_before, joiner_dies, coordinator_dies, pytest.param(donor_dies_after, marks=pytest.mark.soak)],
+    ids=lambda death: death.__name__.replace("_", " "),
+)
 def test_p5_a_second_loss_while_the_first_is_made_good(tmp_path: Path, death: Callable[[Path], None]) -> None:
     def act(_running: Forked) -> None:
         os.kill(pid(tmp_path, 2), signal.SIGKILL)

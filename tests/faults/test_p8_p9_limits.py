@@ -5,18 +5,17 @@ from pathlib import Path
 from forked import Forked, soon
 from groups import little_memory, little_time
 from scripts import assert_exactly_once, shoal
-from test_p1_p7_members import EPOCHS, WAIT, disturbed, doing, pid, start, write
+from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
 
 from shoal.core.process import Process
 
 SAMPLES = 1800
-SLOW = "time.sleep(0.0 if os.path.exists('go') else 0.05)"
 HOG = """
 if run._group.seat == 1:
     open("GROUP/cgroup.procs", "w").write(str(os.getpid()))
 mine = 0
 """
-EACH = """time.sleep(0.0 if os.path.exists("go") else 0.1)
+EACH = f"""{SLOW}
         mine += 1
         if run._group.seat == 1 and mine == 10: hog = bytearray(1 << 29)"""
 

@@ -45,7 +45,8 @@ class Home:
     def __init__(self, folder: Path, *words: str) -> None:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
         self.folder.mkdir()
-        Keys.new().write(self.key)
+        self.keys = Keys.new()
+        self.keys.write(self.key)
         (self.folder / "script.py").write_text(TRAIN)
         listen = ("--listen", "127.0.0.1:0", "--key", str(self.key), "--name", "one")
         self.process = command(self.folder, "run", *listen, *words, "script.py", str(self.over), SHOAL_UNTIL="over>=1")
@@ -74,11 +75,14 @@ class Home:
         sums = [line[line.index("checksum") :].rpartition(" ") for line in lines]
         assert len({values for values, _, _ in sums}) == 1, f"replicas differ: {lines}"
         assert [main for _, _, main in sums].count("True") == 1
+        self.check_ledger()
+        return outcomes
+
+    def check_ledger(self) -> None:
         ledger = shoal(self.folder, "show", "one", "--ledger", "--json").json["epochs"]
         assert ledger, "no epoch was made"
         for row in ledger:
             assert {"samples": 160, "missing": 0, "duplicate": 0, "finished": True}.items() <= row.items(), row
-        return outcomes
 
 
 @contextmanager
@@ -118,7 +122,7 @@ def steps(folder: Path, run: str, seat: int) -> int:
 def joined(folder: Path, here: Home, *words: str) -> Forked:
     """Another machine, with a folder of its own."""
     folder.mkdir(exist_ok=True)
-    return command(folder, "join", here.address, "--key", str(here.key), *words)
+    return command(folder, "join", here.address, *(() if "--key" in words else ("--key", str(here.key))), *words)
 
 
 def trained(folder: Path, run: str, seat: int, process: Forked) -> None:
@@ -150,7 +154,9 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
 
 
 def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
-    with home(tmp_path, "--workers", "2") as here:
+    own = Keys.new()
+    own.write(tmp_path / "own")
+    with home(tmp_path, "--workers", "2", "--allow", own.public.decode()) as here:
         there = tmp_path / "there"
         first = joined(there, here)
         trained(there, "one", 2, first)
@@ -159,13 +165,33 @@ def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
         assert left.code == 0, left.err
         assert "shoal: left one after" in left.err
         here.heard("has left; the others go on")
-        second = joined(there, here)  # the name of its folder is taken now
+        words = ("--key", str(tmp_path / "own"), "--server", here.keys.public.decode())
+        second = joined(there, here, *words)  # the name of its folder is taken now
         trained(there, "one-2", 3, second)
         os.kill(second.pid, signal.SIGKILL)  # its workers die with it
         assert second.wait(WAIT).code == -signal.SIGKILL
         here.heard("worker 3 of")
         here.end()
     assert "was lost" in here.said
+
+
+def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    with home(tmp_path, "--workers", "1") as here:
+        guest = joined(there, here)
+        trained(there, "one", 1, guest)
+        os.kill(here.process.pid, signal.SIGTERM)
+        assert here.process.wait(WAIT).code == 130, here.said
+        outcome = guest.wait(WAIT)
+    assert outcome.code == 1, outcome.err
+    assert "shoal: the run was stopped where it began" in outcome.err
+    kept, _ = newest(here.folder / "runs/one", "one")
+    assert kept is not None
+    assert verify(kept).workers == 1
+    here.over.touch()
+    resumed = shoal(here.folder, "run", "--resume", "one", "--workers", "2", SHOAL_UNTIL="over>=1")
+    assert resumed.code == 0, resumed.err
+    here.check_ledger()
 
 
 def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_events_of_steps_come_at_their_steps_every_time(tmp_path):
 
 def test_a_host_that_is_killed_ends_the_run_by_name(tmp_path):
     (tmp_path / "lab.toml").write_text('hosts = 2\n[[event]]\nat = "step 2"\nkill = 1\n')
-    done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml")
+    done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--restarts", "0", "--min-workers", "2")
     assert done.code == 1
     assert "worker 1 died of SIGKILL" in done.err
 

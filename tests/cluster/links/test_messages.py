@@ -33,7 +33,7 @@ def test_messages_come_back_as_they_were(message) -> None:
         {"shape": (1,) * 9},
         {"shape": (-1,)},
         {"crc": 2**32},
-        {"channel": 8},
+        {"channel": 4096},
         {"dtype": "f" * 17},
     ],
 )

@@ -80,7 +80,10 @@ def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later
     coordinator = gathered("a", "b")
     first = knock(coordinator)
     effects = stand(coordinator, between=False, a=(7, 0), b=(7, 0))
-    assert set(told(effects, Install)) == {"a", "b"}
+    now = told(effects, Propose)["b"]
+    assert isinstance(now, Propose)
+    assert now.step == 0, "b may wait for the step a stands in the middle of: it need not any longer"
+    assert set(told(stand(coordinator, a=(7, 0), b=(7, 0)), Install)) == {"a", "b"}
     for member in ("a", "b"):
         epoch = coordinator.view.epoch
         coordinator.hear(beat(member, epoch, step=10, period=0.1), 1.1)
@@ -148,6 +151,18 @@ def test_a_coordinator_that_is_cut_off_waits_for_the_leases() -> None:
         moment += 0.5
         coordinator.tick(moment)
     assert set(coordinator.memory.lost) == {"a", "b", "c"}
+
+
+def test_after_it_was_cut_off_whoever_is_heard_later_gets_time() -> None:
+    coordinator = gathered("a", "b", "c")
+    for moment in range(1, 21):
+        assert not coordinator.tick(moment / 2)
+    for moment in range(21, 60):
+        now = moment / 2
+        for member in ("a", "b"):
+            coordinator.hear(beat(member, coordinator.view.epoch), now)
+        coordinator.tick(now)
+        assert ("c" in coordinator.memory.lost) == (now > 16.0), now
 
 
 def test_its_own_sleep_is_nobodys_silence() -> None:

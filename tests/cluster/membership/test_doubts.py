@@ -1,7 +1,7 @@
 """Doubts: who is given up when members no longer hear each other, and who is not."""
 
-from shoal.cluster.membership.doubts import BEATS, LASTS, PERSISTS, Doubts
-from shoal.cluster.membership.messages import Doubt
+from shoal.cluster.membership.doubts import BEATS, HOLD, LASTS, PERSISTS, Doubts
+from shoal.cluster.membership.messages import Doubt, Plate
 from shoal.cluster.membership.view import View
 
 VIEW = View(3, ("a", "b", "c"))
@@ -53,3 +53,14 @@ def test_a_new_view_begins_without_doubts() -> None:
     doubts = said(("a", "b"))
     doubts.clear()
     assert doubts.verdict(VIEW, HEARD, 100.0 + PERSISTS) is None
+
+
+def test_its_address_is_kept_out_for_a_while_and_longer_every_time() -> None:
+    doubts, here, there = Doubts(), Plate("tcp://10.0.0.3:7001"), Plate("tcp://10.0.0.4:7001")
+    doubts.given_up(here, 100.0)
+    again = Plate("tcp://10.0.0.3:9999")
+    assert doubts.kept_out(again, 99.0 + HOLD)
+    assert not doubts.kept_out(again, 101.0 + HOLD)
+    assert not doubts.kept_out(there, 101.0)
+    doubts.given_up(again, 200.0)
+    assert doubts.kept_out(here, 199.0 + 2 * HOLD)

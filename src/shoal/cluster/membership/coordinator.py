@@ -11,6 +11,7 @@ least as many members as it misses. Otherwise it may be the one that is cut off 
 until their leases are over.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -120,6 +121,8 @@ class Coordinator:
         self._installs = 0
         self._ahead = rules.ahead
         self._ticked = now
+        self._deaf = -math.inf
+        """When it last missed more members than it heard."""
         self._do: list[Effect] = []
 
     @property
@@ -156,6 +159,7 @@ class Coordinator:
             self._lose(member, self._verdict(self.seats[member], now), now)
         doubted = self.doubts.verdict(self.view, {m: seat.heard for m, seat in self.seats.items()}, now)
         if doubted is not None and self.proposal is None:
+            self.doubts.given_up(self.seats[doubted[0]].plate, now)
             self._lose(*doubted, now)
         if self._due(now):
             self._propose(now)
@@ -205,6 +209,12 @@ class Coordinator:
             self.seats[standing.member].heard = now
         proposal = self.proposal
         if proposal is None or standing.epoch != proposal.view.epoch or standing.member not in proposal.view:
+            return
+        if proposal.step and not standing.blank and not standing.between:
+            # It heard of it too late, or had left for a proposal of another coordinator: all cannot stand between the
+            # same two steps, and whoever waits for that step would wait for this one too.
+            self._ahead *= 2
+            self._propose(now)
             return
         proposal.standings[standing.member] = standing
         if len(proposal.standings) == len(proposal.view):
@@ -259,7 +269,11 @@ class Coordinator:
 
     def _admit(self, now: float) -> None:
         """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""
-        new = tuple(member for member in self.seats if member not in self.view)
+        new = tuple(
+            member
+            for member, seat in self.seats.items()
+            if member not in self.view and not self.doubts.kept_out(seat.plate, now)
+        )
         if self.proposal is not None or not new or not self.view.members:
             return
         beats = [seat.beat for member, seat in self.seats.items() if member in self.view]
@@ -280,11 +294,8 @@ class Coordinator:
     def _install(self, proposal: Proposal) -> None:
         standings = [proposal.standings[member] for member in proposal.view.members]
         knowing = [standing for standing in standings if not standing.blank]
-        view, between = proposal.view, bool(proposal.step) and all(standing.between for standing in knowing)
-        if proposal.step and not between:  # somebody heard of it too late, and is in the middle of a step
-            self._ahead *= 2
-            view = View(view.epoch, tuple(member for member in view.members if member in self.view))
-        else:
+        view, between = proposal.view, bool(proposal.step)
+        if between:
             self._ahead = self.rules.ahead
         install = Install(
             view=view,
@@ -308,7 +319,9 @@ class Coordinator:
         voters = [member for member in self.seats if member in self.view and not self._guest(member)]
         missed = sum(member in silent for member in voters)
         if len(voters) - missed >= missed:
-            return silent
+            # one that was cut off itself hears some again before others: those get time to be heard
+            return silent if now - self._deaf > 2 * self.rules.silence else []
+        self._deaf = now
         over = self.rules.lease + self.rules.silence
         return [member for member in silent if member not in voters or now - self.seats[member].heard > over]
 

@@ -3,13 +3,16 @@
 Training cannot go on with both, so one of them is given up: whoever most others doubt, and of several the last of the
 view. A doubt counts while it is said again and again: a moment's silence is nobody's loss. Where nobody listens at a
 member's door any more, and the coordinator has not heard it either for a few beats, it is gone.
+
+Who takes the place of one that was no longer heard sits behind the same link, so it is let in only after a while,
+longer every time: members must not come and go with every moment of a bad link.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from shoal.cluster.membership.messages import Doubt
+from shoal.cluster.membership.messages import Doubt, Plate
 from shoal.cluster.membership.view import View
 
 LASTS = 1.5
@@ -18,6 +21,10 @@ PERSISTS = 1.0
 """Seconds it must last to count."""
 BEATS = 1.0
 """Seconds without a beat after which a closed door means a loss."""
+
+
+HOLD, LONGEST_HOLD = 20.0, 640.0
+"""Seconds before the address of one that was no longer heard is let in again: doubled every time."""
 
 
 @dataclass
@@ -32,6 +39,17 @@ class Doubts:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], _Held] = {}
+        self._kept_out: dict[str, tuple[float, float]] = {}
+        """By address: until when, and for how long."""
+
+    def given_up(self, plate: Plate, now: float) -> None:
+        """One that was no longer heard had this plate."""
+        _, before = self._kept_out.get(address(plate), (0.0, HOLD / 2))
+        lasts = min(2 * before, LONGEST_HOLD)
+        self._kept_out[address(plate)] = (now + lasts, lasts)
+
+    def kept_out(self, plate: Plate, now: float) -> bool:
+        return now < self._kept_out.get(address(plate), (0.0, 0.0))[0]
 
     def hear(self, doubt: Doubt, now: float) -> None:
         key = (doubt.member, doubt.of)
@@ -59,3 +77,8 @@ class Doubts:
         victim = max(count, key=lambda member: (count[member], view.rank(member)))
         by = ", ".join(sorted(member for (member, of) in living if of == victim))
         return victim, f"no longer heard by {by}"
+
+
+def address(plate: Plate) -> str:
+    """Of the machine, without the port."""
+    return plate.address.rpartition(":")[0]

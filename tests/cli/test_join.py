@@ -3,13 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import pytest
 from forked import Forked, Outcome, children, command, shoal, soon
 
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.load import load
+from shoal.cluster.lab.needs import missing
 from shoal.cluster.links.keys import Keys
 from shoal.train.checkpoint.manifest import newest, verify
 
@@ -42,14 +46,15 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 class Home:
     """The machine a run began on."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, inside: Callable[[], object], at: str) -> None:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
         self.folder.mkdir()
         self.keys = Keys.new()
         self.keys.write(self.key)
         (self.folder / "script.py").write_text(TRAIN)
-        listen = ("--listen", "127.0.0.1:0", "--key", str(self.key), "--name", "one")
-        self.process = command(self.folder, "run", *listen, *words, "script.py", str(self.over), SHOAL_UNTIL="over>=1")
+        listen = ("--listen", at, "--key", str(self.key), "--name", "one")
+        line = ["run", *listen, *words, "script.py", str(self.over)]
+        self.process = Forked(self.folder, lambda: (inside(), forked._command(line)), {"SHOAL_UNTIL": "over>=1"})
 
     @property
     def address(self) -> str:
@@ -86,8 +91,11 @@ class Home:
 
 
 @contextmanager
-def home(folder: Path, *words: str) -> Iterator[Home]:
-    here = Home(folder, *words)
+def home(
+    folder: Path, *words: str, inside: Callable[[], object] = lambda: None, at: str = "127.0.0.1:0"
+) -> Iterator[Home]:
+    """`inside`: go somewhere before the command is given; `at`: where to listen."""
+    here = Home(folder, *words, inside=inside, at=at)
     try:
         here.heard("others may join")
         here.trained(0)
@@ -219,3 +227,18 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
         assert text in outcome.err, outcome.err
         assert outcome.err.splitlines()[-1].startswith("shoal: ")
     assert not (tmp_path / "runs").exists(), "nothing was begun"
+
+
+@pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
+def test_a_host_joins_another_over_a_network(tmp_path: Path) -> None:
+    with Lab(load("2 hosts, 100mbit, 2ms")) as lab:
+        address = lab.hosts[0].address
+        with home(tmp_path, "--workers", "1", inside=lambda: lab.enter(0), at=f"{address}:7700") as here:
+            assert here.address == f"{address}:7700"
+            there = tmp_path / "there"
+            there.mkdir()
+            words = ["join", here.address, "--key", str(here.key)]
+            guest = Forked(there, lambda: (lab.enter(1), forked._command(words)))
+            trained(there, "one", 1, guest)
+            outcomes = here.end(guest)
+    assert "worker 1 joined from" in outcomes[0].err

@@ -45,6 +45,7 @@ REVIEWED_CALLS = {
 
 BOUND = {
     "cluster/coordinator/door.py": "to an address that `check_address` lets pass: a private folder, or with keys",
+    "cluster/launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",
     "cluster/links/door.py": "who connects must show a key of the address book; without keys only files are bound",
     "cluster/lab/probes.py": "inside a namespace that has no way out",
     "cluster/probe.py": "to one address, for one connection, which must know a token",

@@ -3,13 +3,17 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import forked
 import pytest
 from forked import Forked, Outcome, children, command, shoal, soon
 
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.load import load
+from shoal.cluster.lab.needs import missing
 from shoal.cluster.links.keys import Keys
 from shoal.train.checkpoint.manifest import newest, verify
 
@@ -42,13 +46,15 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 class Home:
     """The machine a run began on."""
 
-    def __init__(self, folder: Path, *words: str) -> None:
+    def __init__(self, folder: Path, *words: str, inside: Callable[[], object], at: str) -> None:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
         self.folder.mkdir()
-        Keys.new().write(self.key)
+        self.keys = Keys.new()
+        self.keys.write(self.key)
         (self.folder / "script.py").write_text(TRAIN)
-        listen = ("--listen", "127.0.0.1:0", "--key", str(self.key), "--name", "one")
-        self.process = command(self.folder, "run", *listen, *words, "script.py", str(self.over), SHOAL_UNTIL="over>=1")
+        listen = ("--listen", at, "--key", str(self.key), "--name", "one")
+        line = ["run", *listen, *words, "script.py", str(self.over)]
+        self.process = Forked(self.folder, lambda: (inside(), forked._command(line)), {"SHOAL_UNTIL": "over>=1"})
 
     @property
     def address(self) -> str:
@@ -74,16 +80,22 @@ class Home:
         sums = [line[line.index("checksum") :].rpartition(" ") for line in lines]
         assert len({values for values, _, _ in sums}) == 1, f"replicas differ: {lines}"
         assert [main for _, _, main in sums].count("True") == 1
+        self.check_ledger()
+        return outcomes
+
+    def check_ledger(self) -> None:
         ledger = shoal(self.folder, "show", "one", "--ledger", "--json").json["epochs"]
         assert ledger, "no epoch was made"
         for row in ledger:
             assert {"samples": 160, "missing": 0, "duplicate": 0, "finished": True}.items() <= row.items(), row
-        return outcomes
 
 
 @contextmanager
-def home(folder: Path, *words: str) -> Iterator[Home]:
-    here = Home(folder, *words)
+def home(
+    folder: Path, *words: str, inside: Callable[[], object] = lambda: None, at: str = "127.0.0.1:0"
+) -> Iterator[Home]:
+    """`inside`: go somewhere before the command is given; `at`: where to listen."""
+    here = Home(folder, *words, inside=inside, at=at)
     try:
         here.heard("others may join")
         here.trained(0)
@@ -118,7 +130,7 @@ def steps(folder: Path, run: str, seat: int) -> int:
 def joined(folder: Path, here: Home, *words: str) -> Forked:
     """Another machine, with a folder of its own."""
     folder.mkdir(exist_ok=True)
-    return command(folder, "join", here.address, "--key", str(here.key), *words)
+    return command(folder, "join", here.address, *(() if "--key" in words else ("--key", str(here.key))), *words)
 
 
 def trained(folder: Path, run: str, seat: int, process: Forked) -> None:
@@ -150,7 +162,9 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
 
 
 def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
-    with home(tmp_path, "--workers", "2") as here:
+    own = Keys.new()
+    own.write(tmp_path / "own")
+    with home(tmp_path, "--workers", "2", "--allow", own.public.decode()) as here:
         there = tmp_path / "there"
         first = joined(there, here)
         trained(there, "one", 2, first)
@@ -159,13 +173,33 @@ def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
         assert left.code == 0, left.err
         assert "shoal: left one after" in left.err
         here.heard("has left; the others go on")
-        second = joined(there, here)  # the name of its folder is taken now
+        words = ("--key", str(tmp_path / "own"), "--server", here.keys.public.decode())
+        second = joined(there, here, *words)  # the name of its folder is taken now
         trained(there, "one-2", 3, second)
         os.kill(second.pid, signal.SIGKILL)  # its workers die with it
         assert second.wait(WAIT).code == -signal.SIGKILL
         here.heard("worker 3 of")
         here.end()
     assert "was lost" in here.said
+
+
+def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    with home(tmp_path, "--workers", "1") as here:
+        guest = joined(there, here)
+        trained(there, "one", 1, guest)
+        os.kill(here.process.pid, signal.SIGTERM)
+        assert here.process.wait(WAIT).code == 130, here.said
+        outcome = guest.wait(WAIT)
+    assert outcome.code == 1, outcome.err
+    assert "shoal: the run was stopped where it began" in outcome.err
+    kept, _ = newest(here.folder / "runs/one", "one")
+    assert kept is not None
+    assert verify(kept).workers == 1
+    here.over.touch()
+    resumed = shoal(here.folder, "run", "--resume", "one", "--workers", "2", SHOAL_UNTIL="over>=1")
+    assert resumed.code == 0, resumed.err
+    here.check_ledger()
 
 
 def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> None:
@@ -193,3 +227,18 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
         assert text in outcome.err, outcome.err
         assert outcome.err.splitlines()[-1].startswith("shoal: ")
     assert not (tmp_path / "runs").exists(), "nothing was begun"
+
+
+@pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
+def test_a_host_joins_another_over_a_network(tmp_path: Path) -> None:
+    with Lab(load("2 hosts, 100mbit, 2ms")) as lab:
+        address = lab.hosts[0].address
+        with home(tmp_path, "--workers", "1", inside=lambda: lab.enter(0), at=f"{address}:7700") as here:
+            assert here.address == f"{address}:7700"
+            there = tmp_path / "there"
+            there.mkdir()
+            words = ["join", here.address, "--key", str(here.key)]
+            guest = Forked(there, lambda: (lab.enter(1), forked._command(words)))
+            trained(there, "one", 1, guest)
+            outcomes = here.end(guest)
+    assert "worker 1 joined from" in outcomes[0].err

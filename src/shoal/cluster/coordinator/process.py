@@ -87,7 +87,8 @@ class Process:
         finally:
             self.door.close()
             self.wal.close()
-            if self.setup.address.startswith("ipc://"):  # a launcher that was killed cannot do it
+            # a launcher that was killed cannot do it; one that lives starts another coordinator here
+            if self.setup.address.startswith("ipc://") and self._ended is not None:
                 file = Path(self.setup.address.removeprefix("ipc://"))
                 file.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):

@@ -82,7 +82,7 @@ def _converse(line: Line, fate: "zmq.Socket[bytes]", what: Ask, address: str, de
     raise UsageError(trouble)
 
 
-_COUNTS = {
+_COUNTS: dict[int, int] = {
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: MOST_FAILURES,  # ZeroMQ does not try again
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: 1,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: 1,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shoal.cluster.membership.doubts import Doubts
+from shoal.cluster.membership.doubts import CLOSED, Doubts
 from shoal.cluster.membership.log import Entry, Installed, Lost, Memory, Proposed
 from shoal.cluster.membership.messages import (
     Beat,
@@ -159,7 +159,8 @@ class Coordinator:
             self._lose(member, self._verdict(self.seats[member], now), now)
         doubted = self.doubts.verdict(self.view, {m: seat.heard for m, seat in self.seats.items()}, now)
         if doubted is not None and self.proposal is None:
-            self.doubts.given_up(self.seats[doubted[0]].plate, now)
+            if not doubted[1].startswith(CLOSED):  # a host that says so at once has a good link
+                self.doubts.given_up(self.seats[doubted[0]].plate, now)
             self._lose(*doubted, now)
         if self._due(now):
             self._propose(now)

@@ -21,8 +21,7 @@ PERSISTS = 1.0
 """Seconds it must last to count."""
 BEATS = 1.0
 """Seconds without a beat after which a closed door means a loss."""
-
-
+CLOSED = "nobody listens at its door"
 HOLD, LONGEST_HOLD = 20.0, 640.0
 """Seconds before the address of one that was no longer heard is let in again: doubled every time."""
 
@@ -69,7 +68,7 @@ class Doubts:
         }
         for (by, of), held in living.items():
             if held.closed and now - heard[of] > BEATS:
-                return of, f"nobody listens at its door, says {by}"
+                return of, f"{CLOSED}, says {by}"
         lasting = [of for (_, of), held in living.items() if now - held.since >= PERSISTS and not held.closed]
         if not lasting:
             return None

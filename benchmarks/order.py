@@ -1,19 +1,24 @@
 """`order(needed)` against `order(ready)`: a model with a large first layer, on two hosts of a lab with a slow line.
 
-    python benchmarks/order.py [--lab "2 hosts, 100mbit"] [--rounds 4] [--steps 3] [--batch 2048]
+    python benchmarks/order.py [--lab "2 hosts, 100mbit"] [--rounds 4] [--steps 3] [--batch 2048] [--sleep 27]
 
 Both plans live in the same processes and take turns, each with a model of its own; a turn has one step that does not
 count. A step lasts from the return of one `optimizer.step()` to that of the next, so that each waits for as much as it
 does in the middle of a training; what is still open at the end of a turn is settled outside of it. The floor is the
 same step without any exchange. Ratios are of one round's turns.
+
+With `--sleep MS` the layers after the first sleep MS milliseconds forward and twice that backward instead of computing:
+hosts of a lab share the cores of one machine, and of a busy one the times of computing tell little.
 """
 
 import argparse
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -39,14 +44,42 @@ WORDS, WIDTH, LAYERS = 8192, 256, 10
 """2.1 M parameters in the first layer, 2.6 M in the others, which do the computing."""
 
 
+class Sleep(torch.autograd.Function):
+    """Takes the time of a layer, and gives its weight a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, seconds: float) -> Tensor:
+        ctx.gradient, ctx.seconds = torch.full_like(weight, 1e-3), seconds
+        time.sleep(seconds)
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        time.sleep(2 * ctx.seconds)
+        return gradients[0], ctx.gradient, None
+
+
+class Sleeping(nn.Linear):
+    """A layer that does nothing, as slowly as one that computes."""
+
+    def __init__(self, width: int, seconds: float) -> None:
+        super().__init__(width, width, bias=False)
+        self.seconds = seconds
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        found: Tensor = Sleep.apply(hidden, self.weight, self.seconds)  # type: ignore[no-untyped-call]
+        return found
+
+
 class Model(nn.Module):
     """A bag of words, then layers of one width."""
 
-    def __init__(self) -> None:
+    def __init__(self, sleep: float) -> None:
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.widen = nn.Linear(WIDTH, 2 * WIDTH)
-        self.layers = nn.ModuleList(nn.Linear(2 * WIDTH, 2 * WIDTH) for _ in range(LAYERS))
+        kinds = (Sleeping(2 * WIDTH, sleep) if sleep else nn.Linear(2 * WIDTH, 2 * WIDTH) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(kinds)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden = self.widen(self.words(words).mean(1))
@@ -58,11 +91,11 @@ class Model(nn.Module):
 class Contestant:
     """One plan's model, trained as a script would."""
 
-    def __init__(self, group: LinkedGroup, folder: Path, plan: str, batch: int) -> None:
+    def __init__(self, group: LinkedGroup, folder: Path, plan: str, batch: int, sleep: float) -> None:
         torch.manual_seed(0)
         name = f"run{PLANS.index(plan)}"
         self.run = Run(Context(group, name, folder / name, plan, 0, begun=False, checkpoint="off"), Plan.parse(plan))
-        model = Model()
+        model = Model(sleep)
         self.model, self.optimizer = self.run.join(model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
         self.words = torch.randint(WORDS, (batch, 4))
 
@@ -82,18 +115,18 @@ class Contestant:
 
 
 def worker(
-    say: Say, folder: str, keys: list[tuple[str, str]], addresses: list[str], rank: int, options: list[int]
+    say: Say, folder: str, keys: list[tuple[str, str]], addresses: list[str], rank: int, options: list[float]
 ) -> None:
     """On one host: all plans in turns; says what a step of each turn took."""
     torch.set_num_threads(1)
-    rounds, steps, batch = options
+    (rounds, steps, batch), sleep = map(int, options[:3]), options[3]
     book = {
         r: Entry(f"tcp://{address}:{PORT}", key[0].encode(), str(r))
         for r, (address, key) in enumerate(zip(addresses, keys, strict=True))
     }
     mine = Keys(*(text.encode() for text in keys[rank]))
     group = LinkedGroup("benchmark", book, rank, Door(book[rank].address, mine))
-    contestants = [Contestant(group, Path(folder), plan, batch) for plan in PLANS]
+    contestants = [Contestant(group, Path(folder), plan, batch, sleep) for plan in PLANS]
     for contestant in contestants:  # links learn their rate, and caches are filled
         contestant.turn(1)
     turns = []
@@ -107,7 +140,7 @@ def worker(
     group.close()
 
 
-def measure(spec: Spec, options: list[int]) -> list[list[float]]:
+def measure(spec: Spec, options: list[float]) -> list[list[float]]:
     """Seconds of a step by round and plan: those of the slower host."""
     keys = [Keys.new() for _ in range(spec.size)]
     plain = [(k.public.decode(), k.secret.decode()) for k in keys]
@@ -132,17 +165,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2048)
+    parser.add_argument("--sleep", type=float, default=0.0, metavar="MS")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    batch = 16 if options.sleep else options.batch
     warm()
     machine, spec = machine_line(), Spec.parse(options.lab)
-    rounds = measure(spec, [options.rounds, options.steps, options.batch])
+    rounds = measure(spec, [options.rounds, options.steps, batch, options.sleep / 1e3])
     table = Table("lab", "batch", "rounds", "steps", "plan", "step ms", "of order(ready)", "of the floor")
     for place, plan in enumerate(PLANS):
         times = [turns[place] for turns in rounds]
         of = [[turns[place] / turns[base] for turns in rounds] for base in (1, 0)]
         cells = [spread(times, lambda s: f"{1e3 * s:.0f}"), *(spread(ratios, lambda r: f"{r:.3f}") for ratios in of)]
-        table.add(options.lab, options.batch, options.rounds, options.steps, plan, *cells)
+        table.add(options.lab, batch, options.rounds, options.steps, plan, *cells)
     if options.out:
         write_report(options.out, "order", "Gradients in the order they are needed", [machine], table)
 

@@ -93,6 +93,18 @@ def test_what_may_be_overtaken_keeps_less_under_way() -> None:
     assert out.next(0.0) is not None, "what is urgent has room"
 
 
+def test_a_link_that_stands_still_gets_more_ahead() -> None:
+    """Where acknowledgements come late, a short queue would leave the link idle in between."""
+    estimate = Estimate(rtt=0.001, rate=40e6)
+    short = estimate.near
+    for _ in range(5):
+        estimate.drained(0)
+    assert estimate.near == estimate.window > short
+    for _ in range(200):
+        estimate.drained(estimate.near)
+    assert estimate.near == short
+
+
 def test_a_new_epoch_begins_with_nothing() -> None:
     out, into = Outgoing(), Incoming()
     fill(out, 5)

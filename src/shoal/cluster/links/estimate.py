@@ -17,10 +17,12 @@ SLOWEST = 12_500.0
 SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
 """Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
-AHEAD_NEAR = 0.1
-"""The same for what others may overtake: no urgent chunk should wait longer for it."""
 AHEAD = 0.5
 """Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than a link."""
+AHEAD_NEAR = 0.1
+"""The same at the least for what others may overtake, so that an urgent chunk does not wait longer for it."""
+GROW, SHRINK = 2.0, 0.98
+"""By what it changes where a link stands still meanwhile, and where it does not."""
 
 
 @dataclass
@@ -31,6 +33,8 @@ class Estimate:
     """Seconds; None before anything came back."""
     rate: float | None = None
     """Bytes a second of what was acknowledged; None before enough was."""
+    ahead: float = AHEAD_NEAR
+    """Seconds of traffic under way of what others may overtake."""
     most: float = float("inf")
     """Bytes a second that this worker lets itself send at the most."""
     _least: list[float] = field(default_factory=lambda: [float("inf"), float("inf")])
@@ -58,7 +62,12 @@ class Estimate:
     @property
     def near(self) -> int:
         """Bytes that may be under way of what others may overtake."""
-        return self._window(AHEAD_NEAR)
+        return self._window(self.ahead)
+
+    def drained(self, left: int) -> None:
+        """An acknowledgement came, more waits, and only `left` bytes were under way: if few, the link stood still."""
+        change = GROW if left < self.near / 4 else SHRINK
+        self.ahead = min(max(self.ahead * change, AHEAD_NEAR), AHEAD)
 
     def _window(self, ahead: float) -> int:
         if self.rate is None or self.rtt is None:

@@ -90,6 +90,8 @@ class Outgoing:
         if last is not None:
             self.progressed, self.patience = now, PATIENCE
             self.estimate.delivered(self.delivered - last.delivered, now - last.sent)
+            if self.waiting:
+                self.estimate.drained(self.under_way)
 
     def overdue(self, now: float) -> bool:
         """Whether it is time to ask what became of the first chunk; asks ever more rarely."""

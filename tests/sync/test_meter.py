@@ -68,3 +68,10 @@ def test_norms_of_large_tensors_are_estimated(dtype: torch.dtype) -> None:
     values = torch.ones(100_000, dtype=dtype)
     assert estimated_norm(values) == pytest.approx(100_000**0.5, rel=1e-3)
     assert estimated_norm(values[:0]) == 0.0
+
+
+def test_what_is_not_finite_is_no_figure() -> None:
+    meter = Meter.over([["a"]])
+    meter.weigh(0, torch.tensor([1.0, float("nan")]), None)
+    meter.weigh(0, torch.tensor([3.0, 4.0]), torch.tensor([1.0]))
+    assert (meter.accounts[0].gradient, meter.accounts[0].residual) == (5.0, 1.0)

@@ -94,8 +94,9 @@ class Meter:
     def weigh(self, index: int, gradient: Tensor, residual: Tensor | None) -> None:
         """How large what is offered is, and what waits after it."""
         account = self.accounts[index]
-        account.gradient += estimated_norm(gradient)
-        account.residual += 0.0 if residual is None else estimated_norm(residual)
+        size, waits = estimated_norm(gradient), 0.0 if residual is None else estimated_norm(residual)
+        if math.isfinite(size + waits):  # bad numbers have events of their own
+            account.gradient, account.residual = account.gradient + size, account.residual + waits
 
 
 def estimated_norm(values: Tensor) -> float:

@@ -102,9 +102,10 @@ def test_from_the_command_line(engine, tmp_path):
 
 @pytest.mark.parametrize("plan", ["gupta", "weights(bits=12, frac=6), onebit", "halp(anchor=2, inner=3)"])
 def test_a_model_in_few_bits_from_the_command_line(plan, tmp_path):
-    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--plan", plan, "--json")
+    words = ("--plan", plan, "--json")
+    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--restarts", "0", "--min-workers", "2", *words)
     assert done.code == 0, done.err
-    alone = forked.train(tmp_path, forked.TRAIN, "-w", "1", "--plan", plan, "--json")
+    alone = forked.train(tmp_path, forked.TRAIN, "-w", "1", *words)
     assert alone.code == 0, alone.err
 
 

@@ -121,7 +121,7 @@ def weights(weight: Tensor | None, bits: int) -> Tensor:
 
 def levels(values: Tensor, bits: int) -> Tensor:
     """The nearest of 2^bits even levels in [0, 1]."""
-    steps = 2**bits - 1
+    steps = float(2**bits - 1)
     return torch.round(values.detach() * steps) / steps
 
 

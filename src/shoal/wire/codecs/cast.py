@@ -99,7 +99,8 @@ class Fp16(Cast):
         if kernels.fast() and kernels.halves():
             bits = body.view(torch.int16).numpy()
             return bool(kernels.get("pack_fp16")(values.numpy(), scales.numpy(), PIECE, bits))
-        for number, piece in enumerate(values.split(PIECE) if len(values) else ()):
+        for number in range(len(scales)):
+            piece = values[number * PIECE : (number + 1) * PIECE]
             scales[number] = scale = power_of_two(magnitude(piece))
             body[number * PIECE : (number + 1) * PIECE].copy_(piece * scale)
         return bool(values.isfinite().all())

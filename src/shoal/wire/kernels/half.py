@@ -38,16 +38,15 @@ def pack_fp16(values: Any, scales: Any, piece: Any, out: Any) -> Any:
 
 def pack_bf16(values: Any, out: Any) -> Any:
     """Whether all is finite."""
-    most = np.int32(0)
+    most = np.uint32(0)
     for begin in range(0, len(values), 4096):
-        x, half = values[begin : begin + 4096], out[begin : begin + 4096]
-        most = max(most, top_bits(x.view(np.int32)))
-        bits = x.view(np.uint32)
+        bits, half = values[begin : begin + 4096].view(np.uint32), out[begin : begin + 4096]
         for i in range(len(bits)):
+            most = max(most, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
             even = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(1))
             rounded = np.uint32(np.uint32(bits[i] + even) + np.uint32(0x7FFF))
             half[i] = np.uint16(np.uint32(rounded >> np.uint32(16)))
-    return most < np.int32(0x7F800000)
+    return most < np.uint32(0x7F800000)
 
 
 def add_fp16(data: Any, scales: Any, piece: Any, sign: Any, out: Any) -> Any:

@@ -20,7 +20,7 @@ from pathlib import Path
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
 

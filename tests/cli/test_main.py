@@ -10,7 +10,8 @@ import pytest
 import typer
 from forked import shoal
 
-from shoal.cli.run import EXIT_INTERRUPTED, interruptible
+from shoal.cli.ending import EXIT_INTERRUPTED
+from shoal.cli.run import interruptible
 from shoal.core.version import __version__
 
 COMMANDS = ("run", "ps", "stop", "plan", "show", "compare", "systems", "bench")

@@ -23,10 +23,10 @@ from shoal.cluster.coordinator.wal import read
 from shoal.cluster.links.keys import Keys
 from shoal.cluster.links.messages import Bye, encode
 from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
 from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
 from shoal.cluster.membership.messages import Beat, Gone, Hello, Leave
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
 from shoal.testing.world import Result, World, run_world

@@ -11,7 +11,7 @@ from forked import Forked, soon
 from test_p1_p7_members import WAIT, coordinator, disturbed, doing
 
 from shoal.cluster.launch import survival
-from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.rules import Rules
 
 
 def freeze(seconds: float) -> None:

@@ -103,7 +103,7 @@ def measure(setting: "Setting", json: bool) -> int:
     from shoal.bench.report import write_report
     from shoal.bench.session import Session
     from shoal.bench.table import ending
-    from shoal.cli.run import shown
+    from shoal.cli.ending import shown
     from shoal.watch.console import open_console
 
     report = Session(setting).run()

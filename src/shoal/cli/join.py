@@ -139,8 +139,8 @@ def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Pat
 
 def visit(job: "Job", quiet: bool) -> int:
     """Run the workers, show them, write what they did; returns the exit code."""
+    from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain
     from shoal.cli.relay import Relay
-    from shoal.cli.run import EXIT_FAILED, EXIT_INTERRUPTED, explain
     from shoal.cluster.launch.visiting import VisitLauncher
     from shoal.watch.live import open_display
     from shoal.watch.record import Record
@@ -168,7 +168,7 @@ def visit(job: "Job", quiet: bool) -> int:
 
 def last_line(launcher: "VisitLauncher", summary: "Summary", job: "Job") -> str:
     """What the visit came to."""
-    from shoal.cli.run import shown
+    from shoal.cli.ending import shown
 
     did = f"{summary.steps} steps and {summary.samples} samples here; the record is in {shown(job.dir)}"
     if launcher.left:

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
+from shoal.cluster.membership.coordinator import Coordinator
+from shoal.cluster.membership.effects import Effect, Write
 from shoal.cluster.membership.log import Entry
+from shoal.cluster.membership.rules import Rules
 
 if TYPE_CHECKING:
     from shoal.testing.simulator import World

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.rules import Rules
 from shoal.testing.simulated import LEASE, Content, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
 

@@ -19,7 +19,6 @@ from shoal.cluster.launch.context import Context, find
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.cluster.membership.elastic import Elastic
-from shoal.cluster.membership.view import View
 from shoal.core import record
 from shoal.core.errors import Quarantined, UsageError
 from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
@@ -234,22 +233,12 @@ class Run:
 
     def _come_late(self) -> None:
         """Become a member of a run that trains already; a donor hands over its state."""
-        session = self._group.session
-        assert isinstance(session, Elastic)
-        handed: list[handover.Handed] = []
-        transfer = self._group.transfer(self.dir)
-
-        def take() -> View | None:
-            data = transfer.take(session.view, session.install.donor)
-            handed[:] = [handover.read(data)] if data is not None else []
-            return handed[0].dealt if handed else None
-
-        session.knock(take)
+        handed = handover.take_over(self._group, self.dir)
         together, progress = self._together, self._progress
-        self._resume = together.resume = Resume.from_donor(handed[0].state, self._group.seat, self._seed)
+        self._resume = together.resume = Resume.from_donor(handed.state, self._group.seat, self._seed)
         progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
         if together.keeper is not None:
-            together.keeper.follow(handed[0].agenda)
+            together.keeper.follow(handed.agenda)
         if together.ledger is not None:
             together.ledger.begin(progress.step, self._attempt, self.size)
 

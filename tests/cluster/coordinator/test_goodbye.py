@@ -13,7 +13,7 @@ from shoal.cluster.coordinator.channel import Stop
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.coordinator import Rules
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, RunEnded
 

@@ -21,11 +21,11 @@ from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import members, read
 from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
 from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
 from shoal.cluster.membership.log import Installed, Lost
 from shoal.cluster.membership.messages import Beat, Gone, Hello, Refused, Standing
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, ShoalError, UsageError
 

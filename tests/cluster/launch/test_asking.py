@@ -14,11 +14,11 @@ from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import members
 from shoal.cluster.launch.asking import ask, ask_apart, question, versions
 from shoal.cluster.links.keys import Keys
-from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.credentials import Key, Lock, Pair
 from shoal.cluster.membership.envelope import ASKING, Envelope, Mismatch
 from shoal.cluster.membership.invitation import LARGEST_SCRIPT, Ask, Brief
 from shoal.cluster.membership.line import Line
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 

@@ -11,8 +11,8 @@ import pytest
 from toy import RUN, until, world
 
 from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.coordinator import Rules
 from shoal.cluster.membership.log import Lost
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, UsageError
 

@@ -1,8 +1,11 @@
 """The coordinator's decisions one by one; what random schedules make of them is in test_simulated.py."""
 
-from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Tell, Write, decide
+from shoal.cluster.membership.coordinator import Coordinator
+from shoal.cluster.membership.decide import decide
+from shoal.cluster.membership.effects import Effect, Tell, Write
 from shoal.cluster.membership.log import Entry, Installed, Lost
 from shoal.cluster.membership.messages import Beat, Evicted, Gone, Hello, Install, Leave, Message, Propose, Standing
+from shoal.cluster.membership.rules import Rules
 
 
 def told(effects: list[Effect], kind: type[Message]) -> dict[str, Message]:

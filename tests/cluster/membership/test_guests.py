@@ -2,9 +2,11 @@
 
 from test_coordinator import beat, stand, told, written
 
-from shoal.cluster.membership.coordinator import LEFT, LEFT_EARLY, Coordinator, Effect, Rules
-from shoal.cluster.membership.log import Installed, Lost
+from shoal.cluster.membership.coordinator import Coordinator
+from shoal.cluster.membership.effects import Effect
+from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
 from shoal.cluster.membership.messages import Evicted, Gone, Hello, Install, Leave, Plate, Propose
+from shoal.cluster.membership.rules import Rules
 
 GUEST = Plate("tcp://10.0.0.2:7", "x" * 40, "there", guest=True)
 

@@ -19,12 +19,14 @@ from shoal.cluster.coordinator.door import Door, Letter
 from shoal.cluster.coordinator.grants import Granted, Grants, Welcome
 from shoal.cluster.coordinator.register import Bound, Register
 from shoal.cluster.coordinator.wal import Wal
-from shoal.cluster.membership.coordinator import Coordinator, Effect, Rules, Write
+from shoal.cluster.membership.coordinator import Coordinator
 from shoal.cluster.membership.credentials import Lock
+from shoal.cluster.membership.effects import Effect, Write
 from shoal.cluster.membership.envelope import ASKING, Envelope, Mismatch, Unreadable, asks
 from shoal.cluster.membership.invitation import Ask
 from shoal.cluster.membership.log import Entry, Installed, Lost
 from shoal.cluster.membership.messages import LONGEST_TEXT, Ended, Gone, Hello, Order, Refused, Report
+from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import now
 
 TICK = 0.1

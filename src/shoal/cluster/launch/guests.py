@@ -1,7 +1,6 @@
 """Who of other machines takes part in a run, as its launcher hears from the coordinator; and when all are gone."""
 
-from shoal.cluster.membership.coordinator import LEFT, LEFT_EARLY
-from shoal.cluster.membership.log import Installed, Lost
+from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
 from shoal.cluster.membership.session import seat_of
 from shoal.core.clock import Deadline
 

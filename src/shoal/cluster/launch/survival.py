@@ -25,9 +25,9 @@ from shoal.cluster.launch.guests import Guests
 from shoal.cluster.launch.job import Job
 from shoal.cluster.launch.place import Place
 from shoal.cluster.launch.policy import Policy
-from shoal.cluster.membership.coordinator import LEFT, Rules
 from shoal.cluster.membership.elastic import Elastic
-from shoal.cluster.membership.log import Installed, Lost
+from shoal.cluster.membership.log import LEFT, Installed, Lost
+from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.session import member_name, seat_of, start_of
 from shoal.core.clock import Deadline, now
 from shoal.core.events import WorkerLost

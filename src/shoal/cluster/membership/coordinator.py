@@ -15,8 +15,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from shoal.cluster.membership.decide import decide
 from shoal.cluster.membership.doubts import CLOSED, Doubts
-from shoal.cluster.membership.log import Entry, Installed, Lost, Memory, Proposed
+from shoal.cluster.membership.effects import Effect, Tell, Write
+from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Entry, Installed, Lost, Memory, Proposed
 from shoal.cluster.membership.messages import (
     Beat,
     Doubt,
@@ -26,60 +28,13 @@ from shoal.cluster.membership.messages import (
     Install,
     Lease,
     Leave,
-    Order,
     Plate,
     Propose,
     Report,
     Standing,
 )
+from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.view import View
-
-LEFT, LEFT_EARLY = "left", "left before the end"
-"""Reasons of members that said goodbye: the training is over for all, or it is not."""
-
-
-@dataclass(frozen=True)
-class Rules:
-    """How many begin, and when silence is loss."""
-
-    members: int = 1
-    """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
-    gather: float = 120.0
-    """Seconds the first view waits for them; those that die before it count as having come."""
-    silence: float = 3.0
-    """Seconds without a beat after which a member is out."""
-    steps: float = 4.0
-    """Or this many of its steps, if that is longer."""
-    stuck: float = 60.0
-    """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
-    longest: float = 600.0
-    """But never more than this."""
-    lease: float = 120.0
-    """Seconds a member trains on unheard."""
-    ahead: float = 1.0
-    """Seconds of training between the word that somebody enters and the step at which it does."""
-    repeat: float = 0.5
-    """Seconds after which what was not answered is said again."""
-    asleep: float = 1.0
-    """Seconds between two ticks after which the coordinator was not running itself."""
-
-
-@dataclass(frozen=True)
-class Write:
-    """Make this durable before anything that follows."""
-
-    entry: Entry
-
-
-@dataclass(frozen=True)
-class Tell:
-    """Send this to that member."""
-
-    member: str
-    order: Order
-
-
-Effect = Write | Tell
 
 
 @dataclass
@@ -348,17 +303,3 @@ class Coordinator:
                 view=proposal.view, step=proposal.step, missing=missing
             )  # to all: who waits wants to know for whom
             self._do += [Tell(member, again) for member in proposal.view.members]
-
-
-def decide(standings: list[Standing]) -> int:
-    """How many operations are complete, for all that stay, when they leave a view.
-
-    Whoever is behind the others holds the result: nobody completes what not everybody holds. If all are equally far
-    and all hold the result of the next operation, formed in one view, it counts too, though nobody had got there.
-    """
-    if not standings:
-        return 0
-    furthest = max(s.applied for s in standings)
-    level = all(s.applied == furthest for s in standings)
-    held = {s.formed for s in standings}
-    return furthest + (level and len(held) == 1 and 0 not in held)

@@ -5,6 +5,9 @@ import msgspec
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.view import View
 
+LEFT, LEFT_EARLY = "left", "left before the end"
+"""Reasons of members that said goodbye: the training is over for all, or it is not."""
+
 
 class Record(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Base of the entries of the log."""

@@ -6,7 +6,7 @@ An operation is anything all members do together: the exchange of a step, a gath
 
 Nobody completes an operation before everybody holds its result. So when a view ends in the middle of one, whoever
 holds the result may keep it if anybody completed it, or if all that are left hold it; otherwise it is done again by
-those that are left, from what each handed in, which is still there. The coordinator decides (`coordinator.decide`).
+those that are left, from what each handed in, which is still there. The coordinator decides (`decide.py`).
 
 A member trains on without a coordinator for as long as its lease lasts: after that, others may have been told that
 it is lost, so it completes nothing more until it is heard again.

@@ -6,9 +6,12 @@ newcomer   takes that of the view it was let in with, and goes on as the donor d
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
+from shoal.cluster.group import Group
+from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.train.checkpoint.keeper import Agenda
 from shoal.train.checkpoint.resume import State
@@ -44,3 +47,18 @@ def read(data: bytes | bytearray) -> Handed:
     return Handed(
         state, msgspec.json.decode(texts["dealt"], type=View), msgspec.json.decode(texts["agenda"], type=Agenda)
     )
+
+
+def take_over(group: Group, folder: Path) -> Handed:
+    """Become a member of a run that trains already, with what its donor hands over."""
+    session, transfer = group.session, group.transfer(folder)
+    assert isinstance(session, Elastic)
+    handed: list[Handed] = []
+
+    def take() -> View | None:
+        data = transfer.take(session.view, session.install.donor)
+        handed[:] = [read(data)] if data is not None else []
+        return handed[0].dealt if handed else None
+
+    session.knock(take)
+    return handed[0]

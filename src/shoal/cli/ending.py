@@ -1,0 +1,62 @@
+"""How `shoal run` ends, in words: what a run came to, whom it lost, or why it failed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.cluster.launch.blame import Failure
+    from shoal.cluster.launch.job import Job
+    from shoal.core.record import Summary
+
+EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
+
+
+def last_line(summary: "Summary", job: "Job") -> str:
+    """What a run came to."""
+    if summary.exit == EXIT_INTERRUPTED:
+        return f"shoal: interrupted after {summary.steps} steps; the record is in {shown(job.dir)}"
+    speed = f"({summary.samples_per_second:.0f} samples/s)"
+    done = f"{summary.steps} steps, {summary.samples} samples in {summary.seconds:.2f} s {speed}"
+    return f"shoal: {done}; shoal show {job.run}"
+
+
+def lost_line(summary: "Summary") -> str:
+    """What happened on the way."""
+    count = f"{summary.losses} losses" if summary.losses > 1 else "1 loss"
+    aside = "; ".join(f"worker {worker} is quarantined ({why})" for worker, why in summary.quarantined.items())
+    return f"shoal: {count} on the way{f'; {aside}' if aside else ''}"
+
+
+def explain(failure: "Failure", job: "Job") -> None:
+    """Why the run ended: a traceback once, or one line that names rank and signal."""
+    who = f"worker {failure.rank}"
+    if failure.signal is not None:
+        others = "; the others were stopped" if job.workers > 1 else ""
+        memory = ": the kernel killed it for want of memory" if failure.oom else ""
+        typer.echo(f"shoal: {who} died of {signal_name(failure.signal)}{memory}{others}", err=True)
+    elif failure.report is not None:
+        for line in failure.report.traceback.rstrip().splitlines():
+            typer.echo(f"[{failure.rank}] {line}", err=True)
+        also = f" (and so did {', '.join(f'worker {r}' for r in failure.also)})" if failure.also else ""
+        typer.echo(f"shoal: {who} failed{also}: {failure.report.error}", err=True)
+    else:
+        typer.echo(f"shoal: {who} ended without a word (os._exit?)", err=True)
+    typer.echo(f"shoal: the record is in {shown(job.dir)}", err=True)
+
+
+def signal_name(number: int) -> str:
+    """A signal as people know it: `SIGKILL (signal 9)`."""
+    import signal
+
+    known = {each.value: each.name for each in signal.Signals}
+    return f"{known[number]} (signal {number})" if number in known else f"signal {number}"
+
+
+def shown(directory: Path) -> str:
+    """A path as the user would write it."""
+    try:
+        return str(directory.relative_to(Path.cwd()))
+    except ValueError:
+        return str(directory)

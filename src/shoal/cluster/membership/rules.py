@@ -1,0 +1,29 @@
+"""How many members a run begins with, and when silence is loss."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How many begin, and when silence is loss."""
+
+    members: int = 1
+    """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
+    gather: float = 120.0
+    """Seconds the first view waits for them; those that die before it count as having come."""
+    silence: float = 3.0
+    """Seconds without a beat after which a member is out."""
+    steps: float = 4.0
+    """Or this many of its steps, if that is longer."""
+    stuck: float = 60.0
+    """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
+    longest: float = 600.0
+    """But never more than this."""
+    lease: float = 120.0
+    """Seconds a member trains on unheard."""
+    ahead: float = 1.0
+    """Seconds of training between the word that somebody enters and the step at which it does."""
+    repeat: float = 0.5
+    """Seconds after which what was not answered is said again."""
+    asleep: float = 1.0
+    """Seconds between two ticks after which the coordinator was not running itself."""

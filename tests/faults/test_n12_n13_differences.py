@@ -19,6 +19,7 @@ from shoal.cluster.membership.envelope import Envelope
 from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
 
+pytestmark = pytest.mark.timeout(300)
 NEW_TIME = 0x80
 """CLONE_NEWTIME: a name space of the monotonic clock."""
 SKEW = """

@@ -13,6 +13,8 @@ from test_p1_p7_members import WAIT, coordinator, disturbed, doing
 from shoal.cluster.launch import survival
 from shoal.cluster.membership.rules import Rules
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def freeze(seconds: float) -> None:
     """The coordinator stands still for so long, while the workers train."""

@@ -14,6 +14,8 @@ from shoal.cluster.coordinator import wal
 from shoal.cluster.membership.log import Installed
 from shoal.cluster.notice import live
 
+pytestmark = pytest.mark.timeout(300)
+
 
 def once(folder: Path, name: str) -> bool:
     """True for the first process that asks."""

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from forked import Forked, soon
 from groups import little_memory, little_time
 from scripts import assert_exactly_once, shoal
@@ -9,7 +10,8 @@ from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start,
 
 from shoal.core.process import Process
 
-SAMPLES = 1800
+pytestmark = pytest.mark.timeout(300)
+SAMPLES = 1200
 HOG = """
 if run._group.seat == 1:
     open("GROUP/cgroup.procs", "w").write(str(os.getpid()))
@@ -17,7 +19,7 @@ mine = 0
 """
 EACH = f"""{SLOW}
         mine += 1
-        if run._group.seat == 1 and mine == 10: hog = bytearray(1 << 29)"""
+        if run._group.seat == 1 and mine == 7: hog = bytearray(1 << 29)"""
 
 
 def test_p8_a_worker_that_runs_out_of_memory_again_and_again_is_quarantined(tmp_path: Path) -> None:

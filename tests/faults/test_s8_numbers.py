@@ -43,7 +43,7 @@ def poisoned(folder: Path, who: str, **options: int) -> None:
     (folder / "script.py").write_text(text.replace("loss =", poison, 1))
 
 
-@pytest.mark.parametrize("seat", [0, 1])
+@pytest.mark.parametrize("seat", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_s8_three_in_a_row_quarantine_the_worker_and_the_rest_goes_on(tmp_path: Path, seat: int) -> None:
     poisoned(tmp_path, f"run._group.seat == {seat}", samples=96, batch=2)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "3", "--json", "script.py")

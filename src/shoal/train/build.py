@@ -59,7 +59,9 @@ def build_meeting(codec: Codec, group: Group, engines: "Engines", seed: int) -> 
     if isinstance(inner, LowRank):
         return LowRankMeeting(inner, engine, feedback=inner is not codec)
     if isinstance(codec, Cast):
-        return CastMeeting(codec, engine, group.size)
+        meeting = CastMeeting(codec, engine, group.size)
+        group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
+        return meeting
     return GatherMeeting(codec, engine, group.rank, seed)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -127,6 +128,11 @@ def steps(folder: Path, run: str, seat: int) -> int:
     return kinds[last:].count("step")
 
 
+def pids(folder: Path, run: str, seat: int) -> list[int]:
+    """Of the workers in a seat, one after the other."""
+    return [int(str(event["pid"])) for event in events(folder, run, seat) if event["event"] == "started"]
+
+
 def joined(folder: Path, here: Home, *words: str) -> Forked:
     """Another machine, with a folder of its own."""
     folder.mkdir(exist_ok=True)
@@ -143,14 +149,13 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
         guest = joined(there, here, "--workers", "2")
         for seat in (1, 2):
             trained(there, "one", seat, guest)
-        (lost,) = [int(str(e["pid"])) for e in events(there, "one", 2) if e["event"] == "started"]
-        os.kill(lost, signal.SIGKILL)
-        starts = lambda: sum(e["event"] == "started" for e in events(there, "one", 2))  # noqa: E731
-        assert soon(WAIT, lambda: starts() == 2), said(guest)
+        before = pids(there, "one", 2)
+        os.kill(before[-1], signal.SIGKILL)
+        assert soon(WAIT, lambda: len(pids(there, "one", 2)) > len(before)), said(guest)
         trained(there, "one", 2, guest)
         outcomes = here.end(guest)
     assert "worker 2 was lost (SIGKILL)" in outcomes[1].err
-    assert "it is started again (1 of 3)" in outcomes[1].err
+    assert "it is started again (" in outcomes[1].err
     assert "the training of one is over" in outcomes[1].err
     assert "worker 1 joined from" in outcomes[0].err
     kept, passed_over = newest(here.folder / "runs/one", "one")
@@ -185,19 +190,20 @@ def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_path: Path) -> None:
     there = tmp_path / "there"
-    with home(tmp_path, "--workers", "1") as here:
+    with home(tmp_path, "--workers", "1", "--checkpoint", "10steps") as here:
         guest = joined(there, here)
         trained(there, "one", 1, guest)
         os.kill(here.process.pid, signal.SIGTERM)
         assert here.process.wait(WAIT).code == 130, here.said
         outcome = guest.wait(WAIT)
     assert outcome.code == 1, outcome.err
-    assert "shoal: the run was stopped where it began" in outcome.err
+    assert re.search("shoal: the run .*was stopped.* where it began", outcome.err), outcome.err
     kept, _ = newest(here.folder / "runs/one", "one")
     assert kept is not None
     assert verify(kept).workers == 1
     here.over.touch()
-    resumed = shoal(here.folder, "run", "--resume", "one", "--workers", "2", SHOAL_UNTIL="over>=1")
+    words = ("run", "--resume", "one", "--workers", "2", "--checkpoint", "auto")
+    resumed = command(here.folder, *words, SHOAL_UNTIL="over>=1").wait(WAIT)
     assert resumed.code == 0, resumed.err
     here.check_ledger()
 
@@ -217,6 +223,7 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
         (*here, "--key", "key", "--lab", "2 hosts", "script.py"): "drop one of the two",
         (*here, "--key", "key", "--trusted", "script.py"): "drop --trusted",
         (*here, "--key", "key", "--plan", "alone", "script.py"): "use allreduce",
+        (*here, "--key", "key", "--plan", "lowrank(2)", "script.py"): "use another codec",
         (*here, "--key", "key", "--allow", f"{public}=0", "script.py"): "=K for K workers",
         (*here, "--key", "key", "--allow", public[1:], "script.py"): "is no key",
         (*here, "--key", "key", "large.py"): "with --listen a script may have 1048576",

@@ -135,7 +135,9 @@ def build_meeting(
     if isinstance(inner, LowRank):
         return LowRankMeeting(inner, engine, feedback=inner is not codec)
     if isinstance(codec, Cast):
-        return CastMeeting(codec, engine, group.size)
+        meeting = CastMeeting(codec, engine, group.size)
+        group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
+        return meeting
     if how == "auto":
         alone = isinstance(engine, MemoryEngine) or group.session.elastic
         how = "gather" if alone else choose(codec, layouts, group.size)

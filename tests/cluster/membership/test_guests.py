@@ -5,7 +5,7 @@ from test_coordinator import beat, stand, told, written
 from shoal.cluster.membership.coordinator import Coordinator
 from shoal.cluster.membership.effects import Effect
 from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
-from shoal.cluster.membership.messages import Evicted, Gone, Hello, Install, Leave, Plate, Propose
+from shoal.cluster.membership.messages import Doubt, Evicted, Gone, Hello, Install, Leave, Plate, Propose
 from shoal.cluster.membership.rules import Rules
 
 GUEST = Plate("tcp://10.0.0.2:7", "x" * 40, "there", guest=True)
@@ -100,3 +100,15 @@ def test_many_silent_guests_are_given_up_at_once() -> None:
         coordinator.hear(beat("a", coordinator.view.epoch), moment)
         coordinator.tick(moment)
     assert set(coordinator.memory.lost) == {"g1", "g2", "g3"}
+
+
+def test_guests_that_do_not_hear_one_of_the_runs_own_are_given_up_and_not_that_one() -> None:
+    coordinator = begun("a", "b")
+    admit(coordinator, "g1", "g2", "g3")
+    for tenth in range(1, 21):
+        for member in coordinator.view.members:
+            coordinator.hear(beat(member, coordinator.view.epoch), tenth / 10)
+        for guest in ("g1", "g2"):
+            coordinator.hear(Doubt(member=guest, of="a", closed=guest == "g2"), tenth / 10)
+        coordinator.tick(tenth / 10)
+    assert coordinator.memory.lost == {"g1": "no longer heard by a"}

@@ -96,7 +96,7 @@ class Coordinator:
             case Standing():
                 self._standing(report, now)
             case Doubt():
-                self.doubts.hear(report, now)
+                self._doubt(report, now)
             case Leave():
                 if report.member in self.seats:
                     self._lose(report.member, LEFT_EARLY if report.early else LEFT, now)
@@ -159,6 +159,13 @@ class Coordinator:
         elif beat.epoch < self.view.epoch:
             self._do.append(Tell(beat.member, Propose(view=self.view)))
             self._do.append(Tell(beat.member, self.memory.installed))
+
+    def _doubt(self, doubt: Doubt, now: float) -> None:
+        """Where a guest and one of the run's own do not hear each other, it is the guest that can be spared."""
+        if not self._guest(doubt.member) or self._guest(doubt.of):
+            self.doubts.hear(doubt, now)
+        elif not doubt.closed:  # of deaths on the run's own machine the launcher tells
+            self.doubts.hear(Doubt(member=doubt.of, of=doubt.member), now)
 
     def _standing(self, standing: Standing, now: float) -> None:
         if standing.member in self.seats:

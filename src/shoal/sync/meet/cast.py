@@ -32,6 +32,13 @@ class CastMeeting(Meeting):
     def __init__(self, codec: Cast, engine: Engine, size: int) -> None:
         self.codec, self.engine = codec, engine
         self._largest = torch.finfo(codec.dtype).max / size
+        self._next: list[float] = []
+
+    def entered(self, size: int, newcomers: bool) -> None:
+        """The members have changed. Newcomers do not know the last sum, so all begin anew with the first scale."""
+        self._largest = torch.finfo(self.codec.dtype).max / size
+        if newcomers and self.codec.scaled:
+            self._next = [FIRST] * len(self._next)
 
     def open(self, layouts: Sequence[Layout]) -> None:
         self._layouts = layouts

@@ -122,6 +122,28 @@ def test_a_forward_pass_sees_what_is_up_to_date(make: Callable[[], nn.Module], i
     assert all(one.touched == 1 for one in watched)
 
 
+def test_a_function_of_its_own_sees_what_is_up_to_date() -> None:
+    """Torch hands arguments to a custom function as they are; inside, any use is a touch."""
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight):  # type: ignore[no-untyped-def]
+            ctx.save_for_backward(x, weight)
+            return x @ weight
+
+        @staticmethod
+        def backward(ctx, gradient):  # type: ignore[no-untyped-def]
+            x, weight = ctx.saved_tensors
+            return gradient @ weight.T, x.T @ gradient
+
+    one = stale()
+    x = X.clone().requires_grad_()
+    Product.apply(x, one.tensor).sum().backward()  # type: ignore[no-untyped-call]
+    assert one.touched == 1
+    assert bool((x.grad == 3).all())
+    assert bool((one.tensor.grad == 2).all())
+
+
 def test_copies_and_files_hold_plain_parameters_that_are_up_to_date() -> None:
     model = nn.Linear(3, 3)
     watched = [Stale(parameter) for parameter in model.parameters()]

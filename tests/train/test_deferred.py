@@ -10,6 +10,7 @@ import torch
 from in_flight import Bench
 from models import MODELS, make
 from torch import Tensor, nn
+from torch._dynamo import eval_frame
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -30,6 +31,12 @@ class Tied(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.tanh(self.middle(torch.tanh(self.embed(x))))
         return torch.tanh(hidden @ self.embed.weight) @ self.head.T
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever other tests have compiled in this process."""
+    monkeypatch.setattr(eval_frame, "cached_backends", {})
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
@@ -267,6 +274,25 @@ def test_hooks_round_a_step_see_the_whole_step() -> None:
     bench = check(optimizer_of=hooked, overlaps=False)
     assert norms[:STEPS] == norms[STEPS:]
     assert bench.told == ["order(needed) waits for all gradients before a step: there are hooks round SGD.step"]
+
+
+def test_a_compiled_model_gets_its_updates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eval_frame, "cached_backends", {1: object()})
+    told = check(overlaps=False).told
+    assert told == ["order(needed) waits for all gradients before a step: a model is compiled or scripted"]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_scripted_model_gets_its_updates_at_once() -> None:
+    class Scripted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.jit.trace(make("mlp"), batch(0)[0], check_trace=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x)
+
+    assert check(Scripted, overlaps=False).told
 
 
 def test_a_closure() -> None:

@@ -4,6 +4,7 @@ Wanted of every codec with feedback: 0.5 points of accuracy, 1 % of loss. docs/p
 """
 
 import os
+import shutil
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -26,8 +27,11 @@ def trained(task: str, plan: str, workers: int, size: int) -> dict[str, Any]:
         pytest.skip(f"no {place}: set SHOAL_DATA to a folder that holds it")
     words = ["run", "-w", str(workers), "--json", "--plan", plan, "--checkpoint", "off"]
     words += ["--restarts", "0", "--min-workers", str(workers)]  # equal samples a step: nobody is taken for lost
-    with tempfile.TemporaryDirectory() as folder:
-        done = forked.command(Path(folder), *words, str(HERE / f"{task}_sgd.py"), str(place), str(size)).wait(500)
+    folder = Path(tempfile.mkdtemp())  # with a TemporaryDirectory the forked command would remove it when it ends
+    try:
+        done = forked.command(folder, *words, str(HERE / f"{task}_sgd.py"), str(place), str(size)).wait(500)
+    finally:
+        shutil.rmtree(folder)
     assert done.code == 0, done.err
     return done.json
 

@@ -7,6 +7,7 @@ takes back what stands there since it came, and writes it again from its own.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import msgspec
 
@@ -81,10 +82,11 @@ class Ledger:
         for run, step in self._pending:
             run.trained = True
             self._open(run)
-            each, place = step.ranges, {**_place(run), "stream": step.stream, "first": number, "last": number}
+            each, at = step.ranges, _place(run)
             for begin, end in each:
                 share = sum(step.counts) if len(each) == 1 else end - begin
-                self._take(Took(**place, begin=begin, end=end, samples=share))
+                took = Took(**at, stream=step.stream, first=number, last=number, begin=begin, end=end, samples=share)
+                self._take(took)
         self._pending.clear()
         if now() - self._flushed >= FLUSH_SECONDS:
             self.flush()
@@ -156,5 +158,11 @@ def _goes_on(last: Took, took: Took) -> bool:
     return (last.key, last.stream, last.end) == (took.key, took.stream, took.begin)
 
 
-def _place(run: Pass) -> dict[str, int]:
+class _Place(TypedDict):
+    loader: int
+    epoch: int
+    number: int
+
+
+def _place(run: Pass) -> _Place:
     return {"loader": run.loader.facts[0], "epoch": run.turn.epoch, "number": run.turn.number}

@@ -7,6 +7,7 @@ takes back what stands there since it came, and writes it again from its own.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -156,5 +157,5 @@ def _goes_on(last: Took, took: Took) -> bool:
     return (last.key, last.stream, last.end) == (took.key, took.stream, took.begin)
 
 
-def _place(run: Pass) -> dict[str, int]:
+def _place(run: Pass) -> dict[str, Any]:
     return {"loader": run.loader.facts[0], "epoch": run.turn.epoch, "number": run.turn.number}

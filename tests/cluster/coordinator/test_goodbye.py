@@ -10,68 +10,79 @@ import pytest
 from toy import until
 
 from shoal.cluster.coordinator.channel import Stop
+from shoal.cluster.coordinator.grants import Welcome
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup
+from shoal.cluster.launch.asking import ask, question, versions
 from shoal.cluster.membership.agent import Agent
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.invitation import Brief
+from shoal.cluster.membership.messages import Plate
 from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, RunEnded
 
 WAIT = 30.0
+OFFICE, OWN = Pair.new(), Pair.new()
+BRIEF = Brief(run="one", name="s.py", script=b"", arguments=(), plan="", seed=0, checkpoint="off")
 
 
 @contextlib.contextmanager
-def members(folder: Path, *names: str) -> Iterator[tuple[Handle, dict[str, Agent]]]:
-    """The first of them is a member that trains; others want in."""
-    place = folder / "c"
-    place.mkdir(mode=0o700)
-    handle = Handle(Setup("one", f"ipc://{place}/s", folder / "log", Rules(silence=WAIT)))
+def members(folder: Path) -> Iterator[tuple[Handle, Agent, Agent]]:
+    """A member that trains, and a guest that wants in."""
+    guests = {OFFICE.public: 1}
+    welcome = Welcome(BRIEF, versions(), guests, first=1)
+    lock = Lock(OFFICE, {OWN.public: 1, **guests})
+    handle = Handle(Setup("one", "tcp://127.0.0.1:*", folder / "log", Rules(silence=WAIT), lock, welcome=welcome))
     handle.start(Deadline.after(WAIT))
-    agents = {name: Agent(name, handle.address, "one") for name in names}
+    key = Key(OFFICE, OFFICE.public)
+    (name,) = ask(handle.address, key, question(1), WAIT).members
+    member, guest = (
+        Agent("w0.1000000", handle.address, "one", key=Key(OWN, OFFICE.public)),
+        Agent(name, handle.address, "one", key=key),
+    )
+    guest.plate = Plate(guest=True)
     try:
-        agents[names[0]].start()
-        agents[names[0]].wait_settled(Deadline.after(WAIT))
-        agents[names[0]].filled()
-        for name in names[1:]:
-            agents[name].start()
-            until(lambda name=name: agents[name]._heard != agents[name]._began)
-        yield handle, agents
+        member.start()
+        member.wait_settled(Deadline.after(WAIT))
+        member.filled()
+        guest.start()
+        until(lambda: guest._heard != guest._began)
+        yield handle, member, guest
     finally:
-        for agent in agents.values():
+        for agent in (member, guest):
             agent.close(leave=False)
         handle.stop(Deadline.after(10.0))
 
 
 def told(agent: Agent) -> RunEnded | None:
     """What it heard of the end of the run, if anything."""
-    try:
-        agent.begin(0, Deadline.after(0.05))
-    except RunEnded as error:
-        return error
-    except DeadlineError:
-        return None
+    with contextlib.suppress(DeadlineError):
+        try:
+            agent.begin(0, Deadline.after(0.05))
+        except RunEnded as error:
+            return error
     return None
 
 
 @pytest.mark.parametrize("well", [True, False])
 def test_whoever_waits_is_told_and_whoever_trains_may_finish(tmp_path: Path, well: bool) -> None:
-    with members(tmp_path, "a", "b") as (handle, agents):
+    with members(tmp_path) as (handle, member, guest):
         handle.stop(Deadline.after(WAIT), Stop(well=well, reason="because"))
-        until(lambda: told(agents["b"]))
-        late = told(agents["b"])
+        until(lambda: told(guest))
+        late = told(guest)
         assert late is not None
         assert late.well == well
         assert "the run has ended: because" in str(late)
-        if not well:
-            until(lambda: told(agents["a"]))
-        else:
-            assert told(agents["a"]) is None
+        if well:
+            assert told(member) is None
 
 
 def test_a_coordinator_that_is_ended_alone_says_nothing(tmp_path: Path) -> None:
-    with members(tmp_path, "a", "b") as (handle, agents):
+    with members(tmp_path) as (handle, member, guest):
         os.kill(handle.pid, signal.SIGTERM)
         until(lambda: not handle.alive())
+        heard = guest._heard
         handle.restart(Deadline.after(WAIT))
-        until(lambda: agents["b"].unheard < 0.2)
-        assert told(agents["a"]) is told(agents["b"]) is None
+        until(lambda: guest._heard != heard)
+        assert told(member) is told(guest) is None

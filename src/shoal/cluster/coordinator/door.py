@@ -21,7 +21,6 @@ from shoal.core.errors import UsageError
 MOST_AT_ONCE = 256
 """Messages taken in before the clock is looked at again."""
 MOST_WAITING = 1024
-LINGER_MS = 2_000
 HANDSHAKE_MS = 5_000
 """A connection that has not shown its key after that is closed."""
 _GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
@@ -102,8 +101,8 @@ class Door:
                 self._guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
 
     def close(self) -> None:
-        """What was said last still has a moment to leave: on a busy machine that is not a short one."""
-        self._context.destroy(linger=LINGER_MS)
+        """What was said last still has a moment to leave."""
+        self._context.destroy(linger=200)
 
 
 _OPTIONS = {

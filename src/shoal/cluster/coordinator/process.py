@@ -25,11 +25,13 @@ from shoal.cluster.membership.effects import Effect, Write
 from shoal.cluster.membership.envelope import ASKING, Envelope, Mismatch, Unreadable, asks
 from shoal.cluster.membership.invitation import Ask
 from shoal.cluster.membership.log import Entry, Installed, Lost
-from shoal.cluster.membership.messages import LONGEST_TEXT, Ended, Gone, Hello, Order, Refused, Report
+from shoal.cluster.membership.messages import LONGEST_TEXT, Ended, Gone, Hello, Leave, Order, Refused, Report
 from shoal.cluster.membership.rules import Rules
-from shoal.core.clock import now
+from shoal.core.clock import Deadline, now
 
 TICK = 0.1
+GOODBYE = 3.0
+"""Seconds in which those of other machines may hear that the run has ended."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +115,23 @@ class Process:
     def _say_goodbye(self) -> None:
         """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
         self._listen_to_launcher()
-        if self._ended is not None:
-            for member in self.machine.seats:
+        seats, deadline = self.machine.seats, Deadline.after(GOODBYE)
+        while self._ended is not None:
+            for member in seats:
                 self._tell(member, self._ended)
+            if deadline.expired or not any(seat.plate.guest for seat in seats.values()):
+                return
+            # who closes a connection without reading what came may take back what was said last
+            self.door.wait(TICK)
+            for letter in self.door.letters():
+                self._let_go(letter)
+
+    def _let_go(self, letter: Letter) -> None:
+        with contextlib.suppress(Unreadable, Mismatch):
+            said = self.envelope.report(letter.frames)
+            seats = self.machine.seats
+            if isinstance(said, Leave) and not self.register.objection(said, letter.key, seats, len(seats)):
+                seats.pop(said.member, None)
 
     def _open(self, letter: Letter) -> None:
         """A letter that is not in order changes nothing; one of Shoal's own is told why."""

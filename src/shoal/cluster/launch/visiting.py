@@ -170,4 +170,5 @@ class VisitLauncher(LocalLauncher):
     def _end_all(self, at_once: bool = False) -> None:
         self.left = True
         super()._end_all()
-        self.hurried = any(worker.status == -signal.SIGKILL and not worker.lost for worker in self.workers)
+        killed = [worker for worker in self.workers if worker.status == -signal.SIGKILL and not worker.lost]
+        self.hurried = any(not self._waits(worker) for worker in killed)

@@ -70,3 +70,4 @@ def test_shakespeare_within_a_hundredth_of_the_loss(plan: str, workers: int) -> 
 @pytest.mark.parametrize("plan", ["onebit", "topk(0.01)"])
 def test_seide_and_stich_without_feedback_it_is_clearly_worse(plan: str) -> None:
     assert accuracy(f"{plan}, feedback(off)", 2, 8000) < accuracy(plan, 2, 8000) - 0.01
+    assert loss(f"{plan}, feedback(off)", 2, 400) > 1.02 * loss(plan, 2, 400)

@@ -61,6 +61,7 @@ def fraction(plan: str) -> float:
         ("topk(0.01), int8", 1 / 120),
         ("randomk(0.01)", 1 / 70),
         ("dgc(0.001)", 1 / 100),
+        ("threshold(0.01), by_size(0)", 1 / 100),
         ("powersgd", 1 / 20),
         ("dorefa(g=4)", 1 / 7.5),
     ],

@@ -105,6 +105,16 @@ def test_a_model_without_a_middle_is_refused() -> None:
         LowBits(Dorefa(), [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))], seed=0, rank=0)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
+def test_a_compiled_model_is_refused() -> None:
+    def body(world: World):
+        run, model = world.start("alone, dorefa"), network()
+        with pytest.raises(UsageError, match=r"join the model without torch\.compile$"):
+            run.join(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1))
+
+    run_world(1, body)
+
+
 def test_a_weight_that_is_made_of_others_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 2))
     with pytest.raises(UsageError, match="is made of other parameters") as refused:

@@ -48,4 +48,4 @@ def _centred(term: Halp, members: Members, seed: int, samples: Callable[[], int]
 
 def _refuse_compiled(term: Dorefa | Halp, models: list[nn.Module]) -> None:
     if any(isinstance(model, torch._dynamo.OptimizedModule) for model in models):
-        raise UsageError(f"{term}: a compiled model keeps what it was compiled as; join it first, then compile it")
+        raise UsageError(f"{term}: a compiled model stays as it was compiled; join the model without torch.compile")

@@ -31,7 +31,7 @@ from shoal.cluster.shared import SharedGroup
 from shoal.cluster.transfer import ByLinks, Transfer
 
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
-DOUBT = 3.0
+DOUBT = 4.0
 """Seconds of a peer's silence after which the coordinator is told, where it can give a member up."""
 
 

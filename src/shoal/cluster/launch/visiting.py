@@ -169,6 +169,6 @@ class VisitLauncher(LocalLauncher):
 
     def _end_all(self, at_once: bool = False) -> None:
         self.left = True
-        super()._end_all()
+        super()._end_all(at_once)
         killed = [worker for worker in self.workers if worker.status == -signal.SIGKILL and not worker.lost]
         self.hurried = any(not self._waits(worker) for worker in killed)

@@ -163,7 +163,7 @@ class Loop(threading.Thread):
             peer.out.reset()
             peer.into.reset()
         for peer in (self.peers[rank] for rank in self.view.others):
-            peer.heard = peer.heard or now()  # whoever never comes is missed from here on
+            peer.awaited = now()
             self._ack(peer, again=True)  # whoever was first has sent into the void
 
     def end(self, reason: str, lost: int) -> None:

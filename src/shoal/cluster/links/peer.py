@@ -12,6 +12,8 @@ from shoal.cluster.links.door import Door
 from shoal.cluster.links.link import Incoming, Outgoing
 from shoal.cluster.links.messages import Bye
 
+FIRST_WORD = 15.0
+"""Seconds in which a peer that never was heard may come."""
 GONE_SECONDS, GONE_REFUSALS = 1.0, 5
 """A closed connection that was refused so often for so long: nobody listens there any more. A slow or frozen peer
 does not come to this, for its kernel accepts connections in its stead."""
@@ -30,6 +32,8 @@ class Peer:
     """Whether the way to it is connected and its key was right."""
     heard: float | None = None
     """When anything of this run last came from it; None: never."""
+    awaited: float | None = None
+    """Since when it takes part in a view with this worker, where views change."""
     down: float | None = None
     """Since when the way to it is closed, if it was open once."""
     refusals: int = 0
@@ -75,8 +79,9 @@ class Peer:
 
     def silent(self, now: float, floor: float) -> float | None:
         """How long it has said nothing, if that is longer than a peer may: a chunk is on the way so long at most."""
-        if self.heard is None:
-            return None
+        if self.heard is None:  # its process may still begin, and keys are exchanged before the first word
+            silence = now - self.awaited if self.awaited is not None else 0.0
+            return silence if silence > max(floor, FIRST_WORD) else None
         silence = now - self.heard
         return silence if silence > self.out.estimate.allowance(self.largest, floor) else None
 

@@ -224,3 +224,8 @@ def test_p1_a_model_in_few_bits_is_handed_over_with_its_anchor(tmp_path: Path) -
     plan = "halp(bits=10, mu=1.0, anchor=7, inner=9)"
     err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", plan)
     assert "shoal: worker 1 was lost (SIGKILL)" in err
+
+
+def test_p1_a_newcomer_under_fp16_begins_with_the_scale_of_the_others(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", "fp16")
+    assert "shoal: worker 1 was lost (SIGKILL)" in err

@@ -9,10 +9,10 @@ import pytest
 from forked import Forked, soon
 from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
 
-import shoal.train.run as training
 from shoal.cluster.coordinator import wal
 from shoal.cluster.membership.log import Installed
 from shoal.cluster.notice import live
+from shoal.cluster.transfer import ByFile
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,29 +37,29 @@ def kill_coordinator() -> None:
 
 
 def donor_dies_before(folder: Path) -> None:
-    give = training.give
+    give = ByFile.give
 
     def killed(*args: object) -> None:
         if once(folder, "donor"):
             die()
         give(*args)  # type: ignore[arg-type]
 
-    training.give = killed
+    ByFile.give = killed  # type: ignore[method-assign, assignment]
 
 
 def donor_dies_after(folder: Path) -> None:
-    give = training.give
+    give = ByFile.give
 
     def killed(*args: object) -> None:
         give(*args)  # type: ignore[arg-type]
         if once(folder, "donor"):
             die()
 
-    training.give = killed
+    ByFile.give = killed  # type: ignore[method-assign, assignment]
 
 
 def joiner_dies(folder: Path) -> None:
-    receive = training.receive
+    receive = ByFile.take
 
     def killed(*args: object) -> object:
         found = receive(*args)  # type: ignore[arg-type]
@@ -67,18 +67,18 @@ def joiner_dies(folder: Path) -> None:
             die()
         return found
 
-    training.receive = killed  # type: ignore[assignment]
+    ByFile.take = killed  # type: ignore[method-assign, assignment]
 
 
 def coordinator_dies(folder: Path) -> None:
-    give = training.give
+    give = ByFile.give
 
     def killed(*args: object) -> None:
         if once(folder, "coordinator"):
             kill_coordinator()
         give(*args)  # type: ignore[arg-type]
 
-    training.give = killed
+    ByFile.give = killed  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_file(tmp_path: Path) -> None:
         ("hosts = 2\n[[event]]\ncut = 1", "event 0: no 'at'"),
         ("hosts = 2\n[[event]]\nat = '1s'", "event 0: 0 actions"),
         ("hosts = 2\n[[event]]\nat = '1s'\ncut = 1\nkill = 1", "event 0: 2 actions"),
-        ("hosts = 2\n[[event]]\nat = '1s'\ncut = 2", "no host 2; hosts are 0 to 1"),
+        ("hosts = 2\n[[event]]\nat = '1s'\ncut = 3", "no host 3; hosts are 0 to 1, and 2 is the coordinator's"),
         ("hosts = 2\n[[event]]\nat = '1s'\nkill = 1\nfor = '1s'", "leave 'for' out"),
         ("hosts = 2\n[[event]]\nat = '1s'\nrate = '1mbit'", "say whose"),
         ("hosts = 2\n[[event]]\nat = '1s'\nhost = 1\nstall = true", "a stall needs its length"),

@@ -20,7 +20,7 @@ def test_everybody_gets_its_pieces_in_order_of_rank(size: int, tmp_path: Path) -
             for mesh in made:
                 # senders may differ in length; the pieces of one do not
                 pieces = np.array([[10 * mesh.rank + to] * (length + mesh.rank) for to in range(size)], np.uint8)
-                tasks.append(Dealing(pieces.reshape(size, -1), 1, 2 * CHUNK))
+                tasks.append(Dealing(pieces.reshape(size, -1), 2 * CHUNK))
                 mesh.submit(tasks[-1])
             for mesh, task in zip(made, tasks, strict=True):
                 mesh.wait(task, WAIT)
@@ -29,7 +29,7 @@ def test_everybody_gets_its_pieces_in_order_of_rank(size: int, tmp_path: Path) -
 
 def test_pieces_for_others_than_the_members_are_refused(tmp_path: Path) -> None:
     with meshes(2, tmp_path) as made:
-        task = Dealing(np.zeros((3, 4), np.uint8), 1, 10)
+        task = Dealing(np.zeros((3, 4), np.uint8), 10)
         made[0].submit(task)
         with pytest.raises(ShoalError, match="3 pieces of 4 bytes among 2 workers"):
             made[0].wait(task, WAIT)

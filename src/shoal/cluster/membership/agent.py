@@ -54,6 +54,8 @@ BEAT = 0.25
 """Seconds between beats."""
 LOOK = 0.02
 """Longest wait of the agent's thread: what the training thread has to say leaves by then."""
+UNANSWERED = 1.0
+"""Seconds without an answer after which the coordinator is called anew."""
 RETRY = 0.02
 """Seconds after which one is tried again that found nobody connected."""
 PERSIST = 6.0
@@ -242,8 +244,11 @@ class Agent:
             self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
 
     def _serve(self, line: Line) -> None:
-        due = 0.0
+        due, renewed = 0.0, now()
         while not self._closing:
+            if now() - max(self._heard, renewed) > UNANSWERED:
+                line.renew()
+                renewed = now()
             if now() >= due:
                 due = now() + (BEAT if self._speak(line) else RETRY)
             self._answer(line)

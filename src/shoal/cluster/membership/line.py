@@ -42,6 +42,12 @@ class Line:
         self._socket.connect(self._address)
         return self
 
+    def renew(self) -> None:
+        """Connect anew: after a break TCP may wait as long again as the break was, before it tries."""
+        with contextlib.suppress(zmq.ZMQError):  # it was not connected
+            self._socket.disconnect(self._address)
+        self._socket.connect(self._address)
+
     def watch(self) -> "zmq.Socket[bytes]":
         """What becomes of the connection, as events of ZeroMQ: to be read, or it stops in the end. Before `connect`."""
         return self._socket.get_monitor_socket(zmq.EVENT_ALL)

@@ -65,6 +65,7 @@ def another_time(hours: int) -> None:
         raise OSError(ctypes.get_errno(), "no time name space")
 
 
+@pytest.mark.soak
 def test_n12_monotonic_clocks_that_differ(tmp_path: Path) -> None:
     """Each worker has another one, and one of them is lost: leases, silence and views mean nobody else's clock."""
     enter = LocalLauncher._enter

@@ -40,6 +40,7 @@ def short_lease() -> None:
     survival.Rules = partial(Rules, lease=1.0)  # type: ignore[misc, assignment]
 
 
+@pytest.mark.soak
 def test_n3_when_the_lease_is_over_all_wait_and_then_go_on(tmp_path: Path) -> None:
     def outlast(_running: Forked) -> None:
         frozen = coordinator()

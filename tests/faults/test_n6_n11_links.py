@@ -119,7 +119,9 @@ def test_n9_a_link_that_stays_silent_is_named() -> None:
 
 @in_a_lab
 @pytest.mark.parametrize(
-    "lab", ["2 hosts, 20mbit, 1ms, 3%, seed 6", "2 hosts, 100ms, 50ms jitter, seed 7"], ids=["n6 loss", "n7 latency"]
+    "lab",
+    ["2 hosts, 20mbit, 1ms, 3%, seed 6", pytest.param("2 hosts, 100ms, 50ms jitter, seed 7", marks=pytest.mark.soak)],
+    ids=["n6 loss", "n7 latency"],
 )
 def test_n6_n7_loss_and_latency_cost_time_and_nothing_else(tmp_path: Path, lab: str) -> None:
     here = forked.train(tmp_path, forked.TRAIN, "--workers", "2", "--json")

@@ -66,7 +66,7 @@ def train(
     return outcome.err
 
 
-@pytest.mark.parametrize("seat", [0, 2])
+@pytest.mark.parametrize("seat", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
     err = train(tmp_path, act=lambda _: os.kill(pid(tmp_path, seat), signal.SIGKILL))
     assert f"shoal: worker {seat} was lost (SIGKILL)" in err
@@ -78,6 +78,7 @@ def test_p6_a_frozen_host_is_replaced(tmp_path: Path) -> None:
     assert "worker 1 was lost" in err
 
 
+@pytest.mark.soak
 def test_p3_nobody_misses_the_coordinator(tmp_path: Path) -> None:
     err = train(tmp_path, f"[[event]]\nat = 'step 8'\nkill = [{HOSTS}]\n")
     assert "was lost" not in err

@@ -23,7 +23,9 @@ def kill_after_checkpoints(folder: Path, number: int, *words: str, **env: str) -
     assert reap(running.pid, WAIT) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("options", ["", "num_workers=2, persistent_workers=True"])
+@pytest.mark.parametrize(
+    "options", ["", pytest.param("num_workers=2, persistent_workers=True", marks=pytest.mark.soak)]
+)
 def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, options: str) -> None:
     script(tmp_path, options=options)
     whole = shoal(tmp_path, "run", "--name", "whole", "--workers", "2", "script.py")

@@ -125,13 +125,14 @@ def disturbed(
     return outcome.err
 
 
+@pytest.mark.soak
 def test_p1_a_killed_worker_is_replaced_though_nothing_left_before_the_pass_ended(tmp_path: Path) -> None:
     """Under a budget buckets are full long before anything of them leaves."""
     err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", "bosen")
     assert "shoal: worker 1 was lost (SIGKILL)" in err
 
 
-@pytest.mark.parametrize("seat", [0, 2])
+@pytest.mark.parametrize("seat", [0, pytest.param(2, marks=pytest.mark.soak)])
 def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
     err = disturbed(tmp_path, lambda _: kill(tmp_path, seat))
     assert f"shoal: worker {seat} was lost (SIGKILL)" in err
@@ -220,6 +221,7 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
     disturbed(tmp_path, act, "--restarts", "9", samples=2400)
 
 
+@pytest.mark.soak
 def test_p1_a_model_in_few_bits_is_handed_over_with_its_anchor(tmp_path: Path) -> None:
     plan = "halp(bits=10, mu=1.0, anchor=7, inner=9)"
     err = disturbed(tmp_path, lambda _: os.kill(pid(tmp_path, 1), signal.SIGKILL), "--plan", plan)

@@ -99,7 +99,8 @@ def test_a_joiner_gets_its_state_from_a_donor() -> None:
         assert here.trace("m5")[0].number > 1, "it goes on where the others were"
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak), pytest.param(3, marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_whatever_happens_all_agree(seed: int) -> None:
     """Kills and stops of members and of the coordinator, one after the other and at once; newcomers for the lost."""
     chance, number = random.Random(seed), 4

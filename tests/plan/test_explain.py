@@ -18,10 +18,10 @@ def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[Term]) -> 
 def test_a_label_takes_its_continued_lines_and_no_more() -> None:
     said = about(AllReduce)
     assert said.costs == (
-        "with p workers, each sends 2(p-1)/p of the gradient bytes between hosts; "
+        "with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times; "
         "inside one host nothing crosses a socket."
     )
-    assert said.cites.startswith("Patarasu & Yuan 2009")
+    assert said.cites.startswith("Patarasuk & Yuan 2009")
 
 
 def test_all_axes_are_explained_in_order() -> None:

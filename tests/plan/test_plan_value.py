@@ -104,7 +104,7 @@ def test_any_text_is_a_plan_or_is_refused_on_one_line(text: str) -> None:
         ("every(2)", "every(2): replicas agree at every step, so steps must be 1; write every(1)"),
         ("every(step=1)", "every: unknown argument 'step'; did you mean 'steps'?"),
         ("every(1, steps=1)", "every: argument 'steps' is given twice; keep one"),
-        ("allreduce(ring)", "allreduce takes no arguments; write allreduce"),
+        ("replicate(2)", "replicate takes no arguments; write replicate"),
         ("bsp, alone", "'bsp' is a named plan and stands alone; write its terms: allreduce, every(1)"),
         ("bsp(1)", "'bsp' is a named plan and takes no arguments; write bsp"),
     ],

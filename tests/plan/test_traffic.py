@@ -39,6 +39,11 @@ def test_bytes_against_no_codec(plan: str, workers: int, meets: str, share: floa
     assert f"{said.sent:,} bytes" in str(said)
 
 
+def test_straight_sends_everything_to_everybody() -> None:
+    assert found("allreduce(straight)", 4).sent == 3 * 16_000_000
+    assert found("allreduce(ring)", 4).sent == found("bsp", 4).sent
+
+
 def test_one_worker_and_alone_send_nothing() -> None:
     assert found("onebit", 1).sent == found("alone", 4).sent == 0
 

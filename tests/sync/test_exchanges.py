@@ -35,6 +35,21 @@ class TestAllReduceByLinks(ExchangeCase):
         return build_exchange(Plan(), linked, Engines(linked, directory))
 
 
+@pytest.mark.parametrize("by", ["ring", "owners", "straight"])
+class TestAllReduceByOneWay(ExchangeCase):
+    """All buckets the same way, as `allreduce(ring)` says."""
+
+    sizes = (3,)
+
+    @pytest.fixture(autouse=True)
+    def _by(self, by):
+        self.by = by
+
+    def make(self, group, directory):
+        linked = linked_by_files(group, directory)
+        return build_exchange(Plan.parse(f"allreduce({self.by})"), linked, Engines(linked, directory, self.by))
+
+
 class TestAllReduceByKeys(ExchangeCase):
     """Over TCP, under keys."""
 

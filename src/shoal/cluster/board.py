@@ -87,6 +87,12 @@ class Board:
     def loss(self, rank: int, value: float) -> None:
         self._numbers[_row(rank) + _LOSS] = value
 
+    def step(self, rank: int) -> int:
+        return self._words[_row(rank) + _STEP]
+
+    def state(self, rank: int) -> int:
+        return self._words[_row(rank) + _STATE]
+
     def read(self, rank: int) -> dict[str, float]:
         """Everything in a worker's row."""
         row = _row(rank)

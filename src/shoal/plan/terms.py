@@ -5,7 +5,7 @@ A new term is one class and one row of TERMS (and one member of its axis's union
 The terms of the wire axis are in codecs.py, wrappers.py, order.py and precision.py.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
 from shoal.plan.automatic import Wire
@@ -33,16 +33,25 @@ __all__ = [
 
 
 class AllReduce(Term, frozen=True):
-    """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model.
+    """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model. Over links between
+    hosts in one of three ways: round a ring, through an owner of each part, or straight from each to all others; auto
+    chooses by size.
 
-    Costs: with p workers, each sends 2(p-1)/p of the gradient bytes between hosts; inside one host
+    Costs: with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times; inside one host
     nothing crosses a socket.
-    Cites: Patarasu & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
+    Cites: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"; Rabenseifner
+    2004, "Optimization of collective reduction operations".
     Avoid: when one link or one worker is much slower than the rest, for every worker waits for it.
     """
 
     axis: ClassVar[Axis] = "exchange"
     name: ClassVar[str] = "allreduce"
+
+    by: Literal["auto", "ring", "owners", "straight"] = "auto"
+    """Of links: the way of every bucket; 16-bit floats, which a ring would round at each hop, go through owners."""
+
+    def __str__(self) -> str:
+        return self.name if self.by == "auto" else f"{self.name}({self.by})"
 
 
 class Alone(Term, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
-from shoal.plan.terms import Alone
+from shoal.plan.terms import AllReduce, Alone
 from shoal.plan.wrappers import Meet
 from shoal.sync.price import summed
 
@@ -65,7 +65,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
     if isinstance(plan.exchange, Alone) or workers == 1:
         return Traffic(meets="nothing", sent=0, **facts)
     if not plan.wire:
-        return Traffic(meets="sum", sent=plain, **facts)
+        straight = isinstance(plan.exchange, AllReduce) and plan.exchange.by == "straight"
+        return Traffic(meets="sum", sent=4 * parameters * (workers - 1) if straight else plain, **facts)
     return _coded(plan, workers, parameters, facts)
 
 

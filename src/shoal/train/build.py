@@ -163,8 +163,9 @@ class Engines:
     One per run: what is joined later shares its process groups.
     """
 
-    def __init__(self, group: Group, directory: Path) -> None:
-        self.group, self.directory = group, directory
+    def __init__(self, group: Group, directory: Path, by: str = "auto") -> None:
+        """`by`: how sums are made over links, in the words of `allreduce(…)`."""
+        self.group, self.directory, self.by = group, directory, by
         self._process_groups: dict[str, dist.ProcessGroup] = {}
         self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
         if self.wanted not in ENGINES:
@@ -174,7 +175,8 @@ class Engines:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return MemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
-            return HostsEngine(self.group) if self.group.local is not None else RingEngine(self.group)
+            local = self.group.local is not None
+            return HostsEngine(self.group, self.by) if local else RingEngine(self.group, by=self.by)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
         if device not in self._process_groups:

@@ -30,7 +30,7 @@ from shoal.data.loader import Loader
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
-from shoal.plan.terms import Alone
+from shoal.plan.terms import AllReduce, Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import Engines, build_exchange, build_pace, default_device
 from shoal.train.checkpoint import handover
@@ -72,8 +72,11 @@ class Run:
         self._group = group = context.group
         self._seed, self._attempt = context.seed, context.attempt
         self.device = default_device(group.rank)
-        self._engines = Engines(group, context.dir)
+        by = plan.exchange.by if isinstance(plan.exchange, AllReduce) else "auto"
+        self._engines = Engines(group, context.dir, by)
         warnings = check(plan, group.size)
+        if by != "auto" and group.size > 1 and not isinstance(group, LinkedGroup):
+            warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
         if os.environ.get(BANDWIDTH_VARIABLE) and group.size > 1 and not isinstance(group, LinkedGroup):
             warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
         self._begin(context)

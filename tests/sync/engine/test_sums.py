@@ -79,6 +79,12 @@ def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, worke
     assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
 
 
+@pytest.mark.parametrize(("by", "kind"), [("ring", Ring), ("owners", Owners), ("straight", Straight)])
+def test_the_plan_may_say_the_way(by: str, kind: type) -> None:
+    assert way(torch.empty(4), 4, by) is kind is way(torch.empty(MIDDLE), 4, by)
+    assert way(torch.empty(4, dtype=torch.bfloat16), 4, by) is (Owners if by == "ring" else kind)
+
+
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"torch\.bool"):
         Arithmetic(torch.bool)

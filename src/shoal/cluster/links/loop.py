@@ -330,7 +330,7 @@ class Loop(threading.Thread):
         return self.run_id, self.epoch, self._step(), self.rank, 0
 
     def _step(self) -> int:
-        return max(0, int(self.board.read(self.rank)["step"]))
+        return max(0, self.board.step(self.rank))
 
     def _ack(self, peer: Peer, again: bool = False) -> None:
         into = peer.into
@@ -375,5 +375,5 @@ class Loop(threading.Thread):
                 self._transmit(peer, peer.out.flying[0])
 
     def _beat(self, peer: Peer) -> None:
-        state = int(self.board.read(self.rank)["state"])
+        state = self.board.state(self.rank)
         self._say(peer, Beat(*self._head(), int(now() * 1e9), state))

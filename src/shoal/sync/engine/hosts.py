@@ -32,11 +32,11 @@ NEVER_WAITED_FOR = np.iinfo(np.int64).max
 class HostsEngine(Engine):
     """For a group over links whose workers know who else is on their host."""
 
-    def __init__(self, group: LinkedGroup) -> None:
+    def __init__(self, group: LinkedGroup, by: str = "auto") -> None:
         assert group.local is not None
         self.group, self.local = group, group.local
         self.leads = self.local.rank == 0
-        self._between = RingEngine(group, among=group.leaders)
+        self._between = RingEngine(group, among=group.leaders, by=by)
         self._payloads = RingEngine(group)
         self._tally = Tally(self.local)
         self._queue: list[int] = []

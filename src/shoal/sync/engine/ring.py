@@ -40,9 +40,9 @@ class RingEngine(Engine):
 
     repeatable = True
 
-    def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None) -> None:
-        """`among`: only these ranks take part; None: the whole view."""
-        self.group, self.channel, self.among = group, group.new_channel(), among
+    def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, by: str = "auto") -> None:
+        """`among`: only these ranks take part; None: the whole view. `by`: one of WAYS for all buckets."""
+        self.group, self.channel, self.among, self.by = group, group.new_channel(), among, by
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._parcels: Sequence[Parcel] = ()
         self._areas: list[Tensor] = []
@@ -77,8 +77,8 @@ class RingEngine(Engine):
     def _sum(self, index: int) -> Task:
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
-        by = way(leaving, self._size)
-        return by(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
+        kind = way(leaving, self._size, self.by)
+        return kind(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
 
     def hurry(self, urgencies: Sequence[int]) -> None:
         self._urgencies = urgencies
@@ -116,7 +116,7 @@ class RingEngine(Engine):
     def wire(self, index: int) -> int:
         leaving, size = self._pairs[index][0], self._size
         bytes_ = leaving.numel() * leaving.element_size()
-        return (size - 1) * bytes_ if way(leaving, size) is Straight else 2 * (size - 1) * bytes_ // size
+        return (size - 1) * bytes_ if way(leaving, size, self.by) is Straight else 2 * (size - 1) * bytes_ // size
 
     def landed(self, index: int) -> bool:
         return self._begun[index][1].done.is_set()
@@ -156,9 +156,14 @@ class RingEngine(Engine):
         return (self.group.mesh.view.size - 1) * self._lengths[index]
 
 
-def way(leaving: Tensor, workers: int) -> type[Sum]:
+WAYS: dict[str, type[Sum]] = {"ring": Ring, "owners": Owners, "straight": Straight}
+
+
+def way(leaving: Tensor, workers: int, by: str = "auto") -> type[Sum]:
     """How a tensor is summed: the same on all workers, so by what all know."""
     size = leaving.numel() * leaving.element_size()
+    if by != "auto":
+        return Owners if WAYS[by] is Ring and leaving.element_size() == 2 else WAYS[by]
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return Straight
     return Owners if size <= MIDDLE or leaving.element_size() == 2 else Ring

@@ -25,7 +25,7 @@ from report import machine_line
 from shoal.bench.contestant import PEER_NAMES, Contestant
 from shoal.bench.peers.ddp import POWER_FROM
 from shoal.bench.turns import turns
-from shoal.cli.run import warm
+from shoal.cli.prepare import warm
 from shoal.cluster.lab.actions import Change
 from shoal.cluster.lab.link import Link
 from shoal.cluster.lab.needs import require

@@ -25,7 +25,7 @@ import torch
 from report import Table, machine_line, write_report
 from torch import Tensor, nn
 
-from shoal.cli.run import warm
+from shoal.cli.prepare import warm
 from shoal.cluster.lab.inside import Say, inside
 from shoal.cluster.lab.lab import Lab
 from shoal.cluster.lab.spec import Spec

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.main import main
-from shoal.cli.run import warm
+from shoal.cli.prepare import warm
 from shoal.cluster.launch.script import run_script
 
 warm()

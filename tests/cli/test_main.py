@@ -11,7 +11,7 @@ import typer
 from forked import shoal
 
 from shoal.cli.ending import EXIT_INTERRUPTED
-from shoal.cli.run import interruptible
+from shoal.cli.errors import interruptible
 from shoal.core.version import __version__
 
 COMMANDS = ("run", "ps", "stop", "plan", "show", "compare", "systems", "bench")

@@ -13,8 +13,8 @@ import pytest
 from forked import TRAIN, Forked, be_fresh, command, reap, shoal, soon, train
 from forked import _command as call
 
-from shoal.cli.run import threads_per_worker
-from shoal.cluster.launch import local
+from shoal.cluster.launch import requests
+from shoal.cluster.launch.threads import threads_per_worker
 from shoal.core.record import read_info
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -323,7 +323,8 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(stubborn + "open('ready', 'w')\ntime.sleep(60)")
 
     def body() -> None:
-        local.REQUESTS = [(60.0 * n, number) for n, (_, number) in enumerate(local.REQUESTS)]  # a first one would wait
+        asked = enumerate(requests.REQUESTS)
+        requests.REQUESTS = tuple((60.0 * n, number) for n, (_, number) in asked)  # a first one would wait
         call(["run", "--json", "script.py"])
 
     running = Forked(tmp_path, body)

@@ -36,8 +36,7 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="Last line of output: the report as JSON.")] = False,
 ) -> None:
     """Measure plans, and PyTorch's own tools, against each other on SCRIPT."""
-    from shoal.cli.errors import usage_errors
-    from shoal.cli.run import interruptible
+    from shoal.cli.errors import interruptible, usage_errors
 
     with usage_errors(), interruptible():
         setting = prepare(script, arguments or [], plans, peers, workers, repeats, until, seeds, seed, price, lab, out)
@@ -64,7 +63,7 @@ def prepare(
     from shoal.bench.contestant import contestants
     from shoal.bench.draw import check_available
     from shoal.bench.session import Setting, open_folder, worker_counts
-    from shoal.cli.run import check_lab
+    from shoal.cli.prepare import check_lab
     from shoal.core.errors import UsageError
     from shoal.core.goal import Goal
     from shoal.core.ids import new_id

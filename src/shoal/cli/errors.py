@@ -1,10 +1,11 @@
-"""How a command refuses: the message on one line of stderr, exit code 2, no traceback."""
+"""How a command refuses or is interrupted: one line on stderr, an exit code, no traceback."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 
+from shoal.cli.ending import EXIT_INTERRUPTED
 from shoal.core.errors import UsageError
 
 EXIT_USAGE = 2
@@ -18,3 +19,16 @@ def usage_errors() -> Iterator[None]:
     except UsageError as error:
         typer.echo(f"shoal: {error}", err=True)
         raise typer.Exit(EXIT_USAGE) from None
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """From the first moment to the last: Ctrl-C, SIGTERM and SIGHUP end the command with 130, not in a traceback."""
+    from shoal.cluster.launch.signals import as_interrupts
+
+    try:
+        with as_interrupts():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("shoal: interrupted", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None

@@ -36,8 +36,7 @@ def join(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
     """Take part in a run of another machine. Ctrl-C leaves it after the step under way; the others go on."""
-    from shoal.cli.errors import usage_errors
-    from shoal.cli.run import interruptible
+    from shoal.cli.errors import interruptible, usage_errors
     from shoal.cluster.launch.address import parse, towards
     from shoal.cluster.launch.asking import ask_apart, question
 
@@ -64,7 +63,7 @@ def credential(file: str | None, server: str | None) -> "Key":
 
 def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, runs: str | None) -> "Job":
     """A folder for this machine's part of the record, with the script in it, and what to do."""
-    from shoal.cli.run import warm
+    from shoal.cli.prepare import warm
     from shoal.cluster.membership.session import seat_of
     from shoal.core.goal import UNTIL_VARIABLE
     from shoal.plan.load import load
@@ -109,7 +108,7 @@ def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Pat
     import sys
     import time
 
-    from shoal.cli.run import open_record
+    from shoal.cli.prepare import open_record
     from shoal.core import record
     from shoal.core.lock import hold
 

@@ -20,8 +20,7 @@ def probe(
 
     Of real machines: start it on all of them with torchrun, `torchrun … -m shoal probe`.
     """
-    from shoal.cli.errors import usage_errors
-    from shoal.cli.run import interruptible
+    from shoal.cli.errors import interruptible, usage_errors
 
     with usage_errors(), interruptible():
         cluster = of_lab(lab) if lab is not None else of_machines()
@@ -36,7 +35,7 @@ def of_lab(spec: str) -> "Cluster":
 
     import msgspec
 
-    from shoal.cli.run import check_lab
+    from shoal.cli.prepare import check_lab
     from shoal.cluster.lab.inside import inside
     from shoal.cluster.lab.lab import Lab
     from shoal.cluster.probe import Cluster, measure_on_host

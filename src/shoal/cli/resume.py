@@ -9,7 +9,7 @@ import typer
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.cli.run import Options
+    from shoal.cli.options import Options
     from shoal.core.record import RunInfo
 
 

@@ -21,8 +21,7 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="At once, without a checkpoint.")] = False,
 ) -> None:
     """End a run of yours: its workers take a checkpoint and stop; 'shoal run --resume RUN' goes on."""
-    from shoal.cli.errors import usage_errors
-    from shoal.cli.run import interruptible
+    from shoal.cli.errors import interruptible, usage_errors
     from shoal.cluster.notice import live
 
     with usage_errors(), interruptible():

@@ -10,7 +10,6 @@ The launcher starts no thread, so that it may fork at any time.
 
 import contextlib
 import os
-import selectors
 import signal
 import sys
 from collections import Counter
@@ -25,23 +24,21 @@ from shoal.cluster.launch.context import Context, inherit
 from shoal.cluster.launch.inlab import InLab
 from shoal.cluster.launch.job import Job, Watcher
 from shoal.cluster.launch.oom import OutOfMemory
+from shoal.cluster.launch.outlets import Ends, Outlets
 from shoal.cluster.launch.place import OneHost, Place
 from shoal.cluster.launch.policy import Policy
+from shoal.cluster.launch.requests import Requests, signal_group
 from shoal.cluster.launch.signals import AtOnce, held_back
 from shoal.cluster.launch.survival import Survival
-from shoal.cluster.launch.worker import Pipes, become_worker
+from shoal.cluster.launch.worker import become_worker
 from shoal.core.clock import Deadline, now
 
 TICK = 0.05
-REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
-"""How a worker is asked to stop, and after how many seconds: the first lets the script and its record end well."""
 CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
 """Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
 once: they meet at the end of a step."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
-LARGEST_REPORT = 1 << 20
-LONGEST_LINE = 1 << 20
 
 
 class LocalLauncher:
@@ -58,9 +55,9 @@ class LocalLauncher:
         self._memory = OutOfMemory()
         self._first: tuple[float, int] | None = None
         """When the first step was seen, and which one it was."""
-        self._selector = selectors.DefaultSelector()
+        self._outlets = Outlets(lambda *said: self.watcher.line(*said), self._reported)
         self._noticed: tuple[Deadline, Worker] | None = None
-        self._requests: list[tuple[Deadline, signal.Signals]] | None = None
+        self._requests = Requests()
 
     def _go_to(self) -> Place:
         job = self.job
@@ -104,7 +101,7 @@ class LocalLauncher:
     def _start(self, rank: int) -> None:
         if self.survival is not None:
             self.survival.started(rank)
-        ends = [os.pipe() for _ in range(3)]
+        ends = self._outlets.make()
         parent = os.getpid()
         with held_back():  # an interrupt between the fork and the note of it would lose the worker
             pid = os.fork()
@@ -114,20 +111,11 @@ class LocalLauncher:
             self.workers.append(worker)
         with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
             os.setpgid(pid, pid)
-        for (read, write), stream in zip(ends, ("out", "err", "report"), strict=True):
-            os.close(write)
-            os.set_blocking(read, False)
-            self._selector.register(read, selectors.EVENT_READ, (worker, stream))
+        self._outlets.keep(worker, ends)
 
-    def _become(self, rank: int, ends: list[tuple[int, int]], parent: int) -> NoReturn:
-        """In the worker: keep its own write ends and nothing else of the launcher's."""
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
-        for read, _ in ends:
-            os.close(read)
-        pipes = Pipes(*(write for _, write in ends))
-        job = self.job
+    def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
+        """In the worker."""
+        job, pipes = self.job, self._outlets.leave(ends)
         become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
 
     def _enter(self, rank: int) -> None:
@@ -157,12 +145,12 @@ class LocalLauncher:
 
     def _watch(self) -> None:
         while any(worker.status is None for worker in self.workers) or self._pending:
-            self._read(TICK)
+            self._outlets.read(TICK)
             self._reap()
             self._survive()
             if self._noticed and self._noticed[0].expired:
                 self._failed(self._noticed[1])
-            self._press()
+            self._requests.press(self.workers)
             self._look()
             self.place.tick(self.board)
             self.watcher.tick(self.board)
@@ -170,13 +158,13 @@ class LocalLauncher:
     def _look(self) -> None:
         """What others may want to know later, or now."""
         self._memory.look(worker.pid for worker in self.workers if worker.status is None)
-        self.announcement.tick(self.workers, self.survival, stopping=self._requests is not None)
+        self.announcement.tick(self.workers, self.survival, stopping=self._requests.begun)
         if self._first is None and (step := self.board.front(self.job.workers)) is not None:
             self._first = (now(), step)
 
     @property
     def _pending(self) -> bool:
-        return self._requests is None and self.survival is not None and self.survival.pending
+        return not self._requests.begun and self.survival is not None and self.survival.pending
 
     def _survive(self) -> None:
         """Start who is to be started again; end whom the others have given up."""
@@ -184,10 +172,10 @@ class LocalLauncher:
             return
         due, silent = self.survival.tick()
         self._tell(*self.survival.guests.take())
-        if self._requests is not None:  # those that train may still save what they have; nobody else is needed
+        if self._requests.begun:  # those that train may still save what they have; nobody else is needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):
-                    _signal_group(worker.pid, signal.SIGKILL)
+                    signal_group(worker.pid, signal.SIGKILL)
             return
         if self.survival.stranded and not self.survival.over:
             last = [worker for worker in self.workers if worker.lost][-1]
@@ -196,10 +184,10 @@ class LocalLauncher:
             return
         for worker in self.workers:
             if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
-                _signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker.pid, signal.SIGKILL)
             elif worker.status is None and self.survival.over and self._waits(worker):
                 worker.lost = True  # it came too late: the training is over
-                _signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker.pid, signal.SIGKILL)
         for seat in due:
             self._start(seat)
 
@@ -214,29 +202,6 @@ class LocalLauncher:
         """Seats that were taken more than once."""
         return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
 
-    def _read(self, timeout: float) -> None:
-        for key, _ in self._selector.select(timeout):
-            worker, stream = key.data
-            data = os.read(key.fd, 1 << 16)
-            if not data:
-                self._selector.unregister(key.fd)
-                os.close(key.fd)
-            if stream != "report":
-                self._relay(worker, stream, data)
-            elif data:
-                worker.report += data[: LARGEST_REPORT - len(worker.report)]
-                self._reported(worker)
-
-    def _relay(self, worker: Worker, stream: str, data: bytes) -> None:
-        *lines, rest = (worker.partial.get(stream, b"") + data).split(b"\n")
-        if rest and (not data or len(rest) > LONGEST_LINE):
-            lines, rest = [*lines, rest], b""
-        worker.partial[stream] = rest
-        for line in lines:
-            # A progress bar writes over its line: what a terminal would show in the end is the last of it.
-            text = line.rstrip(b"\r").rpartition(b"\r")[2]
-            self.watcher.line(worker.rank, stream, text.decode(errors="replace"))
-
     def _reap(self) -> None:
         for worker in self.workers:
             if worker.status is not None:
@@ -245,7 +210,7 @@ class LocalLauncher:
             if pid:
                 worker.status = os.waitstatus_to_exitcode(status)
                 worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
-                self._read(0.0)  # its last words may still be in the pipe
+                self._outlets.read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
                     if self.survival is not None:
                         self.survival.over = True
@@ -263,11 +228,11 @@ class LocalLauncher:
         if self.survival is None or not (aside or (status < 0 and report is None)):
             return False
         reason = aside or ("oom" if worker.oom else _signal_words(-status))
-        if self._requests is not None:  # the others wait for it no longer, and may save what they have
+        if self._requests.begun:  # the others wait for it no longer, and may save what they have
             self.survival.handle.gone(self.survival.name(worker.rank), reason)
             return False
         living = sum(other.status is None for other in self.workers)
-        _signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
+        signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
         goes_on = self.survival.lost(worker.rank, reason, living, bool(report and report.quarantined))
         if goes_on:
             self.watcher.note(self.survival.losses[-1])
@@ -288,10 +253,10 @@ class LocalLauncher:
 
     def _failed(self, worker: Worker) -> None:
         """A worker is lost: the others cannot go on without it."""
-        if self._requests is None:
+        if not self._requests.begun:
             worker.blamed = True
             self.board.abort(worker.rank)
-            self._stop()
+            self._requests.begin()
 
     def _ask_for_checkpoint(self) -> float:
         """Let workers that train save what they have and end by themselves; returns how long they may take."""
@@ -303,39 +268,22 @@ class LocalLauncher:
         moment, step = self._first
         return CHECKPOINT_GRACE + GRACE_STEPS * (now() - moment) / max(1, training - step)
 
-    def _stop(self, grace: float = 0.0) -> None:
-        if self._requests is None:
-            self._requests = [(Deadline.after(grace + seconds), number) for seconds, number in REQUESTS]
-
-    def _press(self) -> None:
-        """Send whatever request to stop is due."""
-        while self._requests and self._requests[0][0].expired:
-            _, number = self._requests.pop(0)
-            for worker in self.workers:
-                if worker.status is None:
-                    _ask(worker, number)
-
     def _end_all(self, at_once: bool = False) -> None:
         """Whatever happens here, nothing stays behind; a second interrupt ends the courtesy."""
         with contextlib.suppress(KeyboardInterrupt):
             if not at_once:
-                self._stop(self._ask_for_checkpoint())
+                self._requests.begin(self._ask_for_checkpoint())
                 self._watch()
         for worker in self.workers:
             if worker.status is None:
-                _signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker.pid, signal.SIGKILL)
                 worker.status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
 
     def _sweep(self) -> None:
         """Children of workers too (loader processes), then the last words in the pipes, then the memory."""
         for worker in self.workers:
-            _signal_group(worker.pid, signal.SIGKILL)
-        deadline = Deadline.after(1.0)
-        while self._selector.get_map() and not deadline.expired:
-            self._read(TICK)
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
+            signal_group(worker.pid, signal.SIGKILL)
+        self._outlets.drain(1.0, TICK)
         if self.survival is not None:
             self.survival.close(well=blame(self.workers) is None)
         self.place.close()
@@ -357,16 +305,3 @@ def _set_aside(worker: Worker) -> str:
 def _signal_words(number: int) -> str:
     known = {each.value: each.name for each in signal.Signals}
     return known.get(number, f"signal {number}") if number else "no reason given"
-
-
-def _ask(worker: Worker, number: signal.Signals) -> None:
-    if number != signal.SIGINT:
-        _signal_group(worker.pid, number)
-    elif not worker.report:  # to the script alone: its loader processes would each print a traceback
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, number)
-
-
-def _signal_group(pid: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)

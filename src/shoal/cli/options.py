@@ -1,0 +1,28 @@
+"""What `shoal run` was asked for, as one value."""
+
+from dataclasses import dataclass
+
+from shoal.cli.listen import NOBODY, Wanted
+
+PLAN, AUTO = "allreduce, every(1)", "auto"
+"""What a run is started with if the command does not say."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command was given; None where the user said nothing."""
+
+    script: str | None
+    arguments: tuple[str, ...] = ()
+    workers: int | None = None
+    plan: str | None = None
+    name: str | None = None
+    runs: str | None = None
+    seed: int | None = None
+    lab: str | None = None
+    checkpoint: str | None = None
+    resume: str | None = None
+    survive: tuple[int, int] = (3, 1)
+    """Restarts of a lost worker, and the least number of living ones."""
+    wanted: Wanted = NOBODY
+    """Who may join."""

@@ -1,0 +1,179 @@
+"""From what the command said to a job: everything that can be wrong is checked before anything starts."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from shoal.cli.listen import check_listen, opened
+from shoal.cli.options import AUTO, PLAN, Options
+from shoal.cluster.launch.threads import threads_per_worker
+
+if TYPE_CHECKING:
+    from shoal.cluster.lab.spec import Spec
+    from shoal.cluster.launch.job import Job
+    from shoal.cluster.launch.policy import Policy
+    from shoal.core.record import RunInfo
+    from shoal.plan.plan import Plan
+
+
+def prepare(options: Options) -> "Job":
+    """Check everything that can be wrong before anything starts, then open the run's record."""
+    import msgspec
+
+    from shoal.cli.resume import from_record, pick
+    from shoal.core import record
+    from shoal.core.errors import UsageError
+    from shoal.core.ids import check_id, new_id
+    from shoal.core.lock import hold
+
+    attempts: list[record.RunInfo] = []
+    if options.resume is not None:
+        options, attempts = from_record(options)
+    if options.script is None:
+        raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
+    spec = check_lab(options.lab, options.workers) if options.lab is not None else None
+    workers = options.workers if options.workers is not None else spec.size if spec else 1
+    chosen = check_command(options, workers)
+    listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
+    run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
+    directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
+
+    warm(codecs=bool(chosen.codecs))  # slow, so only once the command is right
+    from shoal.cluster.launch.job import Job
+
+    info = describe(options, run_id, chosen, workers, str(spec or ""))
+    checkpoint = None
+    if attempts:
+        hold(directory, run_id)
+        checkpoint = pick(directory, run_id)
+        step = int(checkpoint.name.rpartition("-")[2]) if checkpoint is not None else 0
+        info = msgspec.structs.replace(info, attempt=len(attempts) + 1, step=step)
+    open_record(directory, info)
+    if not attempts:
+        hold(directory, run_id)
+    return Job(
+        Path(options.script),
+        list(options.arguments),
+        workers,
+        run_id,
+        directory,
+        str(chosen),
+        info.seed,
+        threads_per_worker(workers),
+        spec,
+        checkpoint=info.checkpoint,
+        resume=checkpoint,
+        attempt=info.attempt,
+        survive=survival(options, chosen, workers),
+        place=opened(listen) if listen is not None else None,
+    )
+
+
+def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
+    """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
+    from shoal.cluster.launch.policy import Policy
+    from shoal.cluster.linked import trusted
+    from shoal.core.errors import UsageError
+    from shoal.plan.terms import AllReduce
+
+    restarts, least = options.survive
+    if least > workers:
+        raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
+    ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
+    ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
+    if options.wanted.listen is not None:
+        return Policy(restarts, least)
+    if workers == 1 or not ours or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
+        return None
+    return Policy(restarts, least)
+
+
+def warm(codecs: bool = False) -> None:
+    """Import what every worker needs: they are forked with it, and share its memory."""
+    import torch
+
+    import shoal.train.run  # noqa: F401
+
+    if codecs:
+        from shoal.wire import kernels
+
+        kernels.warm()
+    torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
+
+
+def check_command(options: Options, workers: int) -> "Plan":
+    """The plan, if the command makes sense; UsageError if not."""
+    from shoal.cluster.board import MOST_WORKERS
+    from shoal.core.errors import UsageError
+    from shoal.plan.load import load
+    from shoal.plan.rules import check
+    from shoal.train.checkpoint.interval import Interval
+
+    if not Path(options.script or "").is_file():
+        raise UsageError(f"no script {options.script!r} here; give the path of a Python file")
+    if options.seed is not None and options.seed < 0:
+        raise UsageError(f"--seed {options.seed} is not a seed; give a whole number, 0 or more")
+    if workers > MOST_WORKERS:
+        raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
+    Interval.parse(options.checkpoint or AUTO)
+    chosen = load(options.plan or PLAN)
+    for warning in check(chosen, workers):
+        typer.echo(f"shoal: note: {warning}", err=True)
+    return chosen
+
+
+def check_lab(lab: str, workers: int | None) -> "Spec":
+    """The lab, if it can be had here and has a host for every worker."""
+    from shoal.cluster.lab.load import load
+    from shoal.cluster.lab.needs import require
+    from shoal.core.errors import UsageError
+
+    spec = load(lab)
+    require()
+    if workers is not None and workers > spec.size:
+        raise UsageError(f"--workers {workers} is more than the lab's {spec.size} hosts; every worker has its own")
+    return spec
+
+
+def describe(options: Options, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
+    """What the run is started with, for its record: never anything of the environment, which may hold secrets."""
+    import sys
+    import time
+
+    from shoal.core import record
+
+    return record.RunInfo(
+        run=run,
+        plan=str(plan),
+        workers=workers,
+        seed=options.seed or 0,
+        script=options.script or "",
+        command=["shoal", *sys.argv[1:]],
+        started=time.time(),
+        versions=record.versions(),
+        machine=record.machine(),
+        lab=lab,
+        arguments=list(options.arguments),
+        folder=str(Path.cwd()),
+        fingerprint=record.fingerprint_of(Path(options.script or "")),
+        checkpoint=options.checkpoint or AUTO,
+    )
+
+
+def open_record(directory: Path, info: "RunInfo") -> None:
+    """Make the run's folder with what the run was started with, or add to it that the run goes on."""
+    from shoal.core import record
+    from shoal.core.errors import UsageError
+
+    try:
+        if info.attempt == 1:
+            record.write_info(directory, info)
+        else:
+            record.write_attempt(directory, info)
+            (directory / "summary.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the record in {str(directory)!r}: {error.strerror}; choose another folder with --runs"
+        ) from None

@@ -50,6 +50,15 @@ def test_the_network_is_used_and_the_result_is_the_same(tmp_path):
     assert forked.soon(30.0, lambda: not orphans())
 
 
+def test_the_way_of_a_sum_is_chosen_by_the_clock_and_changes_no_bit(tmp_path):
+    script = forked.TRAIN.replace("nn.Linear(4, 2)", "nn.Sequential(nn.Linear(4, 2500), nn.Linear(2500, 2))")
+    script = script.replace("lr=0.1", "lr=0.001").replace(".6f", ".9e").replace("epochs(2)", "epochs(5)")
+    tried = forked.train(tmp_path, script, "--lab", "3 hosts, 200mbit")
+    ring = forked.train(tmp_path, script, "--lab", "3 hosts, 200mbit", "--plan", "allreduce(ring)")
+    assert (tried.code, ring.code) == (0, 0), tried.err + ring.err
+    assert tried.checksum == ring.checksum
+
+
 def test_events_of_steps_come_at_their_steps_every_time(tmp_path):
     for name, seed in (("first", 7), ("second", 7), ("third", 8)):
         (tmp_path / "lab.toml").write_text(EVENTS.replace("SEED", str(seed)))

@@ -8,9 +8,11 @@ operation is complete when all have told each other that they hold its result: o
 
 import atexit
 import os
+import struct
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from torch import Tensor
 
@@ -30,9 +32,23 @@ from shoal.cluster.membership.view import View
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.transfer import ByLinks, Transfer
 
+_WORD = struct.Struct("<Id")
+"""A channel, and a number."""
+MOST_WORDS = 1 << 16
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
 DOUBT = 4.0
 """Seconds of a peer's silence after which the coordinator is told, where it can give a member up."""
+
+
+class Talker(Protocol):
+    """Has a number to say to all whenever an operation is confirmed."""
+
+    channel: int
+
+    def word(self) -> float: ...
+
+    def heard(self, words: Sequence[float | None]) -> None:
+        """What all have said on this channel, in order of rank; None of whom has not."""
 
 
 class LinkedGroup(Group):
@@ -57,6 +73,7 @@ class LinkedGroup(Group):
         guest: bool = False,
     ) -> None:
         self.guest = guest
+        self.talkers: list[Talker] = []
         self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
         self.session: Session = session or Steady(seat, len(book))
         self.board = board or Board.private()
@@ -103,7 +120,11 @@ class LinkedGroup(Group):
     def _confirm(self) -> None:
         assert isinstance(self.session, Elastic)
         self.session.hold()
-        self._do(Gathering(b""))
+        task = Gathering(b"".join(_WORD.pack(talker.channel, talker.word()) for talker in self.talkers), MOST_WORDS)
+        self._do(task)
+        said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
+        for talker in self.talkers:
+            talker.heard([words.get(talker.channel) for words in said])
 
     def _do(self, task: Task) -> None:
         self.mesh.submit(task)

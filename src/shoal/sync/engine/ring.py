@@ -26,6 +26,7 @@ from shoal.sync.engine.sums.base import Sum
 from shoal.sync.engine.sums.owners import Owners
 from shoal.sync.engine.sums.ring import Ring
 from shoal.sync.engine.sums.straight import Straight
+from shoal.sync.engine.sums.tuning import NOTHING, Tuning
 from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Space
 
@@ -33,6 +34,10 @@ EXTRA = 16 << 10
 """Bytes a worker may send more than it must, to save a latency: sent in a millisecond at 100 Mbit/s."""
 MIDDLE = 1 << 20
 """Bytes that go through owners at the most, if they go round the ring at all."""
+
+
+MUCH = 4 << 20
+"""Bytes of all buckets beyond which latencies do not count: the ring is taken for what is large, and nothing tried."""
 
 
 class RingEngine(Engine):
@@ -51,6 +56,8 @@ class RingEngine(Engine):
         """Tasks of the exchange under way, in order, and how each is made again."""
         self._urgencies: Sequence[int] = ()
         self._landed: dict[int, float] = {}
+        self._started = 0.0
+        self._tuning: Tuning | None = None
 
     def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -58,12 +65,40 @@ class RingEngine(Engine):
                 raise UsageError(f"a bucket on {space.device} cannot travel over links; use --trusted for NCCL")
         self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
         self._arithmetic = [Arithmetic(space.dtype) for space in spaces]
+        self._tune()
         return self._pairs
+
+    def _tune(self) -> None:
+        """Try two ways for the buckets that may go either, where all hear what each found (see `sums/tuning.py`)."""
+        sizes = [_bytes(leaving) for leaving, _ in self._pairs if leaving.element_size() > 2]
+        if self.by != "auto" or self.among is not None or not 0 < sum(sizes) <= MUCH or not self.group.session.elastic:
+            return
+        self._tuning = Tuning(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
+        self.group.session.entered.append(self._members_changed)
+        self.group.talkers.append(self)
+
+    def _members_changed(self, view: object) -> None:
+        assert self._tuning is not None
+        self._tuning.begin()
+        self._started = 0.0
+
+    def word(self) -> float:
+        """How long the exchange that has just been took, after the last bucket had left; once for each exchange."""
+        started, self._started = self._started, 0.0
+        return max(self._landed.values(), default=0.0) - started if started else NOTHING
+
+    def heard(self, words: Sequence[float | None]) -> None:
+        assert self._tuning is not None
+        self._tuning.heard(words)
 
     def prepare(self) -> None:
         self._begun.clear()
+        self._landed.clear()
+        if self._tuning is not None:
+            self._tuning.next()
 
     def start(self, index: int) -> None:
+        self._started = now()
         self._begin(index, lambda: self._sum(index))
 
     def _begin(self, index: int, make: Callable[[], Task]) -> None:
@@ -78,6 +113,8 @@ class RingEngine(Engine):
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
         kind = way(leaving, self._size, self.by)
+        if self._tuning is not None and kind is not Straight and leaving.element_size() > 2:
+            kind = way(leaving, self._size, self._tuning.way)
         return kind(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
 
     def hurry(self, urgencies: Sequence[int]) -> None:
@@ -115,7 +152,7 @@ class RingEngine(Engine):
 
     def wire(self, index: int) -> int:
         leaving, size = self._pairs[index][0], self._size
-        bytes_ = leaving.numel() * leaving.element_size()
+        bytes_ = _bytes(leaving)
         return (size - 1) * bytes_ if way(leaving, size, self.by) is Straight else 2 * (size - 1) * bytes_ // size
 
     def landed(self, index: int) -> bool:
@@ -161,9 +198,13 @@ WAYS: dict[str, type[Sum]] = {"ring": Ring, "owners": Owners, "straight": Straig
 
 def way(leaving: Tensor, workers: int, by: str = "auto") -> type[Sum]:
     """How a tensor is summed: the same on all workers, so by what all know."""
-    size = leaving.numel() * leaving.element_size()
+    size = _bytes(leaving)
     if by != "auto":
         return Owners if WAYS[by] is Ring and leaving.element_size() == 2 else WAYS[by]
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return Straight
     return Owners if size <= MIDDLE or leaving.element_size() == 2 else Ring
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -1,4 +1,4 @@
-"""Every worker owns a part: all send it theirs, it adds up in order of rank and sends the sum back to all.
+"""Every worker owns a part: all send it theirs, it adds up and sends the sum back to all.
 
 Reduce-scatter and all-gather, each in one direct round: two latencies and 2 (p-1)/p of the bytes; Rabenseifner,
 "Optimization of collective reduction operations", ICCS 2004, has both halves. Because only the owner adds up, half
@@ -25,6 +25,8 @@ class Owners(Sum):
         self._slices = {r: pieces(*part(numel, view.size, i), chunk) for i, r in enumerate(view.ranks)}
         mine = self._slices[view.rank]
         self._came: list[dict[int, Array]] = [{view.rank: self.leaving[where]} for where in mine]
+        self._order = view.ranks[view.place :] + view.ranks[: view.place]
+        """Of adding up: the owner first, as the ring does, so that both give the same bits."""
         self._left = {rank: len(slices) for rank, slices in self._slices.items()}
         longest = max(map(len, self._slices.values()))
         for index in range(longest):  # one piece for each in turn, so that no owner waits for the end
@@ -46,7 +48,7 @@ class Owners(Sum):
             came[sender] = array
             if len(came) < view.size:
                 return
-            self.arithmetic.total([came[rank] for rank in view.ranks], self.result[where])
+            self.arithmetic.total([came[rank] for rank in self._order], self.result[where])
             self._left[owner] -= 1
             sum_ = pack(self.result[where], self.arithmetic.name)
             for peer in view.others:

@@ -5,14 +5,16 @@ from typing import Any
 
 from network_bench import Bench, lab_text
 from network_report import FIRST, FLOOR, network_name
+from network_turn import Outcome, Turn
 from wire_marks import GOAL_HOSTS, GOAL_MODEL, SLOW, seen_with
 from wire_stages import AUTO, LIMITED_FROM, Cell, Stage, limits_of, sliced
 
 from shoal.bench.turns import turns
 
-GOAL_CONTESTANTS = (FIRST, "dgc(0.001)")
-LOOK, LOOKS = 50, 40
-"""Steps between two looks at the accuracy, and most looks."""
+GOAL_CONTESTANTS = (FIRST, "topk(0.01)", "dgc(0.001)")
+"""DDP first; of ours those that send least."""
+LOOKS = 40
+"""Most looks at the accuracy on the way to the goal."""
 ACCURACY_LOOKS = 5
 """Looks after which accuracies are compared, at equal samples."""
 MOMENTUM = 0.9
@@ -26,8 +28,8 @@ class WireBench(Bench):
             for hosts in self.args.hosts:
                 self.cell(Cell(model, hosts, self.facts[model]["bytes"]))
         if GOAL_MODEL in self.args.models and self.args.seeds:
-            self.accuracies()
             self.goals()
+            self.accuracies()
             self.check()
 
     def cell(self, cell: Cell) -> None:
@@ -64,14 +66,20 @@ class WireBench(Bench):
             self.say(entry, f"{statistics.median(took[rate]) * 1e3:9.1f} ms a step")
 
     def accuracies(self) -> None:
-        """After as many samples as all others, without limits."""
+        """After as many samples as all others, without limits; of those that went to the goal it is known already."""
         for name in self.args.contestants:
-            if name in (FLOOR, AUTO):
-                continue
-            entry = {"kind": "accuracy", "model": GOAL_MODEL, "hosts": GOAL_HOSTS, "contestant": name, "seed": 0}
-            outcome = self.take(entry, self.looking(name, 0, ACCURACY_LOOKS, 0), 300)
-            if outcome:
-                step, metrics = outcome.reports[-1]
+            if name not in (FLOOR, AUTO):
+                turn = self.looking(name, 0, ACCURACY_LOOKS, 0)
+                self.note_accuracy(name, self.take(self.accuracy_entry(name), turn, 300))
+
+    def accuracy_entry(self, name: str) -> dict[str, Any]:
+        return {"kind": "accuracy", "model": GOAL_MODEL, "hosts": GOAL_HOSTS, "contestant": name, "seed": 0}
+
+    def note_accuracy(self, name: str, outcome: Outcome | None) -> None:
+        """What a run reported after the samples at which all are compared, if it came so far."""
+        at, entry = ACCURACY_LOOKS * self.args.look, self.accuracy_entry(name)
+        for step, metrics in outcome.reports if outcome else ():
+            if step == at and not self.kept.has(entry):
                 self.kept.add({**entry, "steps": step, **metrics})
                 self.say(entry, f"accuracy {metrics['accuracy']:.4f} after {step} steps")
 
@@ -81,8 +89,11 @@ class WireBench(Bench):
             entry = {"kind": "goals", "model": GOAL_MODEL, "hosts": GOAL_HOSTS, "contestant": name, "seed": seed}
             outcome = self.take(entry, self.looking(name, seed, LOOKS, 0, goal), 900)
             if outcome:
-                self.kept.add({**entry, "steps": outcome.goal_steps, "most": LOOK * LOOKS})
-                self.say(entry, f"{outcome.goal_steps or 'more than ' + str(LOOK * LOOKS)} steps to {goal}")
+                most = LOOKS * self.args.look
+                self.kept.add({**entry, "steps": outcome.goal_steps, "most": most})
+                self.say(entry, f"{outcome.goal_steps or f'more than {most}'} steps to {goal}")
+                if not seed:
+                    self.note_accuracy(name, outcome)
 
     def check(self) -> None:
         """One run to the goal in the slow network, of the codec that is there first."""
@@ -99,9 +110,9 @@ class WireBench(Bench):
             self.kept.add({**entry, "steps": outcome.goal_steps, "seconds": outcome.goal_seconds})
             self.say(entry, f"{outcome.goal_seconds or 0:.1f} s to {goal}")
 
-    def looking(self, name: str, seed: int, looks: int, rate: int, goal: str = "") -> Any:
+    def looking(self, name: str, seed: int, looks: int, rate: int, goal: str = "") -> Turn:
         lab = lab_text(GOAL_HOSTS, 0.0, {LIMITED_FROM: rate} if rate else {})
-        words = {"steps": LOOK, "epochs": looks, "goal": goal, "seed": seed, "momentum": momentum(name)}
+        words = {"steps": self.args.look, "epochs": looks, "goal": goal, "seed": seed, "momentum": momentum(name)}
         return self.turn(name, GOAL_MODEL, lab, GOAL_HOSTS, **words)
 
     def say(self, entry: dict[str, Any], words: str) -> None:

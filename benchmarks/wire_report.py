@@ -125,5 +125,5 @@ NOTES = [
     "steps count from the twelfth on. It is left out where an uncoded step takes more than five seconds (10 Mbit/s): "
     "these nine steps alone would take one to four minutes a turn.",
     "Steps to the goal do not depend on the network: they are measured without limits, over several seeds (median, "
-    "least and most; looked at every 50 steps). Seconds to the goal are these steps times the network's median step.",
+    "least and most; looked at now and then). Seconds to the goal are these steps times the network's median step.",
 ]

@@ -44,10 +44,10 @@ def mark_rows(raw: Raw, of_hosts: Callable[[Raw, int], Raw]) -> list[list[str]]:
             for rate in raw["rates"]:
                 for asked, of, found, most in _asked(of_hosts(raw, hosts), model, rate):
                     rows.append([asked, model, str(hosts), network_name(rate, 0.0), of, *verdict(found, most)])
-    ours = [found for found in seen_with(raw) if found.of_first is not None]
-    if best := min(ours, key=lambda found: found.seconds, default=None):
-        place = [GOAL_MODEL, str(GOAL_HOSTS), network_name(SLOW, 0.0), f"{best.name} / {FIRST}"]
-        rows.append(["time to the goal, of DDP's", *place, *verdict(best.of_first or 0.0, OF_GOAL)])
+    ours = {found.name: found.of_first for found in seen_with(raw) if found.of_first and not found.missed}
+    if winner := min(ours, key=lambda name: ours[name], default=None):
+        place = [GOAL_MODEL, str(GOAL_HOSTS), network_name(SLOW, 0.0), f"{winner} / {FIRST}"]
+        rows.append(["time to the goal, of DDP's", *place, *verdict(ours[winner], OF_GOAL)])
     return rows
 
 
@@ -86,10 +86,10 @@ def ratio(raw: Raw, model: str, rate: int, name: str, other: str) -> float | Non
 
 
 def seen_with(raw: Raw) -> list[Reached]:
-    """Who got to the goal, by the figures; DDP first."""
+    """Who got to the goal with any seed, by the figures; DDP first."""
     part = {**raw, "turns": [turn for turn in raw["turns"] if turn["hosts"] == GOAL_HOSTS]}
     found: list[Reached] = []
-    for name in dict.fromkeys(goal["contestant"] for goal in raw["goals"]):
+    for name in dict.fromkeys([FIRST, *(goal["contestant"] for goal in raw["goals"])]):
         step = step_spread(turns_of(part, GOAL_MODEL, (SLOW, 0.0), name))
         reached, missed = steps_to_goal(raw, GOAL_MODEL, name)
         if step is None or not reached:

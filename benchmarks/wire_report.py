@@ -8,7 +8,17 @@ of none                       the same against `allreduce`
 import statistics
 from typing import Any
 
-from network_report import FIRST, FLOOR, check_rows, network_name, ratio_spread, step_spread, table, turns_of
+from network_report import (
+    FIRST,
+    FLOOR,
+    check_rows,
+    network_name,
+    ratio_spread,
+    step_spread,
+    steps_to_goal,
+    table,
+    turns_of,
+)
 from wire_marks import NONE, mark_rows, seen_with
 from wire_stages import AUTO
 
@@ -64,7 +74,13 @@ def goal_rows(raw: Raw) -> list[list[str]]:
         reached = f"{found.steps:g} ({found.least}–{found.most})" + (f", {found.missed} missed" if found.missed else "")
         ratio = f"1/{1 / found.of_first:.1f}" if found.of_first else "-"
         rows.append([found.name, reached, f"{found.step * 1e3:.1f}", f"{found.seconds:.1f}", ratio])
-    return rows
+    return rows + [[name, "missed", "-", "-", "-"] for name in never(raw)]
+
+
+def never(raw: Raw) -> list[str]:
+    """Who set out for the goal and reached it with no seed."""
+    names = dict.fromkeys(goal["contestant"] for goal in raw["goals"])
+    return [name for name in names if not steps_to_goal(raw, "mlp", name)[0]]
 
 
 def accuracy_rows(raw: Raw) -> list[list[str]]:

@@ -5,13 +5,14 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 DATA ?= data
 
-.PHONY: help demo test soak check bench bench-network clean
+.PHONY: help demo test soak check bench bench-network bench-wire clean
 help:
 	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
 	@echo "make soak    the long tests           make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
+	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 25 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -45,6 +46,10 @@ bench: $(STAMP)
 bench-network: $(STAMP)
 	$(BIN)/python benchmarks/network.py --data $(DATA)
 	$(BIN)/python docs/img/make.py
+
+bench-wire: $(STAMP)
+	$(BIN)/python benchmarks/wire.py --data $(DATA)
+	$(BIN)/python benchmarks/wire_docs.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

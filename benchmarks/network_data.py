@@ -1,4 +1,4 @@
-"""The data of `network.py`, read once: workers are forked with what their launcher has read."""
+"""The data of `network.py` and `wire.py`, read once: workers are forked with what their launcher has read."""
 
 import sys
 from functools import cache
@@ -13,7 +13,7 @@ import shakespeare
 
 CONTEXT = 64
 WINDOWS = 20_000
-JUDGED = {"cnn": 2000, "transformer": 100}
+JUDGED = {"cnn": 2000, "mlp": 10_000, "transformer": 100}
 """Samples of the data held out that a report is made from."""
 
 

@@ -1,7 +1,7 @@
-"""One turn of one contestant of `network.py`: a run in a lab, in a child of a process that has imported torch already.
+"""One turn of one contestant of `network.py` or `wire.py`: a run in a lab.
 
-It is what `shoal run` and `python -m shoal.bench.peer` do; only their seconds of imports are saved. The child dies
-with its parent, and the lab with the child, however either ends.
+It runs in a child of a process that has imported torch already: what `shoal run` and `python -m shoal.bench.peer` do,
+without their seconds of imports. The child dies with its parent, and the lab with the child, however either ends.
 """
 
 import ctypes
@@ -12,9 +12,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.bench import peer
@@ -22,7 +22,7 @@ from shoal.bench.contestant import Contestant, Order
 from shoal.bench.measure import curve, seconds_to
 from shoal.cli.main import main
 from shoal.core.clock import Deadline
-from shoal.core.events import Reported, Step
+from shoal.core.events import Chosen, Reported, Step
 from shoal.core.goal import UNTIL_VARIABLE, Goal
 from shoal.core.record import run_dir
 from shoal.watch.record import Record
@@ -50,10 +50,13 @@ class Turn:
     epochs: int = 0
     goal: str = ""
     seed: int = 0
+    momentum: float | None = None
+    """SGD with this momentum; None: AdamW."""
 
     def order(self, runs: Path) -> Order:
         arguments = ("--model", self.model, "--data", str(self.data), "--steps", str(self.steps))
         arguments += ("--epochs", str(self.epochs)) if self.epochs else ()
+        arguments += ("--momentum", str(self.momentum)) if self.momentum is not None else ()
         return Order(
             script=str(SCRIPT),
             arguments=arguments,
@@ -71,9 +74,15 @@ class Outcome:
 
     steps: list[float]
     """Seconds of every step, each the mean over the workers."""
-    goal_steps: int | None
+    wire: list[float]
+    """Bytes a worker put on sockets in every step, each the mean over the workers."""
+    reports: list[tuple[int, dict[str, float]]]
+    """Steps before each report of worker 0, and what it says."""
+    chose: str | None = None
+    """The codec that `wire(auto)` took; empty: none."""
+    goal_steps: int | None = None
     """Steps before the first report that is good enough."""
-    goal_seconds: float | None
+    goal_seconds: float | None = None
 
 
 def take(turn: Turn, seconds: float) -> Outcome:
@@ -91,14 +100,24 @@ def take(turn: Turn, seconds: float) -> Outcome:
 
 def _read(record: Record, turn: Turn) -> Outcome:
     events = [list(record.events(rank)) for rank in record.ranks]
-    steps = [[event.seconds for event in own if isinstance(event, Step)] for own in events]
-    means = [sum(each) / len(each) for each in zip(*steps, strict=True)]
+    steps = [[event for event in own if isinstance(event, Step)] for own in events]
+    each = list(zip(*steps, strict=True))
+    reports = [(event.step, event.metrics) for event in events[0] if isinstance(event, Reported)]
+    outcome = Outcome(
+        steps=[_mean([step.seconds for step in workers]) for workers in each],
+        wire=[_mean([step.wire for step in workers]) for workers in each],
+        reports=reports,
+        chose=next((event.codec for event in events[0] if isinstance(event, Chosen)), None),
+    )
     if not turn.goal:
-        return Outcome(means, None, None)
+        return outcome
     goal = Goal.parse(turn.goal)
-    reports = [event for event in events[0] if isinstance(event, Reported)]
-    reached = next((event.step for event in reports if goal.met(event.metrics)), None)
-    return Outcome(means, reached, seconds_to(goal, curve(events[0])))
+    reached = next((step for step, metrics in reports if goal.met(metrics)), None)
+    return replace(outcome, goal_steps=reached, goal_seconds=seconds_to(goal, curve(events[0])))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _run(body: Callable[[], None], goal: str, said: Path, seconds: float) -> None:

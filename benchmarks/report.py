@@ -42,11 +42,20 @@ def machine_line() -> str:
     )
 
 
+def command_line() -> str:
+    """What was typed, without paths: where data lay is nobody's business."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *without_paths(sys.argv[1:])])
+
+
+def without_paths(words: list[str]) -> list[str]:
+    return ["DIR" if before in ("--data", "--out") else word for before, word in zip(["", *words], words, strict=False)]
+
+
 def write_report(folder: Path, name: str, title: str, notes: list[str], table: Table) -> None:
     """Write `<date>-<name>.md` and `.json`, and say where."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{datetime.date.today():%Y-%m-%d}-{name}"
-    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    command = command_line()
     text = "\n\n".join([f"# {title}", f"    {command}", *notes, table.markdown()])
     stem.with_suffix(".md").write_text(f"{text}\n")
     rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]

@@ -1,10 +1,7 @@
 """The benchmark of slow networks: what it keeps when it is stopped, and what it refuses."""
 
-import gzip
 import json
 import os
-import random
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +16,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
 import network  # noqa: E402
+import network_bench  # noqa: E402
+from network_kept import Kept  # noqa: E402
+from report import without_paths  # noqa: E402
 
 TURN = {"kind": "turns", "model": "cnn", "rate": 0, "delay": 0.0, "contestant": "ddp", "repeat": 0}
 
 
-def kept(tmp_path: Path, fresh: bool = False, **settings: Any) -> network.Kept:
-    return network.Kept(tmp_path / "part.jsonl", {"repeats": 3, **settings}, fresh)
+def kept(tmp_path: Path, fresh: bool = False, **settings: Any) -> Kept:
+    return Kept(tmp_path / "part.jsonl", {"repeats": 3, **settings}, fresh)
 
 
 def test_what_was_measured_is_kept_though_the_last_line_is_torn(tmp_path: Path) -> None:
@@ -60,45 +60,41 @@ def test_other_options_do_not_mix(tmp_path: Path) -> None:
 def test_networks_as_text() -> None:
     assert network.parse_network("100mbit/20ms") == (10**8, 0.02)
     assert network.parse_network("none/0ms") == (0, 0.0)
-    assert Spec.parse(network.lab_text(0, 0.0)) == Spec.parse("4 hosts")
-    limited = Spec.parse(network.lab_text(10**8, 0.02))
+    assert Spec.parse(network_bench.lab_text(4, 0.0, {})) == Spec.parse("4 hosts")
+    limited = Spec.parse(network_bench.lab_text(4, 0.02, {1: 10**8, 9: 10**7}))
     assert [str(host.link.delay) for host in limited.hosts] == ["20ms"] * 4
-    assert [str(event) for event in limited.events] == ["at step 1: hosts 0, 1, 2, 3: rate 100mbit"]
+    assert [str(event) for event in limited.events] == [
+        "at step 1: hosts 0, 1, 2, 3: rate 100mbit",
+        "at step 9: hosts 0, 1, 2, 3: rate 10mbit",
+    ]
 
 
 def test_both_models_are_what_the_page_says() -> None:
-    facts = {name: network.facts_of(name, quick=False)["parameters"] for name in network.GOALS}
+    facts = {name: network_bench.facts_of(name, "")["parameters"] for name in network.GOALS}
     assert facts["cnn"] == 80_202
     assert 4.5e6 < facts["transformer"] < 5.5e6
 
 
 def test_paths_do_not_get_into_a_report() -> None:
-    assert network._without_paths(["--data", "/here", "--quick"]) == ["--data", "DIR", "--quick"]
-
-
-def write_idx(path: Path, *shape: int, most: int) -> None:
-    chance = random.Random(0)
-    values = bytes(chance.randrange(most) for _ in range(shape[0] * (shape[1] * shape[2] if len(shape) > 1 else 1)))
-    path.write_bytes(gzip.compress(struct.pack(f">BBBB{len(shape)}i", 0, 0, 8, len(shape), *shape) + values))
-
-
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """Noise in the shape of the data sets."""
-    folder = tmp_path / "data"
-    (folder / "mnist").mkdir(parents=True)
-    for name in ("train", "t10k"):
-        write_idx(folder / "mnist" / f"{name}-images-idx3-ubyte.gz", 64, 28, 28, most=256)
-        write_idx(folder / "mnist" / f"{name}-labels-idx1-ubyte.gz", 64, most=10)
-    (folder / "tinyshakespeare.txt").write_text("to be or not to be, that is the question\n" * 100)
-    return folder
+    assert without_paths(["--data", "/here", "--quick"]) == ["--data", "DIR", "--quick"]
 
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
-def test_a_small_table_is_measured_and_written(tmp_path: Path, data: Path) -> None:
+def test_a_small_table_is_measured_and_written(tmp_path: Path, noise: Path) -> None:
     words = ["--models", "cnn", "--networks", "100mbit/1ms", "--contestants", "alone,ddp,allreduce"]
-    words += ["--repeats", "1", "--seconds", "0.5", "--seeds", "0", "--data", str(data), "--out", str(tmp_path / "out")]
+    words += [
+        "--repeats",
+        "1",
+        "--seconds",
+        "0.5",
+        "--seeds",
+        "0",
+        "--data",
+        str(noise),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks/network.py"), *words],

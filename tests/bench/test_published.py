@@ -1,13 +1,13 @@
 """Every cell of a published table can be computed again from the raw figures beside it."""
 
 import json
-import re
 import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import named, number, quartiles, tables
 
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "reports"
@@ -73,32 +73,10 @@ def published() -> list[Any]:
     return [*found, pytest.param(None, id="made-up")]
 
 
-def tables(page: str) -> list[list[dict[str, str]]]:
-    """Every table of a page, as rows of column -> cell."""
-    found = []
-    for block in re.findall(r"(?:^\|.*\|\n)+", page, re.M):
-        lines = [[cell.strip() for cell in line.strip("|\n").split("|")] for line in block.splitlines()]
-        found.append([dict(zip(lines[0], line, strict=True)) for line in lines[2:]])
-    return found
-
-
 def seconds_of(raw: dict[str, Any], model: str, network: str, contestant: str) -> dict[int, list[float]]:
     """Repeat -> steps of every turn that a row speaks of and that did not fail."""
     chosen = [t for t in raw["turns"] if (t["model"], t["contestant"]) == (model, contestant)]
     return {t["repeat"]: t["steps"] for t in chosen if named(t["rate"], t["delay"]) == network and t["steps"]}
-
-
-def named(rate: float, delay: float) -> str:
-    speed = {0: "no limit"}.get(rate) or (f"{rate // 10**9} Gbit/s" if rate >= 10**9 else f"{rate // 10**6} Mbit/s")
-    return f"{speed}, {delay * 1000:.0f} ms a link"
-
-
-def number(cell: str) -> float:
-    return float(re.match(r"-?[\d.]+", cell)[0])  # type: ignore[index]
-
-
-def quartiles(cell: str) -> list[float]:
-    return [float(word) for word in re.findall(r"[\d.]+", cell)]
 
 
 @pytest.fixture(params=published())
@@ -193,7 +171,7 @@ def test_the_rings_ideal() -> None:
 
 
 def test_other_tables_hold_what_their_figures_say() -> None:
-    others = [path for path in sorted(REPORTS.glob("*.json")) if not path.stem.endswith("-network")]
+    others = [path for path in sorted(REPORTS.glob("*.json")) if not path.stem.endswith(("-network", "-wire"))]
     assert others
     for path in others:
         rows = json.loads(path.read_text())["rows"]

@@ -192,6 +192,19 @@ def test_gathering_takes_any_size(tmp_path: Path) -> None:
             assert task.result == data
 
 
+def test_what_was_gathered_can_be_read_without_a_copy(tmp_path: Path) -> None:
+    with meshes(2, tmp_path) as made:
+        data = [bytearray(b"x" * 100_000), bytearray(b"y")]
+        tasks = [Gathering(each) for each in data]
+        for mesh, task in zip(made, tasks, strict=True):
+            mesh.submit(task)
+        for mesh, task in zip(made, tasks, strict=True):
+            mesh.wait(task, WAIT)
+            assert task.buffers == data
+            assert task.buffers[mesh.rank] is data[mesh.rank]
+            assert all(one is other for one, other in zip(task.buffers, task.buffers, strict=True))
+
+
 def test_nothing_stays_behind(tmp_path: Path) -> None:
     with meshes(3) as made:
         threads = [mesh.loop for mesh in made]

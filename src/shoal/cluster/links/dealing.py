@@ -31,7 +31,7 @@ class Dealing(Gathering):
             )
         self._ranks, self._rank = view.ranks, view.rank
         self._wanted = dict.fromkeys(view.others, 1)
-        self.data = self.pieces[view.place].tobytes()
+        self.data = bytearray(self.pieces[view.place])
         for index in range(chunks(self.total)):  # one for each in turn, so that nobody waits for the end
             for place, peer in enumerate(view.ranks):
                 if peer != view.rank:

@@ -20,7 +20,7 @@ class Gathering(Task):
     kind = "gather"
     alike = False
 
-    def __init__(self, data: bytes, limit: int = LARGEST) -> None:
+    def __init__(self, data: bytes | bytearray, limit: int = LARGEST) -> None:
         super().__init__(len(data))
         self.data, self.limit = data, limit
         self._parts: dict[int, bytearray] = {}
@@ -30,7 +30,12 @@ class Gathering(Task):
 
     @property
     def result(self) -> list[bytes]:
-        return [self.data if rank == self._rank else bytes(self._parts[rank]) for rank in self._ranks]
+        return [bytes(buffer) for buffer in self.buffers]
+
+    @property
+    def buffers(self) -> list[bytes | bytearray]:
+        """The same without a copy: only to be read."""
+        return [self.data if rank == self._rank else self._parts[rank] for rank in self._ranks]
 
     def begin(self, view: View, send: Send) -> None:
         if len(self.data) > self.limit:

@@ -178,13 +178,13 @@ class RingEngine(Engine):
             pieces = area.reshape(parcel.pieces, -1)[:, :length].copy()
             self._begin(index, lambda: Dealing(pieces, parcel.bound))
         else:
-            payload = area[:length].tobytes()
+            payload = bytearray(area[:length])  # not bytes: tensors are made of what can be written only
             self._begin(index, lambda: Gathering(payload, parcel.bound))
 
     def collect(self, index: int) -> list[Tensor]:
         task = self._wait(index)
         assert isinstance(task, Gathering)
-        return [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in task.result]
+        return [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in task.buffers]
 
     def release(self, index: int) -> None:
         pass

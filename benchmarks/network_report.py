@@ -136,8 +136,9 @@ def markdown(raw: Raw) -> str:
 NOTES = [
     "Every worker has an emulated host of its own, with one thread, and the hosts share this machine's cores. "
     "Contestants take turns; a turn is a run of its own whose first steps (nine with the CNN, two with the "
-    "transformer, one with long steps) are not counted; the rate is limited from the second on. Step: median and quartiles over all steps of all turns, each "
-    "step the mean over the workers. Step / DDP: ratios of medians of one repeat.",
+    "transformer, one with long steps) are not counted; the rate is limited from the second on. Step: median and "
+    "quartiles over all steps of all turns, each step the mean over the workers. Step / DDP: ratios of medians of one "
+    "repeat.",
     "*No limit* is what the lab carries, a few Gbit/s. Delays are per link, and from host to host a frame passes two. "
     "`alone` exchanges nothing: it is the floor. Communication is the step less the floor; what is hidden behind "
     "computing, a host's own or that of another host on the same core, is not in it. The ring's ideal is "

@@ -1,180 +1,192 @@
-"""What a loss costs: kills at random moments, a frozen worker, a frozen coordinator, and one kill after another.
+"""What a loss costs: workers killed and frozen, the coordinator stopped, and one kill after another.
 
-    python benchmarks/recovery.py [--quick] [--lab "4 hosts, 100mbit"] [--peers torchrun] [--seed 0]
+    python benchmarks/recovery.py [--peers torchrun,torchft --torchft PYTHON] [--parts kills,freezes,…]
+    python benchmarks/recovery.py --quick                   a smoke test of some minutes; writes into a temporary folder
 
-Four workers train a model of a million parameters, under Shoal and then under torchrun with checkpoints, each alone on
-the machine. A loss is over with the first step that is made without the lost worker. Goodput: samples a second that
-count, with a kill every 15 s, against the same training left in peace, just before.
+Four workers train a model of a million parameters on the hosts of a lab, under Shoal, torchrun with checkpoints, and
+torchft, each alone on the machine. A loss is over with the first step that is made without the lost worker. Every
+part is written down at once in `recovery.part.jsonl` and in the dated report: a benchmark that was stopped, or asked
+for other parts, goes on with what is there (--fresh begins anew).
 """
 
 import argparse
-import contextlib
-import os
+import datetime
+import json
 import random
-import signal
-import statistics
+import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import recovery_log
-from recovery_contestants import CHECKPOINT, Contestant, Ended, Shoal, Torchrun, samples_of
-from recovery_model import BATCH
-from report import Table, machine_line, write_report
+import torch
+from recovery_contestants import Contestant, Ended, Shoal
+from recovery_parts import PARTS, QUICK, Amount
+from recovery_peers import CHECKPOINT, JOIN_MS, PEERS, Torchft
+from recovery_report import markdown
+from report import machine_line
 
-LATELY = 1 << 16
-"""Bytes of each log that tell enough of a loss that has just been."""
-PEERS: dict[str, type[Contestant]] = {"torchrun": Torchrun}
+from shoal.core.version import __version__
 
-
-@dataclass(frozen=True)
-class Amount:
-    """How much is measured."""
-
-    kills: int = 20
-    freezes: int = 3
-    outage: float = 60.0
-    """Seconds the coordinator is frozen."""
-    calm: float = 60.0
-    churn: float = 600.0
-    every: float = 15.0
-    """Seconds between two kills."""
-
-
-QUICK = Amount(kills=2, freezes=1, outage=4.0, calm=4.0, churn=12.0, every=4.0)
+NOTES = [
+    "Random workers get SIGKILL or SIGSTOP at random moments, each when all train again; 1.07 M parameters, batch 32. "
+    "*Commit again*: from the signal to the first step that was made without the lost worker. *Noticed*: from the "
+    "signal to the launcher's word that it is lost. *Made again*: steps that were made before, and had to be repeated. "
+    "*Goodput*: samples a second that count, against the same training in peace just before. *Stand still*: how much "
+    "longer than usual the first step with one worker more took, in which it is given the state.",
+    f"torchrun: one agent on every host, DDP over gloo, all workers started again, from a checkpoint every "
+    f"{CHECKPOINT:.0f} s; a frozen worker is not noticed before gloo's timeout of 30 minutes, so none is frozen. "
+    f"torchft: one replica group on every host, gloo with a timeout of 5 s as its example has it, lighthouse with "
+    f"--min_replicas 2 --join_timeout_ms {JOIN_MS}; lost workers are started again at once, as new processes that "
+    "import torch; its samples belong to a replica group, and those of one that is away are lost.",
+]
 
 
-def lose(one: Contestant, chance: random.Random, number: signal.Signals) -> tuple[recovery_log.Recovery, float, float]:
-    """Send a random worker a signal at a random moment; what that cost, and when, by both clocks."""
-    time.sleep(chance.uniform(0.0, 1.0))
-    pid = chance.choice(sorted(recovery_log.alive(one.logs)))
-    at, wall = time.monotonic(), time.time()
-    os.kill(pid, number)
-    found: list[recovery_log.Recovery] = []
+class Kept:
+    """What was measured so far, in a file that survives whatever ends the benchmark."""
 
-    def over() -> bool:
-        found[:] = filter(None, [recovery_log.recovery(recovery_log.steps(one.logs, LATELY), pid, at)])
-        return bool(found)
+    def __init__(self, path: Path, settings: dict[str, Any], fresh: bool) -> None:
+        self.path, self.settings, self.parts = path, settings, list[dict[str, Any]]()
+        if path.exists() and not fresh:
+            before, *self.parts = [entry for line in path.read_text().splitlines() if (entry := _parsed(line))]
+            if before != settings:
+                sys.exit(f"{path} was begun with {before}, not {settings}; repeat those, or begin anew with --fresh")
+        path.write_text("".join(json.dumps(entry) + "\n" for entry in [settings, *self.parts]))
 
-    one.wait("a step without the lost worker", over)
-    if number == signal.SIGSTOP:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    one.whole(time.monotonic())
-    return found[0], at, wall
+    def add(self, entry: dict[str, Any]) -> None:
+        self.parts.append(entry)
+        with self.path.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
 
+    def has(self, contestant: str, part: str) -> bool:
+        return any((e["contestant"], e["part"]) == (contestant, part) and not e["error"] for e in self.parts)
 
-def churn(one: Contestant, chance: random.Random, amount: Amount) -> float:
-    """Goodput with one kill after another."""
-    began = time.monotonic()
-    kill_at = began + amount.every / 2
-    while time.monotonic() < began + amount.churn:
-        one.check()
-        alive = sorted(recovery_log.alive(one.logs))
-        if time.monotonic() >= kill_at and alive:
-            kill_at += amount.every
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(chance.choice(alive), signal.SIGKILL)
-        time.sleep(0.05)
-    return recovery_log.rate(recovery_log.steps(one.logs), began, began + amount.churn, BATCH)
+    def newest(self) -> list[dict[str, Any]]:
+        """One entry for each part of each contestant, in the order of both lists."""
+        found = {(entry["contestant"], entry["part"]): entry for entry in self.parts}
+        names = [Shoal.name, *PEERS]
+        return [found[name, part] for name in names for part in PARTS if (name, part) in found]
 
 
-def outage(one: Shoal, seconds: float) -> float:
-    """The rate while the coordinator is frozen."""
-    pid = one.coordinator()
-    began = time.monotonic()
-    os.kill(pid, signal.SIGSTOP)
+def _parsed(line: str) -> dict[str, Any] | None:
     try:
-        time.sleep(seconds)
-        return recovery_log.rate(recovery_log.steps(one.logs), began, time.monotonic(), BATCH)
-    finally:
-        os.kill(pid, signal.SIGCONT)
+        entry = json.loads(line)
+    except ValueError:  # the last line is torn
+        return None
+    return entry if isinstance(entry, dict) else None
 
 
-def measure(one: Contestant, amount: Amount, seed: int) -> dict[str, str]:
-    """A column of the table. What a contestant does not survive ends its column, with what it said."""
-    chance, cells = random.Random(seed), dict[str, str]()
-    try:
-        with one:
-            one.whole(0.0)
-            losses = [lose(one, chance, signal.SIGKILL) for _ in range(amount.kills)]
-            cells |= of_kills(one, losses)
-            if isinstance(one, Shoal):
-                frozen = [lose(one, chance, signal.SIGSTOP)[0].seconds for _ in range(amount.freezes)]
-                cells["a worker frozen: others go on, worst, s"] = f"{max(frozen):.2f}"
-            began = time.monotonic()
-            time.sleep(amount.calm)
-            calm = recovery_log.rate(recovery_log.steps(one.logs), began, time.monotonic(), BATCH)
-            if isinstance(one, Shoal):
-                before = len(one.noticed())
-                kept = outage(one, amount.outage) / calm
-                cells[f"coordinator frozen {amount.outage:.0f} s: rate, losses"] = (
-                    f"{kept:.0%}, {len(one.noticed()) - before}"
-                )
-            cells[f"a kill every {amount.every:.0f} s for {amount.churn:.0f} s: goodput"] = (
-                f"{churn(one, chance, amount) / calm:.0%}"
-            )
-        if isinstance(one, Shoal):
-            finished, missing, doubled = one.ledger()
-            cells["samples lost, doubled"] = f"{missing}, {doubled} ({finished} epochs)"
-    except Ended as error:
-        cells["ended"] = str(error)[:200]
-    return cells
+def measure(kind: type[Contestant], part: str, amount: Amount, args: argparse.Namespace) -> dict[str, Any]:
+    """One part of one contestant. What it does not survive is a result, too, with what it said."""
+    entry: dict[str, Any] = {"contestant": kind.name, "part": part, "error": "", "command": command()}
+    with tempfile.TemporaryDirectory(prefix="shoal-recovery-") as folder:
+        one = kind(args.workers, args.lab, Path(folder).resolve())
+        try:
+            with one:
+                one.whole(0.0)
+                entry |= PARTS[part](one, random.Random(args.seed), amount)
+            entry["samples"] = one.samples()
+        except Ended as error:
+            entry["error"] = str(error).replace(folder, "…")[:300] or "it ended without a word"
+    return entry
 
 
-def of_kills(one: Contestant, losses: list[tuple[recovery_log.Recovery, float, float]]) -> dict[str, str]:
-    seconds, again = [loss.seconds for loss, _, _ in losses], [loss.again for loss, _, _ in losses]
-    cells = {
-        "kills": str(len(losses)),
-        "others commit again: median, worst, s": f"{statistics.median(seconds):.2f}, {max(seconds):.2f}",
-        "steps made again: median, worst": f"{statistics.median(again):.0f}, {max(again)}",
-        "samples lost, doubled": f"0, {samples_of(sum(again), one.workers)}",
+def command() -> str:
+    """As it was typed; where things lay is nobody's business."""
+    hidden = {"--out": "DIR", "--torchft": "PYTHON"}
+    words = [hidden.get(before, word) for before, word in zip(["", *sys.argv[1:]], sys.argv[1:], strict=False)]
+    return " ".join(["python", "benchmarks/recovery.py", *words])
+
+
+def write(args: argparse.Namespace, kept: Kept, machine: str) -> Path:
+    parts = kept.newest()
+    versions = {"Shoal": f"Shoal {__version__}", "torchrun": f"torchrun {torch.__version__}"}
+    versions["torchft"] = next((f"torchft {e['version']}" for e in parts if "version" in e), "torchft")
+    raw = {
+        "commands": list(dict.fromkeys(entry["command"] for entry in parts)),
+        "machine": machine,
+        "notes": NOTES,
+        "versions": versions,
+        **kept.settings,
+        "parts": parts,
     }
-    if isinstance(one, Shoal):
-        walls = [wall for _, _, wall in losses]
-        seen = [min(at for at, _ in one.noticed() if at >= wall) - wall for wall in walls]
-        cells["launcher notices: median, worst, s"] = f"{statistics.median(seen):.3f}, {max(seen):.3f}"
-    return cells
+    stem = args.out / f"{datetime.date.today():%Y-%m-%d}-recovery"
+    stem.with_suffix(".json").write_text(json.dumps(raw, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(markdown(raw))
+    return stem.with_suffix(".md")
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few seconds of each, to see that it works")
+    parser.add_argument("--quick", action="store_true", help="a little of each, to see that it works")
+    parser.add_argument("--lab", default="4 hosts, 100mbit", help="emulated hosts, one for each worker")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--lab", default="", help="emulated hosts, one for each worker")
-    parser.add_argument("--peers", default="torchrun", help="of: " + ", ".join(PEERS))
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of: " + ",".join(PARTS))
+    parser.add_argument("--contestants", default=Shoal.name, help="Shoal, or nothing: then the peers alone")
+    parser.add_argument("--peers", default="torchrun", help="some of: " + ",".join(PEERS))
+    parser.add_argument("--torchft", metavar="PYTHON", default=sys.executable, help="an interpreter that has torchft")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, help="how many single kills; else 20")
+    parser.add_argument("--kills", type=int, help="single kills; else 20")
+    parser.add_argument("--freezes", type=int, help="single freezes; else 5")
     parser.add_argument("--churn", type=float, help="seconds with a kill every 15; else 600")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "reports")
+    parser.add_argument("--peer-repeats", type=int, help="single kills and freezes of the peers; else as many")
+    parser.add_argument("--peer-churn", type=float, help="seconds of the same for the peers; else as many")
+    parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    amount = QUICK if args.quick else Amount(kills=args.kills or Amount.kills, churn=args.churn or Amount.churn)
-    machine = machine_line()
-    kinds = [Shoal, *(PEERS[name] for name in args.peers.split(",") if name)]
-    columns = {}
-    for kind in kinds:
-        with tempfile.TemporaryDirectory(prefix="shoal-recovery-") as folder:
-            columns[kind.name] = measure(kind(args.workers, args.lab, Path(folder).resolve()), amount, args.seed)
-        print(f"{kind.name}: {columns[kind.name]}", flush=True)
-    table = Table(f"{args.workers} workers, {args.lab or 'one host'}", *columns)
-    for row in dict.fromkeys(name for column in columns.values() for name in column):
-        table.add(row, *(column.get(row, "–") for column in columns.values()))
-    write_report(
-        args.out,
-        "recovery-quick" if args.quick else "recovery",
-        "What the loss of a worker costs",
-        [
-            "Random workers get SIGKILL at random moments, each when all train again; 1.07 M parameters, batch 32.",
-            "Commit again: from the signal to the first step that was made without the lost worker. "
-            "Made again: steps that were made before, and had to be repeated. "
-            "Goodput: samples a second that count, against the same training in peace.",
-            f"torchrun: DDP over gloo, all workers started again, from a checkpoint every {CHECKPOINT:.0f} s.",
-            machine,
-        ],
-        table,
+    args.parts = [word for word in args.parts.split(",") if word]
+    args.peers = [word for word in args.peers.split(",") if word]
+    for given, known in ((args.parts, PARTS), (args.peers, PEERS)):
+        if unknown := set(given) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    quick = tempfile.mkdtemp(prefix="shoal-recovery-quick-") if args.quick and args.out is None else None
+    args.out = Path(quick) if quick else args.out or Path(__file__).parent / "reports"
+    return args
+
+
+def amounts(args: argparse.Namespace) -> tuple[Amount, Amount]:
+    """For Shoal, and for the peers."""
+    usual = QUICK if args.quick else Amount()
+    own = Amount(
+        kills=args.kills or usual.kills,
+        freezes=args.freezes or usual.freezes,
+        outage=usual.outage,
+        calm=usual.calm,
+        churn=args.churn or usual.churn,
+        every=usual.every,
     )
+    repeats = args.peer_repeats
+    peers = Amount(
+        kills=repeats or own.kills,
+        freezes=min(repeats, own.freezes) if repeats else own.freezes,
+        outage=own.outage,
+        calm=own.calm,
+        churn=args.peer_churn or own.churn,
+        every=own.every,
+    )
+    return own, peers
+
+
+def main() -> int:
+    args = arguments()
+    machine, (own, others) = machine_line(), amounts(args)
+    args.out.mkdir(parents=True, exist_ok=True)
+    kept = Kept(args.out / "recovery.part.jsonl", {"workers": args.workers, "lab": args.lab}, args.fresh)
+    Torchft.python = args.torchft
+    version = Torchft.version() if Torchft.name in args.peers else ""
+    kinds = [*([Shoal] if args.contestants else []), *(PEERS[name] for name in args.peers)]
+    for kind in kinds:
+        for part in args.parts:
+            if part not in kind.parts or kept.has(kind.name, part):
+                continue
+            entry = measure(kind, part, own if kind is Shoal else others, args)
+            kept.add(entry | ({"version": version} if kind is Torchft else {}))
+            print(f"{json.dumps(entry)}\nwritten: {write(args, kept, machine)}", flush=True)
+    path = write(args, kept, machine)
+    print(f"{path.read_text()}\nwritten: {path}")
+    if all(kept.has(kind.name, part) for kind in (Shoal, *PEERS.values()) for part in kind.parts):
+        kept.path.unlink()  # it has done its duty
+    return int(any(entry["error"] for entry in kept.newest()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

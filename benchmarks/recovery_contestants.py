@@ -10,19 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, ClassVar, Self
 
 import recovery_log
 from recovery_model import BATCH
 
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.load import load
-
 HERE = Path(__file__).parent
 PATIENCE = 120.0
 RESTARTS = 10_000
-CHECKPOINT = 5.0
-"""Seconds between checkpoints of those that need them to go on after a loss."""
 
 
 class Ended(Exception):  # noqa: N818  (a result of the measurement, too)
@@ -32,7 +27,9 @@ class Ended(Exception):  # noqa: N818  (a result of the measurement, too)
 class Contestant(ABC):
     """`with` starts it, and ends it with everything that belongs to it."""
 
-    name: str
+    name: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]]
+    """What can be done to it."""
 
     def __init__(self, workers: int, lab: str, folder: Path) -> None:
         self.workers, self.lab, self.folder = workers, lab, folder
@@ -54,7 +51,11 @@ class Contestant(ABC):
                 process.wait(PATIENCE)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,22 +78,22 @@ class Contestant(ABC):
                     found.append(int(path.parent.name))
         return found
 
+    def options(self) -> dict[str, Any]:
+        """How all its processes are started."""
+        return {"cwd": self.folder, "stdout": self.output, "stderr": self.output, "start_new_session": True}
+
     def spawn(self, words: list[str]) -> None:
-        self.processes.append(
-            subprocess.Popen(
-                words,
-                cwd=self.folder,
-                env=environment(),
-                stdout=self.output,
-                stderr=self.output,
-                start_new_session=True,
-            )
-        )
+        here = {"GLOO_SOCKET_IFNAME": "lo"}
+        self.processes.append(subprocess.Popen(words, env=environment() | here, **self.options()))
 
     def check(self) -> None:
+        """Several times a second; Ended if it is over."""
         if any(process.poll() is not None for process in self.processes):
-            self.output.flush()
-            raise Ended(" / ".join((self.folder / "output").read_text().strip().splitlines()[-2:]))
+            raise Ended(self.last_words())
+
+    def last_words(self) -> str:
+        self.output.flush()
+        return " / ".join((self.folder / "output").read_text(errors="replace").strip().splitlines()[-2:])
 
     def wait(self, what: str, true: Callable[[], bool]) -> None:
         """Until a condition holds; Ended if the contestant ends before, or takes too long."""
@@ -100,7 +101,7 @@ class Contestant(ABC):
         while not true():
             self.check()
             if time.monotonic() > limit:
-                raise Ended(f"{what}: not within {PATIENCE:.0f} s")
+                raise Ended(f"{what}: not within {PATIENCE:.0f} s; {self.last_words()}")
             time.sleep(0.05)  # by the logs' own clocks it is known better when it was
 
     def whole(self, since: float, least: int = 10) -> None:
@@ -114,80 +115,54 @@ class Contestant(ABC):
 
         self.wait("all workers train", there)
 
+    def noticed(self) -> list[float]:
+        """When it said that a worker is lost, by the wall clock; nothing if it does not say."""
+        return []
+
+    def coordinator(self) -> int:
+        """The process that says who takes part."""
+        raise Ended("there is no coordinator")
+
+    def samples(self) -> dict[str, int]:
+        """Lost and doubled, once it has ended."""
+        lost, doubled = recovery_log.used(recovery_log.steps(self.logs), self.workers)
+        return {"lost": lost * BATCH, "doubled": doubled * BATCH}
+
 
 class Shoal(Contestant):
     """`shoal run`."""
 
     name = "Shoal"
+    parts = ("kills", "freezes", "coordinator", "goodput")
 
     def start(self) -> None:
         where = ["--lab", self.lab] if self.lab else ["--workers", str(self.workers)]
         words = ["run", "--name", "one", "--quiet", "--restarts", str(RESTARTS), *where]
         self.spawn([sys.executable, "-m", "shoal", *words, str(HERE / "recovery_shoal.py"), str(self.logs)])
 
-    def look(self) -> dict[str, object]:
-        """Our own run, as `shoal ps` sees it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal", "ps", "--json"], capture_output=True, check=True, env=environment()
-        )
-        return next(run for run in json.loads(done.stdout)["runs"] if run["dir"] == str(self.folder / "runs" / "one"))
-
     def coordinator(self) -> int:
-        found = self.look()["coordinator"]
-        if not isinstance(found, dict):
-            raise Ended("there is no coordinator")
-        return int(found["pid"])
+        words = [sys.executable, "-m", "shoal", "ps", "--json"]
+        runs = json.loads(subprocess.run(words, capture_output=True, check=True, env=environment()).stdout)["runs"]
+        found = next(run for run in runs if run["dir"] == str(self.folder / "runs" / "one"))["coordinator"]
+        return int(found["pid"]) if isinstance(found, dict) else super().coordinator()
 
-    def noticed(self) -> list[tuple[float, int]]:
-        """When the launcher saw workers end, by the wall clock, and which."""
+    def noticed(self) -> list[float]:
+        """When the launcher wrote down that a worker is lost: of a frozen one, after the coordinator's word."""
         file = self.folder / "runs" / "one" / "launcher.jsonl"
         lines = file.read_text().splitlines() if file.exists() else []
-        events = [event for event in map(json.loads, lines) if event["event"] == "lost"]
-        return [(event["at"], event["worker"]) for event in events]
+        return [event["at"] for event in map(json.loads, lines) if event["event"] == "lost"]
 
-    def ledger(self) -> tuple[int, int, int]:
-        """Epochs that were finished, and positions of them that are missing or came twice."""
-        words = ["show", "one", "--ledger", "--json"]
-        done = subprocess.run(
-            [sys.executable, "-m", "shoal", *words], cwd=self.folder, capture_output=True, check=True, env=environment()
-        )
+    def samples(self) -> dict[str, int]:
+        """By the ledger, of the epochs that were finished."""
+        words = [sys.executable, "-m", "shoal", "show", "one", "--ledger", "--json"]
+        done = subprocess.run(words, cwd=self.folder, capture_output=True, check=True, env=environment())
         epochs = json.loads(done.stdout)["epochs"]
         finished = [epoch for epoch in epochs if epoch["finished"]]
         doubled = sum(epoch["duplicate"] for epoch in epochs)
-        return len(finished), sum(epoch["missing"] for epoch in finished), doubled
-
-
-class Torchrun(Contestant):
-    """`torchrun --max-restarts`: one agent here, or one on every host of a lab."""
-
-    name = "torchrun"
-    _lab: Lab | None = None
-
-    def start(self) -> None:
-        script = [str(HERE / "recovery_torchrun.py"), str(self.logs), str(CHECKPOINT)]
-        words = [sys.executable, "-m", "torch.distributed.run", "--max-restarts", str(RESTARTS)]
-        if not self.lab:
-            self.spawn([*words, "--standalone", "--nproc-per-node", str(self.workers), *script])
-            return
-        self._lab = Lab(load(self.lab)).__enter__()
-        meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self._lab.hosts[0].address}:29400"]
-        words += ["--nnodes", str(self.workers), "--nproc-per-node", "1", "--rdzv-id", "recovery", *meet]
-        for host in range(self.workers):
-            options = {"cwd": self.folder, "stdout": self.output, "stderr": self.output, "start_new_session": True}
-            self.processes.append(self._lab.popen(host, [*words, *script], environment(), **options))
-
-    def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
-        if self._lab is not None:
-            self._lab.close()
+        return {"lost": sum(epoch["missing"] for epoch in finished), "doubled": doubled, "epochs": len(finished)}
 
 
 def environment() -> dict[str, str]:
-    """One thread each; on one host, gloo by loopback."""
+    """One thread each."""
     path = os.pathsep.join(filter(None, (str(HERE.parent / "src"), os.environ.get("PYTHONPATH", ""))))
-    return os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
-
-
-def samples_of(redone: int, workers: int) -> int:
-    """That were used twice, when steps are made again."""
-    return redone * workers * BATCH
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}

@@ -1,5 +1,8 @@
-"""What the logs of recovery.py's workers say about a loss."""
+"""What the logs of recovery.py's workers say about losses."""
 
+import itertools
+import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,3 +73,43 @@ def rate(made: Sequence[Step], begin: float, end: float, batch: int) -> float:
     """Samples a second of steps that count: a step that was made again counts once, with the workers it had last."""
     sizes = {step.number: step.size for step in made if begin <= step.at < end}
     return sum(sizes.values()) * batch / (end - begin)
+
+
+def _firsts(made: Sequence[Step]) -> list[Step]:
+    """Each step when it was made first, in order."""
+    found: dict[int, Step] = {}
+    for step in made:
+        found.setdefault(step.number, step)
+    return sorted(found.values(), key=lambda step: step.at)
+
+
+def seconds_of_step(made: Sequence[Step], begin: float, end: float) -> float:
+    """Median from one step to the next of all workers together; 0 if there were no two."""
+    moments = [step.at for step in _firsts(made) if begin <= step.at < end]
+    return statistics.median(b - a for a, b in itertools.pairwise(moments)) if len(moments) > 1 else 0.0
+
+
+def longest_pause(made: Sequence[Step], begin: float, end: float) -> float:
+    """Seconds in which nobody made a step."""
+    moments = [begin, *(step.at for step in _firsts(made) if begin <= step.at < end), end]
+    return max(b - a for a, b in itertools.pairwise(moments))
+
+
+def made_again(made: Sequence[Step], begin: float, end: float) -> int:
+    """Steps that some process made twice."""
+    counts = Counter((step.pid, step.number) for step in made if begin <= step.at < end)
+    return sum(count - 1 for count in counts.values())
+
+
+def standstills(made: Sequence[Step], usual: float) -> list[float]:
+    """How much longer than usual the first step with one worker more took, whenever there was one."""
+    order = _firsts(made)
+    return [max(0.0, b.at - a.at - usual) for a, b in itertools.pairwise(order) if b.size > a.size]
+
+
+def used(made: Sequence[Step], workers: int) -> tuple[int, int]:
+    """Batches lost and used again, where each step deals one to each of so many workers, whoever is there."""
+    last = max((step.number for step in made), default=0) - 1  # the newest may not be everywhere yet
+    counts = Counter(step.number for step in made if step.number < last)
+    lost = sum(workers - count for count in counts.values() if count < workers)
+    return lost, sum(count - workers for count in counts.values() if count > workers)

@@ -205,7 +205,7 @@ class SimulatedMember:
             self._send_part()
             if self.machine.formed:
                 self._send_confirm()
-        if last is not None and self._free and last.epoch == self.machine.view.epoch:
+        if last is not None and last.epoch == self.machine.view.epoch:  # also of one that waits between two steps
             for member in self.machine.view.members:
                 self.world.send(self.id, member, last)
 

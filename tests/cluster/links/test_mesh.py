@@ -63,6 +63,24 @@ def test_a_view_that_not_all_have_yet_waits_for_them(tmp_path: Path) -> None:
         check([result for _, result in tasks], tensors)
 
 
+def test_nothing_is_on_a_link_twice_when_a_view_begins(tmp_path: Path) -> None:
+    """What leaves before its receiver is in the view, or before the way there is open, would have to leave again."""
+    tensors = numbers(2, 1_000_000)
+    with meshes(2, tmp_path) as made:
+        check(total(made, tensors), tensors)
+        before = [mesh.loop.repeated for mesh in made]
+        made[0].reform(1, [0, 1])
+        tasks = begin(made[:1], tensors[:1])
+        assert soon(WAIT, lambda: made[1].link(0).epoch == 1)
+        assert not made[0].link(1).out.flying
+        made[1].reform(1, [0, 1])
+        tasks += begin(made[1:], tensors[1:])
+        for mesh, (task, _) in zip(made, tasks, strict=True):
+            mesh.wait(task, WAIT)
+        check([result for _, result in tasks], tensors)
+        assert [mesh.loop.repeated for mesh in made] == before
+
+
 def test_an_abort_ends_a_wait_in_another_thread(tmp_path: Path) -> None:
     with meshes(2, tmp_path) as made:
         ((task, _),) = begin(made[:1], numbers(1, 5000))

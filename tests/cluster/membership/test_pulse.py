@@ -21,8 +21,9 @@ def test_a_row_of_the_board_is_a_look() -> None:
 
 def test_the_period_is_the_median_of_steps_seen() -> None:
     period = Period()
-    assert period.look(0.0, 5) == 0.0
-    assert period.look(0.25, 5) == 0.0, "no step ended yet"
+    assert period.look(-9.0, 0) == 0.0
+    assert period.look(0.0, 5) == 0.0, "until a step ends, a model may be built"
+    assert period.look(0.25, 5) == 0.0, "no step ended since"
     assert period.look(1.0, 10) == pytest.approx(0.2)
     assert period.look(1.5, 11) == pytest.approx(0.35)
     period.look(9.5, 12)

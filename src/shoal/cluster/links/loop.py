@@ -206,6 +206,7 @@ class Loop(threading.Thread):
         if self.door.guard is not None and parts[0].get("User-Id") != (peer.entry.member or str(message.sender)):
             raise Refused(f"a message that says it is from worker {message.sender}, under another's key")
         peer.heard, peer.step = now(), message.step
+        entered, peer.epoch = message.epoch > peer.epoch, max(peer.epoch, message.epoch)
         if isinstance(message, Beat):
             peer.state = message.state
             self._say(peer, Ack(*self._head(), peer.into.expected, message.stamp, 0))
@@ -217,6 +218,8 @@ class Loop(threading.Thread):
             self._acked(peer, message)
         else:
             self._take(peer, message, parts[1])
+        if entered:
+            self._pump(peer)
 
     def _take(self, peer: Peer, chunk: Chunk, frame: zmq.Frame) -> None:
         if chunk.seq < peer.into.expected:
@@ -290,8 +293,17 @@ class Loop(threading.Thread):
         return send
 
     def _pump(self, peer: Peer) -> None:
-        while self._may() and (flying := peer.out.next(now())) is not None:
+        while self._send_next(peer):
+            pass
+
+    def _send_next(self, peer: Peer) -> bool:
+        """A chunk leaves, if one may. What comes before its receiver is in the view is dropped there, and what waits in
+        a socket that is not connected is sent again when it is: both would be twice on the link."""
+        there = peer.up and peer.epoch >= self.epoch
+        flying = peer.out.next(now()) if there and self._may() else None
+        if flying is not None:
             self._transmit(peer, flying)
+        return flying is not None
 
     def _may(self) -> bool:
         return self.allowance is None or self.allowance.wait(now()) <= 0
@@ -301,12 +313,6 @@ class Loop(threading.Thread):
         waiting = [peer for peer in self.peers.values() if peer.out.waiting]
         while waiting and self._may():
             waiting = [peer for peer in waiting if self._send_next(peer)]
-
-    def _send_next(self, peer: Peer) -> bool:
-        flying = peer.out.next(now()) if self._may() else None
-        if flying is not None:
-            self._transmit(peer, flying)
-        return flying is not None
 
     def _transmit(self, peer: Peer, flying: Flying) -> None:
         stamp = now()
@@ -369,6 +375,7 @@ class Loop(threading.Thread):
             if peer.look(moment):
                 self._beat(peer)
                 self._repeat(peer)  # nobody knows what the old connection still delivered
+                self._pump(peer)
             if peer.up and moment - peer.told >= BEAT:
                 self._beat(peer)
             if peer.up and peer.out.overdue(moment):

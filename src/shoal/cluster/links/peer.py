@@ -32,6 +32,8 @@ class Peer:
     """Whether the way to it is connected and its key was right."""
     heard: float | None = None
     """When anything of this run last came from it; None: never."""
+    epoch: int = 0
+    """The newest view it has spoken in."""
     awaited: float | None = None
     """Since when it takes part in a view with this worker, where views change."""
     down: float | None = None

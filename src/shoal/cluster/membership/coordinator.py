@@ -292,7 +292,8 @@ class Coordinator:
         """Why a member is to be given up; empty: it is not."""
         period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
         unheard = now - seat.heard
-        if unheard > self._patience(self.rules.silence, period):
+        patience = self._patience(self.rules.silence, period)
+        if unheard > patience - min(self.rules.margin, patience / 6):
             return f"silent for {unheard:.1f} s"
         if idle > self._patience(self.rules.stuck, period):
             return f"its training thread has not run for {idle:.1f} s"

@@ -47,11 +47,16 @@ class Rest:
 
 
 class Period:
-    """Median seconds of a step, from looks at the step counter."""
+    """Median seconds of a step, from looks at the step counter.
+
+    It begins with the first step that ends: before that a script builds its model and reads its data, and a worker
+    that is lost soon after would be waited for as long as if its steps took that long.
+    """
 
     def __init__(self) -> None:
         self._seconds: deque[float] = deque(maxlen=LOOKS)
         self._last: tuple[float, int] | None = None
+        self._begun = False
 
     def look(self, now: float, step: int) -> float:
         """0 while nothing is known."""
@@ -59,6 +64,7 @@ class Period:
             self._last = (now, step)
         elif step > self._last[1]:
             moment, before = self._last
-            self._seconds.append((now - moment) / (step - before))
-            self._last = (now, step)
+            if self._begun:
+                self._seconds.append((now - moment) / (step - before))
+            self._last, self._begun = (now, step), True
         return median(self._seconds) if self._seconds else 0.0

@@ -12,9 +12,11 @@ class Rules:
     gather: float = 120.0
     """Seconds the first view waits for them; those that die before it count as having come."""
     silence: float = 3.0
-    """Seconds without a beat after which a member is out."""
+    """Seconds after which a member that was frozen is out, and its launcher knows."""
     steps: float = 4.0
     """Or this many of its steps, if that is longer."""
+    margin: float = 0.5
+    """Seconds of these for ticks, the log and the launcher's own look: so much earlier without a beat is too long."""
     stuck: float = 60.0
     """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
     longest: float = 600.0

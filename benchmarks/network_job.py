@@ -2,7 +2,7 @@
 
 The model, optimizer and data of examples/mnist.py and examples/shakespeare.py, or an MLP on MNIST, for so many steps;
 with --epochs, stretch after stretch of the data, with a report after each, to a goal that $SHOAL_UNTIL names. With
---momentum the optimizer is SGD: error feedback is a method for SGD.
+--momentum the optimizer is SGD, whose rate falls from stretch to stretch: error feedback is a method for SGD.
 """
 
 import argparse
@@ -22,6 +22,8 @@ HIDDEN = 1024
 BATCH = {"cnn": 64, "mlp": 128, "transformer": 8}
 LEARNING_RATE = {"cnn": 2e-3, "mlp": 1e-3, "transformer": 1e-3}
 SGD_RATE = {"cnn": 0.02, "mlp": 0.05, "transformer": 0.01}
+SGD_DECAY = 0.9
+"""What is left of SGD's rate after a stretch."""
 
 
 def make_model(name: str, letters: int = 65) -> nn.Module:
@@ -81,12 +83,14 @@ def main() -> None:
     optimizer = make_optimizer(args.model, model, args.momentum)
     loader = DataLoader(stretch, batch_size=BATCH[args.model], shuffle=True)
     model, optimizer, loader = run.join(model, optimizer, loader)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 1.0 if args.momentum is None else SGD_DECAY)
     for epoch in run.epochs(max(1, args.epochs)):
         stretch.begin = epoch * len(stretch)
         for x, y in loader:
             loss_of(args.model, model, x, y).backward()
             optimizer.step()
             optimizer.zero_grad()
+        schedule.step()
         if args.epochs:
             run.report(**judge(args.model, model, held_out, run.device))
 

@@ -83,14 +83,15 @@ def main() -> None:
     optimizer = make_optimizer(args.model, model, args.momentum)
     loader = DataLoader(stretch, batch_size=BATCH[args.model], shuffle=True)
     model, optimizer, loader = run.join(model, optimizer, loader)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 1.0 if args.momentum is None else SGD_DECAY)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, SGD_DECAY) if args.momentum is not None else None
     for epoch in run.epochs(max(1, args.epochs)):
         stretch.begin = epoch * len(stretch)
         for x, y in loader:
             loss_of(args.model, model, x, y).backward()
             optimizer.step()
             optimizer.zero_grad()
-        schedule.step()
+        if schedule is not None:
+            schedule.step()
         if args.epochs:
             run.report(**judge(args.model, model, held_out, run.device))
 

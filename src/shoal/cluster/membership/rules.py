@@ -15,7 +15,7 @@ class Rules:
     """Seconds after which a member that was frozen is out, and its launcher knows."""
     steps: float = 4.0
     """Or this many of its steps, if that is longer."""
-    margin: float = 0.5
+    margin: float = 0.3
     """Seconds of these for ticks, the log and the launcher's own look: so much earlier without a beat is too long."""
     stuck: float = 60.0
     """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""

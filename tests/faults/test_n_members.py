@@ -22,9 +22,9 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 pytestmark = pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
 
 
-def write(folder: Path, lab: str, samples: int) -> None:
+def write(folder: Path, lab: str, samples: int, each: str) -> None:
     """Every worker prints what it ends with; a step takes at least a twentieth of a second."""
-    text = TRAIN.replace("OPTIONS", "").replace("EACH", "time.sleep(0.05)")
+    text = TRAIN.replace("OPTIONS", "").replace("EACH", each)
     for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
     (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
@@ -51,11 +51,17 @@ def after(folder: Path, number: int) -> None:
 
 
 def train(
-    folder: Path, lab: str = "", act: Callable[[Forked], object] = lambda _: None, at: int = 8, samples: int = SAMPLES
+    folder: Path,
+    lab: str = "",
+    act: Callable[[Forked], object] = lambda _: None,
+    *words: str,
+    at: int = 8,
+    samples: int = SAMPLES,
+    each: str = "time.sleep(0.05)",
 ) -> str:
     """Train on the hosts of a lab, do something to them, and let them come to their end; what the launcher said."""
-    write(folder, lab, samples)
-    running = command(folder, "run", "--name", "one", "--lab", "lab.toml", "script.py")
+    write(folder, lab, samples, each)
+    running = command(folder, "run", "--name", "one", "--lab", "lab.toml", *words, "script.py")
     after(folder, at)
     act(running)
     outcome = running.wait(WAIT)

@@ -28,12 +28,12 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 """
 
 
-def write(folder: Path, samples: int = SAMPLES) -> None:
+def write(folder: Path, samples: int = SAMPLES, edit: Callable[[str], str] = str) -> None:
     """As the other scripts, but every worker prints what it ends with; steps are slow until there is a file `go`."""
     text = TRAIN.replace("OPTIONS", "").replace("EACH", SLOW)
     for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
-    (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
+    (folder / "script.py").write_text(edit(text[: text.index("if run.is_main")] + PRINT))
 
 
 def pid(folder: Path, seat: int) -> int:
@@ -104,9 +104,10 @@ def disturbed(
     *words: str,
     samples: int = SAMPLES,
     inject: Callable[[], object] = bool,
+    edit: Callable[[str], str] = str,
 ) -> str:
     """Train with three workers, do something to them after some steps, and let them come to their end."""
-    write(folder, samples=samples)
+    write(folder, samples, edit)
     running = start(folder, *words, inject=inject)
     after(8)
     try:

@@ -12,6 +12,7 @@ from shoal.testing.world import Result
 from shoal.train.build import Engines, build_exchange
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
+from shoal.wire.redeal import merge, split
 
 kernels.warm()  # once here instead of once in every worker
 
@@ -88,7 +89,7 @@ def test_a_codec_that_keeps_up_is_left_alone() -> None:
     def body(world: World) -> Result:
         exchange, _, _ = exchanged(world, "int8, guard(0.9, every=2)", 4)
         assert [(news.action, news.ratio) for news in exchange.news] == [("kept", None)] * 2
-        assert not exchange.repeatable
+        assert exchange.repeatable
         return {}
 
     run_world(2, body)
@@ -107,3 +108,9 @@ def test_tightening_ends_at_all_elements_and_goes_on_after_a_checkpoint() -> Non
     other = Guard(0.9, 5, None, 0.3)  # type: ignore[arg-type]
     other.state()["guard.ratio"].copy_(guard.state()["guard.ratio"])
     assert other.judge(Finding(0.95, 5)).ratio == 1.0
+
+
+def test_another_number_of_workers_goes_on_with_the_same_ratio() -> None:
+    guards = [Guard(0.9, 5, None, 0.3) for _ in range(2)]  # type: ignore[arg-type]
+    for share in split(merge([guard.state() for guard in guards]), 3):
+        assert share["guard.ratio"].item() == 0.3

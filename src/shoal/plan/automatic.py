@@ -13,7 +13,7 @@ class Wire(Codec, frozen=True):
     Costs: some milliseconds of trials in join; the first nine steps without a codec.
     Cites: the model of a step is that of Shi et al. 2018, "Performance Modeling and Evaluation of Distributed Deep
     Learning Frameworks on GPUs".
-    Avoid: in runs of a few steps; where losses of workers on other hosts must be survived.
+    Avoid: in runs of a few steps; where members change all the time: until there is a choice, all measure anew.
     """
 
     name: ClassVar[str] = "wire"

@@ -111,7 +111,7 @@ class Guard(Wrapper, frozen=True):
     Costs: one exchange without a codec every so many steps; four more copies of the gradients.
     Cites: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime Identification", who
     adapt the ratio while training, by the gradient's norm.
-    Avoid: where losses of workers must be survived; small numbers of steps on slow links.
+    Avoid: small numbers of steps on slow links; where members change more often than that: a window is one view's.
     """
 
     name: ClassVar[str] = "guard"

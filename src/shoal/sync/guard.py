@@ -8,10 +8,13 @@ gradient though nothing is lost; after k steps what still waits is what is late.
 averages out, and a bias does not. Below the budget a sparsifier sends twice as much from the next step on, up to all;
 of another codec it is only said. All workers hold the same bits of both, computed in double and rounded, so all come
 to the same decision without a message. Costs four copies of the gradients, and one exchange without a codec in k.
+
+A window belongs to one view: with the first exchange that other members make, however often they had to begin it, all
+begin a new one. So do newcomers, who take over how far the others have tightened.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,15 +42,22 @@ class Finding:
 
 
 class Guard:
-    """Of one exchange. Buckets all start before the first is finished."""
+    """Of one exchange. Buckets all start before the first is finished. `epoch`: the number of the view."""
 
-    def __init__(self, budget: float, every: int, engine: Engine, ratio: float | None) -> None:
+    def __init__(
+        self, budget: float, every: int, engine: Engine, ratio: float | None, epoch: Callable[[], int] = lambda: 0
+    ) -> None:
         """`ratio`: what share of the elements the codec sends; None for one that says something of all."""
-        self.budget, self.every, self.engine = budget, every, engine
+        self.budget, self.every, self.engine, self._now = budget, every, engine, epoch
         self._ratio = torch.tensor([ratio or 0.0], dtype=torch.float64)
+        self._before = float(self._ratio)
+        """The ratio as it was when the exchange began."""
         self._count = 0
+        """Exchanges of the window, before the one under way."""
+        self._epoch = -1
+        """The view of the window."""
         self._open: set[int] = set()
-        self._due = False
+        self._due = self._used = False
 
     def open(self, layouts: Sequence[Layout]) -> None:
         cpu = torch.device("cpu")
@@ -55,6 +65,29 @@ class Guard:
         self._own = [torch.zeros(layout.numel) for layout in layouts]
         self._applied = [torch.zeros(layout.numel) for layout in layouts]
         self._sums = torch.zeros(3, dtype=torch.float64)
+
+    def prepare(self) -> None:
+        """Before an exchange; once more before the same, if the members change meanwhile."""
+        if self._used:
+            self._used, self._count = False, self._count + 1
+            if self._due:
+                self._restart()
+        self._look()
+        if self._due:
+            self.engine.prepare()
+
+    def _look(self) -> None:
+        """In which view the exchange begins, and whether it is the last of its window."""
+        if self._now() != self._epoch:
+            self._restart()
+            self._epoch = self._now()
+        self._due = self._count + 1 == self.every
+        self._before = float(self._ratio)
+
+    def _restart(self) -> None:
+        self._count = 0
+        for one in (*self._own, *self._applied, self._sums):
+            one.zero_()
 
     def adapt(self, meeting: Meeting) -> None:
         """Before a bucket starts: let the codec send as much as was found to be needed."""
@@ -79,11 +112,7 @@ class Guard:
 
     def started(self, index: int, values: Tensor) -> int:
         """This worker offers `values` of bucket `index`; returns bytes put on sockets for the shadow of it."""
-        if not self._open:
-            self._count += 1
-            self._due = self._count % self.every == 0
-            if self._due:
-                self.engine.prepare()
+        self._used = True
         self._open.add(index)
         self._own[index] += values
         if not self._due:
@@ -96,21 +125,43 @@ class Guard:
         """All workers got `total`; a finding with the last bucket of every k-th exchange."""
         if index not in self._open:
             return None
+        if self._due:
+            self.engine.finish(index)
         self._open.discard(index)
         applied = self._applied[index].add_(total)
         if not self._due:
             return None
-        self.engine.finish(index)
         one, other = applied.double(), self._pairs[index][1].double()
         self._sums += torch.stack([torch.dot(one, other), torch.dot(one, one), torch.dot(other, other)])
-        applied.zero_()
-        self._own[index].zero_()
         return None if self._open else self._found()
 
     def _found(self) -> Finding:
         both, one, other = self._sums.tolist()
-        self._sums.zero_()
         norms = math.sqrt(one) * math.sqrt(other)
         # nothing applied where there was nothing is right; nothing where there was something is not
         cosine = both / norms if norms > 0 else float(one == other)
         return Finding(round(cosine, DIGITS), self.every)
+
+    @property
+    def repeatable(self) -> bool:
+        return self.engine.repeatable
+
+    def whole(self) -> bool:
+        return not self._due or self.engine.whole()
+
+    def repeat(self, values: Mapping[int, Tensor]) -> None:
+        """Other members make this exchange: a window begins with it, and what was found of it is forgotten."""
+        again = self._due
+        self._ratio.fill_(self._before)
+        self._look()
+        for index, offered in values.items():
+            self._own[index].copy_(offered)
+        self._open = set(values)
+        if self._due:  # a window of one exchange: its shadow is what it was
+            self.engine.repeat()
+        elif again:
+            self.engine.forget()
+
+    def recover(self) -> None:
+        if self._due:
+            self.engine.recover()

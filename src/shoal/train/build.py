@@ -87,15 +87,19 @@ def build_exchange(
         exchange,
         lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
         ", ".join(str(term) for term in plan.codecs),
-        Guard(guard.budget, guard.every, engines.of("cpu"), ratio_of(codec)) if guard is not None else None,
+        _guard(guard, engines.of("cpu"), codec, group) if guard is not None else None,
     )
+
+
+def _guard(term: terms.Guard, engine: Engine, codec: Codec, group: Group) -> Guard:
+    return Guard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
 
 
 def _automatic(
     exchange: Exchange, group: Group, engines: "Engines", seed: int, optimizers: Sequence[Optimizer]
 ) -> Exchange:
     """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
-    engine = engines.of("cpu")
+    engine, spare = engines.of("cpu"), engines.of("cpu")  # made now, by all in the same order, whatever is chosen when
     if isinstance(engine, MemoryEngine):
         exchange.tell(Switched("", "inside one host nothing crosses a socket"))
         return exchange
@@ -106,13 +110,15 @@ def _automatic(
 
     def _candidate(name: str, codec: Codec, layouts: Sequence[Layout]) -> Candidate:
         def take(buckets: Sequence[Bucket]) -> Exchange:
-            coded = CodedExchange(exchange, lambda found: build_meeting(codec, found, group, engines, seed), name)
+            coded = CodedExchange(
+                exchange, lambda found: build_meeting(codec, found, group, engines, seed, engine=spare), name
+            )
             coded.adopt(buckets)
             return coded
 
         return Candidate(price_of(name, codec, layouts, group.size), take)
 
-    return AutoExchange(exchange, engine, group.size, candidates)
+    return AutoExchange(exchange, engine, lambda: group.size, candidates)
 
 
 def build_meeting(
@@ -123,6 +129,7 @@ def build_meeting(
     seed: int,
     how: str = "auto",
     guarded: bool = False,
+    engine: Engine | None = None,
 ) -> Meeting:
     """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
 
@@ -130,10 +137,10 @@ def build_meeting(
     memory no byte is saved, and where members may change a gathered step can be repeated without a lost one: nothing
     else is chosen there.
     """
-    engine = engines.of("cpu")
+    engine = engine or engines.of("cpu")
     inner = codec.codec if isinstance(codec, Feedback) else codec
     if isinstance(inner, LowRank):
-        return LowRankMeeting(inner, engine, feedback=inner is not codec)
+        return LowRankMeeting(inner, engine, engines.of("cpu"), feedback=inner is not codec)
     if isinstance(codec, Cast):
         meeting = CastMeeting(codec, engine, group.size)
         group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))

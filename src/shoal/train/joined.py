@@ -66,6 +66,9 @@ class AnnouncingPace(Pace):
     def state(self) -> dict[str, Tensor]:
         return self.inner.state()
 
+    def shared(self) -> dict[str, Tensor]:
+        return self.inner.shared()
+
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.inner.load_state(state)
 
@@ -90,6 +93,7 @@ class Joined:
         """What keeps the model in few bits, by its term's name."""
         self.samples = 1
         """Of all workers, in the step that is made next."""
+        self._turns = False
         self._present = self._everyone = group.size
         self._counts: Sequence[int] = ()
         self._dealt = self.formed = group.session.dealt
@@ -122,6 +126,13 @@ class Joined:
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(after)
 
+    def take_turns(self) -> None:
+        """A backward pass may reach what was joined elsewhere too: let each exchange begin when the pass has ended.
+
+        An exchange is an operation of the members, and they do one after the other.
+        """
+        self._turns = self.pace.inner.late = True
+
     def settle(self) -> None:
         """Make all updates that were put off."""
         if self.deferred is not None:
@@ -150,7 +161,7 @@ class Joined:
         """Let every worker count by its samples in the passes to come; `late`: see the pace."""
         self.exchanged = False
         self.samples = sum(counts) or 1
-        self.pace.inner.late = late
+        self.pace.inner.late = late or self._turns
         if self.backward is not None:
             self._take(counts, self.group.session.dealt)
             self._present = sum(n > 0 for n in counts) or len(counts)

@@ -209,8 +209,8 @@ class Run:
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
         exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
-        late = self._group.session.waiting
-        if not late:
+        late, number = self._group.session.waiting, len(joined_before)
+        if not late and not (self._resume is not None and self._resume.handed(number)):
             check_alike(self._group, members)
             adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
@@ -223,7 +223,7 @@ class Run:
         if late:
             self._come_late()
         if self._resume is not None:
-            self._resume.join(joined, len(joined_before))
+            self._resume.join(joined, number)
         if self._latency is not None:
             self._latency.watch(members.models)
         if self._replay:

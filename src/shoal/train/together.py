@@ -74,9 +74,10 @@ class Together:
             )
         joined.listen(self._before_step, first)
         self.joined.append(joined)
-        if len(self.joined) > 1:
-            self.group.session.rigid = "the script has called join() more than once; go on with shoal run --resume"
-        elif not joined.alone and not joined.exchange.repeatable:
+        if len(self.joined) > 1 and self.group.session.elastic:
+            for one in self.joined:
+                one.take_turns()
+        if not joined.alone and not joined.exchange.repeatable:
             self.group.session.rigid = "this plan cannot repeat a step without it; go on with shoal run --resume"
 
     def _before_step(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:

@@ -1,7 +1,7 @@
 """Residuals when the number of workers changes: whatever waits to be sent goes on waiting, in fewer or more hands.
 
 A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision.
-What is the same on every worker (the factors of lowrank) stays as it is.
+What is the same on every worker (the factors of lowrank, how far a guard has tightened) stays as it is.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,10 @@ import torch
 
 from shoal.core.errors import UsageError
 from shoal.wire.codec import State
-from shoal.wire.codecs.lowrank import KEPT
+from shoal.wire.codecs import lowrank
+
+KEPT = (lowrank.KEPT, "guard.")
+"""How names of what all workers hold alike begin."""
 
 
 def merge(states: Sequence[State]) -> State:

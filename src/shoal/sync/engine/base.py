@@ -76,6 +76,10 @@ class Engine(Repeatable, ABC):
         """When what was finished last as `index` had come in, by `core.clock.now`; None where nobody looked."""
         return None
 
+    def forget(self) -> None:
+        """After a view has ended: what has started comes to nothing, and nobody owes anybody anything of it."""
+        self.whole()
+
     @abstractmethod
     def wire(self, index: int) -> int:
         """Bytes this worker puts on sockets to sum bucket `index` once."""

@@ -111,6 +111,11 @@ class MemoryEngine(Engine):
     def recover(self) -> None:
         self._queue, self._alone = list(self.tally.started), True
 
+    def forget(self) -> None:
+        self.tally.forget()
+        self._post.tally.forget()
+        self._queue = []
+
     def _by_itself(self, index: int) -> bool:
         size = self._copies[index][0].numel() * self._copies[index][0].element_size()
         return self._alone or len(self.tally.members) <= 2 or _lines(size) <= SMALL

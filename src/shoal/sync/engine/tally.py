@@ -25,7 +25,7 @@ class Tally:
         self._full: Sequence[Flags] = ()
         self._read: Sequence[Flags] = ()
         self._numbers: list[int] = []
-        self._base = self._count = 0
+        self._base, self._count = -1, 0
         self.started: list[int] = []
         """Of the exchange under way, in order."""
         self.members: tuple[int, ...] = ()
@@ -45,11 +45,24 @@ class Tally:
                 self.patience.publish(row, max(int(row[self.group.seat]), self.group.base))
 
     def prepare(self) -> None:
-        """Wait until nobody reads what was there the last time; the next exchange begins."""
+        """Wait until nobody reads what was there the last time; the next exchange begins.
+
+        In a new view that is when all have come this far, or repeat what they were in: one that recovers the last
+        exchange of the old view may read again what it has read before.
+        """
+        moved = self._base != self.group.base
+        if moved:
+            self._let_go()
         for row, number in zip(self._read, self._numbers, strict=True):
-            self.patience.until(row, number)
-        self._next()
+            self.patience.until(row, self.group.base if moved else number)
+        if moved or self.started:  # else it is the same exchange that begins once more
+            self._next()
         self.started = []
+
+    def _let_go(self) -> None:
+        """This worker reads no more of anything that earlier views have left."""
+        for row in self._read:
+            self.patience.publish(row, max(int(row[self.group.seat]), self.group.base))
 
     def _next(self) -> None:
         base = self.group.base
@@ -82,7 +95,16 @@ class Tally:
 
     def repeat(self) -> None:
         """The same again, among the members of the new view."""
+        self._let_go()
         self._next()
         again, self.started = self.started, []
         for index in again:
             self.start(index)
+
+    def forget(self) -> None:
+        """What has started in a view that has ended is not waited for: not everybody has read it, or will."""
+        self._let_go()
+        self._next()
+        for index in self.started:
+            self._numbers[index] = 0
+        self.started = []

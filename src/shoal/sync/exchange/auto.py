@@ -7,9 +7,12 @@
 
 Nobody is asked and nothing is broadcast: the averages are the same bits everywhere, and the choice a pure function of
 them. Do not use it inside one host, where nothing crosses a socket.
+
+What was measured with some members says nothing of others: with the first exchange that a new view makes, all begin to
+measure anew, newcomers with them. What has been chosen stays, and newcomers take it over.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +28,11 @@ from shoal.sync.price import Measured, Network, Price, summing_hops
 from shoal.wire.bucket import Bucket, BucketPlan, Space
 
 SKIPPED, MEASURED = 2, 6
+LAST = SKIPPED + MEASURED
+"""Exchanges before the one that carries the figures."""
+CHOICE = "auto.choice"
+"""The number of the candidate that was chosen, from 1 on; 0: no codec; MEASURING: nothing yet."""
+MEASURING = -1
 TELLING = 64 << 10
 """Bytes a step from which on the time they took tells a rate."""
 
@@ -46,18 +54,31 @@ class AutoExchange(Exchange):
         self,
         inner: Exchange,
         engine: Engine,
-        workers: int,
+        workers: Callable[[], int],
         candidates: Callable[[Sequence[BucketPlan]], list[Candidate]],
     ) -> None:
+        """`engine` carries the figures; `workers`: how many they are now."""
         self.inner, self.session = inner, inner.session
         self._now, self._engine, self._workers, self._make = inner, engine, workers, candidates
-        self._count = 0
+        self._started: list[int] = []
         self._open: set[int] = set()
+        """Buckets of this exchange, and those that are not finished."""
         self._began: list[float] = []
+        """When the exchanges began since all began to measure, the one under way included."""
+        self._epoch = -1
+        """The view in which they are measured."""
         self._own: Meter | None = None
         self._given: Meter | None = None
         self._next: Exchange | None = None
-        self._measuring = True
+        self._choice = MEASURING
+        self._used = self._telling = False
+        self._word: Switched | None = None
+        """What was decided with the exchange under way."""
+
+    @property
+    def _measuring(self) -> bool:
+        """Whether outsiders must not measure: until the exchange after the choice."""
+        return self._choice == MEASURING or self._word is not None
 
     @property
     def peers(self) -> Sequence[int]:  # type: ignore[override]
@@ -88,35 +109,54 @@ class AutoExchange(Exchange):
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
         self._buckets = buckets = self.inner.open(plans)
-        self._candidates = self._make(plans)
+        self._plans, self._candidates, self._made = plans, self._make(plans), self._workers()
         width = 6 + 2 * len(self._candidates)
         ((self._leaving, self._result),) = self._engine.open([Space(width, torch.float64, torch.device("cpu"))])
         return buckets
 
     def prepare(self) -> None:
+        self._switch()
         self._now.prepare()
+        self._started, self._open, self._telling, self._word = [], set(), False, None
+        if self._choice == MEASURING:
+            self._look()
+            if self._telling:
+                self._engine.prepare()
+
+    def _switch(self) -> None:
+        if self._next is not None:
+            self._now, self._next = self._next, None
+            self.codec, self.meets = self._now.codec, self._now.meets
+
+    def _look(self) -> None:
+        """Which exchange of how many this is, in which view; once more if the members change before it has begun."""
+        if self.session.view.epoch != self._epoch:
+            self._restart()
+        elif self._used:
+            self._began.append(now())
+        else:
+            self._began[-1] = now()
+        self._used, self._telling = False, len(self._began) == LAST + 1
+        if len(self._began) == SKIPPED + 1 and self._own is None:
+            self._own = self.inner.meter = Meter.over(self.layers)
+        elif self._telling:
+            self.inner.meter = None
+
+    def _restart(self) -> None:
+        """Measure anew; what a candidate sends depends on how many they are."""
+        if self._workers() != self._made:
+            self._candidates, self._made = self._make(self._plans), self._workers()
+        self._epoch, self._began = self.session.view.epoch, [now()]
+        self._own = self.inner.meter = None
 
     def start(self, index: int) -> None:
-        if not self._open:
-            self._begin()
-        self._open.add(index)
-        self._counting(lambda: self._now.start(index))
-
-    def _begin(self) -> None:
-        """An exchange begins: the last one is over everywhere."""
-        self._count += 1
-        if not self._measuring:
-            return
-        self._began.append(now())
-        if self._count == SKIPPED + 1:
-            self._own = self.inner.meter = Meter.over(self.layers)
-        elif self._count == SKIPPED + MEASURED + 1:
-            self.inner.meter = None
-            self._engine.prepare()
+        if self._telling and not self._used:
             self._leaving.copy_(self._figures())
             self._engine.start(0)
-        elif self._count == SKIPPED + MEASURED + 2:
-            self._switch()
+        self._used = True
+        self._started.append(index)
+        self._open.add(index)
+        self._counting(lambda: self._now.start(index))
 
     def _counting(self, act: Callable[[], None]) -> None:
         exchange = self._now
@@ -135,7 +175,7 @@ class AutoExchange(Exchange):
     def finish(self, index: int) -> None:
         self._counting(lambda: self._now.finish(index))
         self._open.discard(index)
-        if not self._open and self._count == SKIPPED + MEASURED + 1 and self._measuring:
+        if not self._open and self._telling and self._word is None:
             self._engine.finish(0)
             self._decide()
         if self._now.news:
@@ -155,13 +195,13 @@ class AutoExchange(Exchange):
         found = [step, span, wait, meter.room / MEASURED, 1 / rate if rate else torch.inf, rtt]
         for candidate in self._candidates:
             found += [candidate.price.encode, candidate.price.decode]
-        return torch.tensor(found, dtype=torch.float64) / self._workers
+        return torch.tensor(found, dtype=torch.float64) / self._workers()
 
     def _decide(self) -> None:
         step, span, wait, room, byte, rtt, *costs = self._result.tolist()
         wire = sum(account.wire for account in self._own.accounts) / MEASURED if self._own is not None else 0.0
         measured = Measured(
-            Price("", 0.0, 0.0, wire, summing_hops(self._workers)), step, span, wait, room, max(1, len(self._buckets))
+            Price("", 0.0, 0.0, wire, summing_hops(self._workers())), step, span, wait, room, max(1, len(self._buckets))
         )
         network = Network(1 / byte if byte not in (0.0, float("inf")) else None, rtt or None)
         prices = [
@@ -169,22 +209,54 @@ class AutoExchange(Exchange):
             for c, encode, decode in zip(self._candidates, costs[::2], costs[1::2], strict=True)
         ]
         choice = choose(measured, prices, network)
-        chosen = [c for c in self._candidates if c.price.codec == choice.codec]
-        self._next = chosen[0].take(self._buckets) if chosen else None
-        self.tell(Switched(choice.codec, choice.reason, choice.steps))
+        names = [candidate.price.codec for candidate in self._candidates]
+        self._word = Switched(choice.codec, choice.reason, choice.steps)
+        self._choose(1 + names.index(choice.codec) if choice.codec in names else 0)
+        self.tell(self._word)
 
-    def _switch(self) -> None:
-        self._measuring, self._own = False, None
-        if self._next is not None:
-            self._now, self._next = self._next, None
-            self.codec, self.meets = self._now.codec, self._now.meets
-            self._now.prepare()
+    def _choose(self, number: int) -> None:
+        """From the next exchange on; nothing is measured any more."""
+        self._choice, self._own = number, None
+        self._next = self._candidates[number - 1].take(self._buckets) if number > 0 else None
+
+    @property
+    def repeatable(self) -> bool:  # type: ignore[override]
+        return self._now.repeatable and self._engine.repeatable
+
+    def whole(self) -> bool:
+        return self._now.whole() and (not self._telling or self._engine.whole())
+
+    def repeat(self) -> None:
+        """Other members make this exchange, so it is the first of theirs, and nothing is decided by it."""
+        self._now.repeat()
+        if self._telling:
+            self._engine.forget()
+            self._choice, self._next, self._telling = MEASURING, None, False
+            self.news, self._word = [each for each in self.news if each is not self._word], None
+        if self._choice == MEASURING:
+            self._restart()
+        self._open = set(self._started)
+
+    def recover(self) -> None:
+        self._now.recover()
+        if self._telling:
+            self._engine.recover()
 
     def network(self) -> Network:
         return self._now.network()
 
     def state(self) -> dict[str, Tensor]:
         return self._now.state()
+
+    def shared(self) -> dict[str, Tensor]:
+        return self._now.shared() | {CHOICE: torch.tensor([self._choice])}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        number = int(state.get(CHOICE, torch.tensor([MEASURING])))
+        if number != MEASURING and self._choice == MEASURING:
+            self._choose(number)
+            self._switch()
+        super().load(state)
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)

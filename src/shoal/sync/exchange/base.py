@@ -14,7 +14,7 @@ When members are lost in the middle (`session`), `repeat` or `recover` lets ever
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
@@ -95,6 +95,16 @@ class Exchange(Repeatable, ABC):
     def state(self) -> dict[str, Tensor]:
         """What it remembers from step to step, by name; views, so that they can be loaded in place."""
         return {}
+
+    def shared(self) -> dict[str, Tensor]:
+        """What is the same on all workers, by name: newcomers take it over with the weights."""
+        return {}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what `state` or `shared` gave, here or elsewhere."""
+        for name, own in self.state().items():
+            if name in state and state[name].shape == own.shape:
+                own.copy_(state[name])
 
     @abstractmethod
     def gather(self, data: bytes) -> list[bytes]:

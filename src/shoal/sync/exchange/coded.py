@@ -16,6 +16,7 @@ from shoal.core.clock import now
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.guard import Guard
 from shoal.sync.meet.base import Meeting
+from shoal.sync.news import Tightened
 from shoal.sync.price import Network, merged
 from shoal.wire.bucket import Bucket, BucketPlan
 from shoal.wire.layout import Layout
@@ -40,6 +41,10 @@ class CodedExchange(Exchange):
         self._guard = guard
         self._coded: dict[int, int] = {}
         self._plain: dict[int, int] = {}
+        self._started: list[int] = []
+        """Coded buckets of this exchange."""
+        self._word: Tightened | None = None
+        """The guard's, of this exchange."""
 
     @property
     def peers(self) -> Sequence[int]:  # type: ignore[override]
@@ -47,18 +52,24 @@ class CodedExchange(Exchange):
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]
-        return self.inner.repeatable and self.meeting.repeatable and self._guard is None
+        guarded = self._guard is None or self._guard.repeatable
+        return self.inner.repeatable and self.meeting.repeatable and guarded
 
     def whole(self) -> bool:
-        return self.inner.whole() and self.meeting.whole()
+        return self.inner.whole() and self.meeting.whole() and (self._guard is None or self._guard.whole())
 
     def repeat(self) -> None:
         self.inner.repeat()
         self.meeting.repeat()
+        if self._guard is not None:
+            self._guard.repeat({self._coded[index]: self._values(index) for index in self._started})
+            self.news = [each for each in self.news if each is not self._word]
 
     def recover(self) -> None:
         self.inner.recover()
         self.meeting.recover()
+        if self._guard is not None:
+            self._guard.recover()
 
     @property
     def weight(self) -> float:
@@ -101,6 +112,9 @@ class CodedExchange(Exchange):
     def prepare(self) -> None:
         self.inner.prepare()
         self.meeting.prepare()
+        if self._guard is not None:
+            self._guard.prepare()
+        self._started, self._word = [], None
 
     def start(self, index: int) -> None:
         began, sent, wire, bucket = now(), self.sent, self.wire, self._buckets[index]
@@ -108,8 +122,8 @@ class CodedExchange(Exchange):
             self._counting(lambda: self.inner.start(self._plain[index]))
         else:
             bucket.seal(self.weight)
-            values = _plain(bucket.flat[: bucket.plan.payload])
-            place = self._coded[index]
+            values, place = self._values(index), self._coded[index]
+            self._started.append(index)
             if self._guard is not None:
                 self._guard.adapt(self.meeting)
             self._counting(lambda: self.meeting.start(place, values, bucket.filled))
@@ -121,6 +135,11 @@ class CodedExchange(Exchange):
             self.meter.left(index, began, bucket.raw, self.sent - sent, self.wire - wire)
             waits = self.meeting.residual(self._coded[index]) if index in self._coded else None
             self.meter.weigh(index, bucket.flat[: bucket.plan.payload], waits)
+
+    def _values(self, index: int) -> Tensor:
+        """What this worker offers of a bucket that is sealed: float32 on the host."""
+        bucket = self._buckets[index]
+        return bucket.flat[: bucket.plan.payload].detach().to("cpu", torch.float32)
 
     def _counting(self, act: Callable[[], T]) -> T:
         """Do it, and count the bytes it took as ours."""
@@ -160,7 +179,8 @@ class CodedExchange(Exchange):
         out = result if direct else torch.empty(result.numel())
         counts = self._counting(lambda: self.meeting.finish(self._coded[index], out))
         if self._guard is not None and (finding := self._guard.finished(self._coded[index], out)) is not None:
-            self.tell(self._guard.judge(finding))
+            self._word = self._guard.judge(finding)
+            self.tell(self._word)
         if not direct:
             result.copy_(out)
         bucket.marks.copy_(torch.tensor(counts))
@@ -184,6 +204,10 @@ class CodedExchange(Exchange):
         found = dict(self.meeting.state())
         return found if self._guard is None else found | self._guard.state()
 
+    def shared(self) -> dict[str, Tensor]:
+        found = dict(self.meeting.shared())
+        return found if self._guard is None else found | self._guard.state()
+
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)
 
@@ -191,8 +215,3 @@ class CodedExchange(Exchange):
 def takes(plan: BucketPlan) -> bool:
     """Whether a bucket is coded: gradients of a floating-point type, and nothing else."""
     return all(slot.name for slot in plan.slots) and plan.space.dtype in CODED
-
-
-def _plain(values: Tensor) -> Tensor:
-    """float32 on the host; itself if it is."""
-    return values.detach().to("cpu", torch.float32)

@@ -40,12 +40,11 @@ class Meeting(Repeatable, ABC):
     """How payloads come together, in a word."""
 
     engine: Engine
-    one_round: bool = True
-    """Whether all that travels has left when the last bucket has started."""
+    """What carries the last that a bucket waits for."""
 
     @property
     def repeatable(self) -> bool:  # type: ignore[override]
-        return self.one_round and self.engine.repeatable
+        return self.engine.repeatable
 
     def whole(self) -> bool:
         return self.engine.whole()
@@ -91,4 +90,8 @@ class Meeting(Repeatable, ABC):
 
     def state(self) -> State:
         """What the codecs remember, as tensors named `kind.layer`; views, so that they can be loaded in place."""
+        return {}
+
+    def shared(self) -> State:
+        """Of `state`, what is the same on all workers: newcomers take it over with the weights."""
         return {}

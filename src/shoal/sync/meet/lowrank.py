@@ -4,7 +4,9 @@
     first finish    for every bucket: wait for P, compute Q, begin the sum of Q
     finish(i)       wait for Q; the sum of all M is about P Q^T
 
-A worker that lacks a layer adds zeros to it, and keeps its residual of it.
+A worker that lacks a layer adds zeros to it, and keeps its residual of it. M, this worker's P and the Q it came from
+stay until the next exchange: without a lost worker both rounds are made again from them, and Q and residuals are those
+of the last round that was made, as if there had been no other.
 """
 
 from collections.abc import Sequence
@@ -22,28 +24,34 @@ from shoal.wire.wrappers.feedback import RESIDUAL
 
 
 class LowRankMeeting(Meeting):
-    """PowerSGD, on an engine that sums. Bucket i's P is number 2i of the engine, its Q number 2i + 1."""
+    """PowerSGD, on two engines that sum: `first` carries P, `engine` carries Q."""
 
-    one_round = False
-
-    def __init__(self, codec: LowRank, engine: Engine, feedback: bool) -> None:
-        self.codec, self.engine, self.feedback = codec, engine, feedback
+    def __init__(self, codec: LowRank, first: Engine, engine: Engine, feedback: bool) -> None:
+        self.codec, self.first, self.engine, self.feedback = codec, first, engine, feedback
         self._started: list[int] = []
+        """Buckets of this exchange, in order."""
+        self._halfway: list[int] = []
+        """Those whose Q has not left yet."""
 
     def open(self, layouts: Sequence[Layout]) -> None:
         self._layouts = layouts
-        cpu, spaces = torch.device("cpu"), []
-        for layout in layouts:
-            first, second = self.codec.sizes(layout)
-            spaces += [Space(first + len(layout.parts), torch.float32, cpu), Space(max(second, 1), torch.float32, cpu)]
-        self._pairs = self.engine.open(spaces)
+        cpu, sizes = torch.device("cpu"), [self.codec.sizes(layout) for layout in layouts]
+        wide = [first + len(layout.parts) for (first, _), layout in zip(sizes, layouts, strict=True)]
+        self._ps = self.first.open([Space(size, torch.float32, cpu) for size in wide])
+        self._qs = self.engine.open([Space(max(second, 1), torch.float32, cpu) for _, second in sizes])
+        self._bases = [torch.zeros(first) for first, _ in sizes]
+        """The sum of P, made orthogonal: beside what came back, which others may write once more."""
         self._states = [self.codec.start(layout) for layout in layouts]
+        self._before = [{name: q.clone() for name, q in state.items()} for state in self._states]
+        """Q as it was when the exchange began."""
         self._rests = [torch.zeros(layout.numel) for layout in layouts]
         self._wholes = [torch.zeros(layout.numel) for layout in layouts]
         self._present: list[Sequence[bool]] = [()] * len(layouts)
 
     def prepare(self) -> None:
+        self.first.prepare()
         self.engine.prepare()
+        self._started, self._halfway = [], []
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         layout, whole = self._layouts[index], self._wholes[index]
@@ -56,18 +64,22 @@ class LowRankMeeting(Meeting):
                 whole[part.offset : part.end].zero_()
         self._present[index] = list(present)
         first, _ = self.codec.sizes(layout)
-        leaving = self._pairs[2 * index][0]
+        leaving = self._ps[index][0]
+        for name, q in self._states[index].items():
+            self._before[index][name].copy_(q)
         self.codec.first(whole, layout, self._states[index], leaving[:first])
         leaving[first:].copy_(torch.tensor(present, dtype=torch.float32))
-        self.engine.start(2 * index)
-        self._count(2 * index)
         self._started.append(index)
+        self._halfway.append(index)
+        self.first.start(index)
+        self._count(self.first, self._ps, index)
 
-    def _count(self, number: int) -> None:
-        self.sent += 4 * self._pairs[number][0].numel()
-        self.wire += self.engine.wire(number)
+    def _count(self, engine: Engine, pairs: Sequence[tuple[Tensor, Tensor]], index: int) -> None:
+        self.sent += 4 * pairs[index][0].numel()
+        self.wire += engine.wire(index)
 
     def progress(self) -> None:
+        self.first.progress()
         self.engine.progress()
 
     def landed(self, index: int) -> bool:
@@ -77,23 +89,25 @@ class LowRankMeeting(Meeting):
         return self._rests[index] if self.feedback else None
 
     def finish(self, index: int, out: Tensor) -> list[float]:
-        for started in self._started:
+        for started in self._halfway:
             self._turn(started)
-        self._started.clear()
+        self._halfway = []
         with self.waiting():
-            self.engine.finish(2 * index + 1)
-        self._count(2 * index + 1)  # with its own bucket, though all Q left at once
+            self.engine.finish(index)
+        self._count(self.engine, self._qs, index)  # with its own bucket, though all Q left at once
         layout = self._layouts[index]
         first, second = self.codec.sizes(layout)
-        summed, factor = self._pairs[2 * index][1], self._pairs[2 * index + 1][1]
-        self.codec.keep(factor[:second], layout, self._states[index])
-        self.codec.last(summed[:first], factor[:second], layout, out.zero_())
-        return summed[first:].tolist()
+        factor = self._qs[index][1][:second]
+        for name, q in self._before[index].items():
+            self._states[index][name].copy_(q)
+        self.codec.keep(factor, layout, self._states[index])
+        self.codec.last(self._bases[index], factor, layout, out.zero_())
+        return self._ps[index][1][first:].tolist()
 
     def _turn(self, index: int) -> None:
         """From P to Q."""
         with self.waiting():
-            self.engine.finish(2 * index)
+            self.first.finish(index)
         layout, rest = self._layouts[index], self._rests[index]
         first, second = self.codec.sizes(layout)
         kept = [
@@ -101,17 +115,35 @@ class LowRankMeeting(Meeting):
             for p, here in zip(layout.parts, self._present[index], strict=True)
             if not here
         ]
-        leaving = self._pairs[2 * index + 1][0]
-        self.codec.second(
-            self._pairs[2 * index][1][:first], self._wholes[index], layout, leaving[:second],
-            rest if self.feedback else None,
-        )  # fmt: skip
+        base = self._bases[index].copy_(self._ps[index][1][:first])
+        leaving = self._qs[index][0]
+        self.codec.second(base, self._wholes[index], layout, leaving[:second], rest if self.feedback else None)
         for view, before in kept:
             view.copy_(before)
-        self.engine.start(2 * index + 1)
+        self.engine.start(index)
+
+    @property
+    def repeatable(self) -> bool:  # type: ignore[override]
+        return self.first.repeatable and self.engine.repeatable
+
+    def whole(self) -> bool:
+        return not self._halfway and self.first.whole() and self.engine.whole()
+
+    def repeat(self) -> None:
+        """P again as it left; what was computed from a sum that does not count, Q, comes to nothing."""
+        self.first.repeat()
+        self.engine.forget()
+        self._halfway = list(self._started)
+
+    def recover(self) -> None:
+        self.first.recover()
+        self.engine.recover()
 
     def state(self) -> State:
         found: State = {}
         for layout, state, rest in zip(self._layouts, self._states, self._rests, strict=True):
             found |= self.codec.named({**state, **({RESIDUAL: rest} if self.feedback else {})}, layout)
         return found
+
+    def shared(self) -> State:
+        return {name: q for state in self._states for name, q in state.items()}

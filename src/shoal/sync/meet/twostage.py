@@ -87,7 +87,7 @@ class TwoStageMeeting(Meeting):
     """Dense codecs, on an engine that carries payloads in pieces. Bucket i's second payload has number n + i."""
 
     kind = "twostage"
-    one_round = False
+    repeatable = False
 
     def __init__(self, codec: Codec, engine: Engine, rank: int, size: int, seed: int) -> None:
         if not divisible(codec) or not isinstance(codec, Parts):

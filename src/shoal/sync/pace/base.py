@@ -64,5 +64,9 @@ class Pace(ABC):
         """What this worker carries from step to step and a checkpoint must keep; most carry nothing."""
         return {}
 
+    def shared(self) -> dict[str, Tensor]:
+        """What all workers carry alike from step to step, and newcomers take over."""
+        return {}
+
     def load_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  (nothing to do is right for most)
         """Go on with what `state` gave, in this or an earlier process; not called where nothing was kept."""

@@ -209,10 +209,11 @@ class EveryPace(Pace):
     def state(self) -> dict[str, Tensor]:
         return self.exchange.state()
 
+    def shared(self) -> dict[str, Tensor]:
+        return self.exchange.shared()
+
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        for name, own in self.exchange.state().items():
-            if name in state and state[name].shape == own.shape:
-                own.copy_(state[name])
+        self.exchange.load(state)
 
     def stand_in(self) -> None:
         kept = [parameter.grad for parameter in self.parameters]

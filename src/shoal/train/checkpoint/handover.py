@@ -1,4 +1,5 @@
-"""The state of a run, handed by a worker that trains to those that come later: what worker 0 puts into a checkpoint.
+"""The state of a run, handed by a worker that trains to those that come later: what worker 0 puts into a checkpoint,
+and what all exchanges remember alike (the factors of lowrank, how far a guard has tightened, a choice that was made).
 
 donor      state and where the training stands ── cluster/transfer ──>
 newcomer   takes that of the view it was let in with, and goes on as the donor does
@@ -14,6 +15,7 @@ from shoal.cluster.group import Group
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.train.checkpoint.keeper import Agenda
+from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import Where, common
@@ -32,6 +34,8 @@ class Handed:
 def write(joined: Sequence[Joined], where: Where, dealt: View, agenda: Agenda) -> bytes:
     """The state as it is now, for newcomers."""
     tensors, texts = common(joined)
+    for number, one in enumerate(joined):
+        tensors |= {f"{number}{MARK}{name}": tensor for name, tensor in one.pace.shared().items()}
     texts |= {
         "where": msgspec.json.encode(where).decode(),
         "dealt": msgspec.json.encode(dealt).decode(),

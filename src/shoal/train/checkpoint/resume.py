@@ -17,7 +17,7 @@ from torch import Tensor
 from shoal.core import seeds
 from shoal.data.standing import Standing
 from shoal.train.checkpoint.manifest import read_manifest, read_shard
-from shoal.train.checkpoint.residuals import dealt_again
+from shoal.train.checkpoint.residuals import MARK, dealt_again
 from shoal.train.checkpoint.shard import parse
 from shoal.train.checkpoint.snapshot import Where, put_common, put_pace, put_random
 from shoal.train.joined import Joined
@@ -36,6 +36,7 @@ class Resume:
         self.where = msgspec.json.decode(self._texts["where"], type=Where)
         self._own, self._carried, self._same, self._rank, self._seed = own, carried, same, rank, seed
         self._pending = True
+        self._handed = False
 
     @classmethod
     def from_checkpoint(cls, folder: Path, rank: int, size: int) -> "Resume":
@@ -58,7 +59,14 @@ class Resume:
     @classmethod
     def from_donor(cls, state: State, seat: int, seed: int) -> "Resume":
         """A newcomer's, handed over by a worker that trains."""
-        return cls(state, None, {}, rank=max(1, seat), same=False, seed=seed)
+        carried = {name: tensor for name, tensor in state[0].items() if MARK in name}
+        found = cls(state, None, carried, rank=max(1, seat), same=False, seed=seed)
+        found._handed = True
+        return found
+
+    def handed(self, number: int) -> bool:
+        """Whether the others have made join `number` already, so that nobody has to agree on it with this newcomer."""
+        return self._handed and f"{number}.states" in self._texts
 
     @property
     def samples(self) -> int:

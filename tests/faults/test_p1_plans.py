@@ -1,0 +1,97 @@
+"""P1 where an exchange takes two rounds, decides something, or is one of several: a killed worker is replaced."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import test_n_members as lab
+from test_p1_p7_members import disturbed, kill
+
+from shoal.cluster.lab.needs import missing
+from shoal.sync.choosing import Choice
+from shoal.sync.exchange import auto
+
+pytestmark = pytest.mark.timeout(300)
+in_a_lab = pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
+
+
+def events(folder: Path, seat: int, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+def test_p1_two_rounds_of_sums(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", "lowrank(1)")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+@in_a_lab
+def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
+    err = lab.train(tmp_path, "", lambda _: os.kill(lab.pid(tmp_path, 1), signal.SIGKILL), "--plan", "lowrank(1)")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+def test_p1_all_go_on_with_the_same_guard(tmp_path: Path) -> None:
+    """Whoever is there in a step says the same of it; a newcomer begins with the ratio of the others."""
+    plan = "topk(0.1), by_size(0), guard(1.0, every=4)"
+    assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", plan)
+    said = [
+        {e["step"]: (e["cosine"], e["action"], e["ratio"]) for e in events(tmp_path, n, "guarded")} for n in range(3)
+    ]
+    assert said[0] == said[2]
+    # where it was short of samples, it says so with its next step
+    common = [step for step in said[1] if step > 8 and step in said[0]]
+    assert len(common) > 4
+    assert {step: said[0][step] for step in common} == {step: said[1][step] for step in common}
+    assert max(ratio for _, _, ratio in said[1].values()) > 0.1
+
+
+def twice(text: str) -> str:
+    """Two models, joined one after the other, and one backward pass through both."""
+    whole = "model, optimizer, loader = run.join(model, optimizer, loader)"
+    parts = """head, tail = model[:2], model[2:]
+other = torch.optim.SGD(tail.parameters(), lr=0.05)
+optimizer = torch.optim.AdamW(head.parameters(), lr=0.02)
+head, optimizer = run.join(head, optimizer)
+tail, other, loader = run.join(tail, other, loader)"""
+    assert whole in text
+    text = text.replace(whole, parts).replace("optimizer.step()", "optimizer.step(); other.step()")
+    return text.replace("optimizer.zero_grad()", "optimizer.zero_grad(); other.zero_grad()")
+
+
+def test_p1_a_script_that_joins_twice(tmp_path: Path) -> None:
+    assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, lambda _: kill(tmp_path, 1), edit=twice)
+
+
+@pytest.mark.soak
+def test_p1_worker_0_of_a_script_that_joins_twice(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 0), "--plan", "lowrank(1)", edit=twice)
+    assert "worker 0 was lost (SIGKILL)" in err
+
+
+KILLED = """time.sleep(0.05)
+        if run._group.seat == 1 and run._progress.step == AT and not os.path.exists("killed"):
+            open("killed", "w").close()
+            os.kill(os.getpid(), 9)"""
+
+
+@in_a_lab
+@pytest.mark.parametrize("at", [20, pytest.param(4, marks=pytest.mark.soak)], ids=["chosen", "measuring"])
+def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newcomer takes the choice over; before there is one, all measure anew, and again with the newcomer."""
+    monkeypatch.setattr(auto, "choose", lambda *_: Choice("int8(1024)", "the test says so", {"": 1.0}))
+    each = KILLED.replace("AT", str(at))
+    err = lab.train(tmp_path, "", lambda _: None, "--plan", "wire(auto)", each=each)
+    assert "worker 1 was lost (SIGKILL)" in err
+    chosen = [[(e["step"], e["codec"]) for e in events(tmp_path, seat, "chosen")] for seat in range(3)]
+    assert len(chosen[0]) == 1
+    assert chosen[0] == chosen[2]
+    assert (chosen[0][0][0] > 8) == (at < 8)
+    assert chosen[1] in ([], chosen[0])
+    last = [event["codec"] for seat in range(3) for event in events(tmp_path, seat, "buckets")[-1:]]
+    assert last == ["int8(1024)"] * 3

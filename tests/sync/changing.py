@@ -1,0 +1,161 @@
+"""Worlds whose members change when the test says so: what an exchange does then, without a coordinator to decide it.
+
+The last worker is lost in the middle of an exchange, in a `Stage`; the others make it again without it, or keep it.
+"""
+
+import contextlib
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from by_links import linked_by_files
+from forked import soon
+
+from shoal.cluster.group import Group
+from shoal.cluster.membership.session import Session, member_name, seat_of
+from shoal.cluster.membership.view import View
+from shoal.cluster.shared import SharedGroup
+from shoal.core.errors import ViewEnded
+from shoal.sync.exchange.base import Exchange
+from shoal.testing.exchange import fill, taken
+from shoal.testing.world import Result, World
+from shoal.wire.bucket import Bucket
+
+WAIT = 60.0
+
+
+class Stage(enum.Enum):
+    """How far the last worker comes in the exchange it is lost in."""
+
+    absent = "it has not begun"
+    started = "all its buckets have left, and it has finished none"
+    finished = "it and the first worker have finished, the others have not"
+    whole = "as finished, and the exchange counts"
+
+
+class Told(Session):
+    """A session whose view ends when the test says so."""
+
+    ended = False
+
+    def __init__(self, member: str, view: View) -> None:
+        super().__init__()
+        self.member, self.view = member, view
+
+    @property
+    def dealt(self) -> View:
+        return self.view
+
+    @property
+    def disturbed(self) -> bool:
+        return self.ended
+
+    def doubt(self, peers: Mapping[str, bool]) -> None:
+        """Nobody asks."""
+
+    def enter(self, holds: Callable[[], bool]) -> None: ...
+
+    def complete(self) -> None: ...
+
+    def settle(self) -> bool:
+        raise AssertionError("the test settles what happens")
+
+    def begin(self, step: int) -> None: ...
+
+    def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
+        """The next view."""
+        self.view, self.fresh, self.ended = View(self.view.epoch + 1, tuple(members)), tuple(fresh), False
+        for tell in self.entered:
+            tell(self.view)
+
+
+def changing(world: World, links: bool, view: View | None = None, start: int = 0) -> tuple[Group, Told]:
+    """The same workers, in a view that may end; `view`: that of a newcomer."""
+    seat, size = world.group.seat, world.group.size
+    session = Told(member_name(seat, start), view or View(1, tuple(map(member_name, range(size)))))
+    if not links:
+        assert isinstance(world.group, SharedGroup)
+        return SharedGroup(world.group.arena, seat, size, session), session
+    group = linked_by_files(world.group, world.dir)
+
+    def entered(view: View) -> None:
+        group.rank, group.size = view.rank(session.member), len(view)
+        group.mesh.leave(view.epoch)
+        group.mesh.reform(view.epoch, [seat_of(member) for member in view.members])
+
+    group.session = session
+    group.mesh.reform(1, range(size))
+    group.mesh.watch = session
+    session.entered.append(entered)
+    return group, session
+
+
+class Play:
+    """One worker's exchanges."""
+
+    def __init__(self, exchange: Exchange, buckets: list[Bucket], folder: Path) -> None:
+        self.exchange, self.buckets, self.folder = exchange, buckets, folder
+        self.results: list[torch.Tensor] = []
+
+    def begin(self, gradients: list[torch.Tensor], weight: float) -> None:
+        self.exchange.prepare()
+        fill(self.buckets, gradients, weight)
+        for index in range(len(self.buckets)):
+            self.exchange.start(index)
+            self.exchange.progress()
+        self.exchange.launched()
+
+    def finish(self) -> None:
+        for index in range(len(self.buckets)):
+            self.exchange.finish(index)
+
+    def take(self) -> None:
+        self.results.append(torch.cat([value.view(-1) for _, value in sorted(taken(self.buckets).items())]))
+        for bucket in self.buckets:
+            bucket.reset()
+
+    def round(self, gradients: list[torch.Tensor], weight: float) -> None:
+        self.begin(gradients, weight)
+        self.finish()
+        self.take()
+
+    def lose(self, stage: Stage, rank: int, session: Told, survivors: Sequence[str]) -> None:
+        """After `begin`: the last worker is lost, and the exchange is finished without it."""
+        if stage in (Stage.finished, Stage.whole):
+            if rank == 0:
+                self.finish()
+            else:
+                self.exchange.finish(0)  # whatever others need of this worker leaves
+        self.wait("left")
+        if stage is Stage.whole:
+            assert soon(WAIT, self.exchange.whole)
+        if stage is Stage.absent:
+            assert not self.exchange.whole()
+        self.say(f"stood-{rank}")
+        for other in range(len(survivors)):
+            self.wait(f"stood-{other}")
+        session.ended = True
+        if stage in (Stage.absent, Stage.started):
+            with contextlib.suppress(ViewEnded):
+                self.finish()
+                assert stage is Stage.started, "an exchange was finished without a worker's part"
+        session.change(survivors)
+        if stage is not Stage.whole:
+            self.exchange.repeat()
+        elif rank > 0:
+            self.exchange.recover()
+        if stage is not Stage.whole or rank > 0:
+            self.finish()
+        self.take()
+
+    def wait(self, word: str) -> None:
+        assert soon(WAIT, (self.folder / word).exists), f"nobody said {word}"
+
+    def say(self, word: str) -> None:
+        (self.folder / word).touch()
+
+
+def residuals(exchange: Exchange) -> Result:
+    """By layer, and those of owners, if there are any."""
+    return {n.replace(".", "_"): t.clone() for n, t in exchange.state().items() if not n.startswith(("q.", "guard."))}

@@ -1,0 +1,146 @@
+"""A worker is lost in the middle of an exchange, at any stage of it: the others hold the same bits and lose nothing."""
+
+import numpy as np
+import pytest
+import torch
+from changing import Play, Stage, changing, residuals
+
+from shoal.cluster.group import Group
+from shoal.cluster.membership.session import member_name
+from shoal.cluster.membership.view import View
+from shoal.plan.plan import Plan
+from shoal.sync.news import Tightened
+from shoal.testing import World, run_world
+from shoal.testing.world import Result
+from shoal.train.build import Engines, build_exchange
+from shoal.wire import kernels
+from shoal.wire.bucket import lay_out
+
+kernels.warm()  # once here instead of once in every worker
+SHAPES = {"w0": (70, 50), "w1": (33, 9), "b": (60,)}
+SIZE, LOSS, ROUNDS = 3, 2, 7
+"""Of all workers; the exchange the last of them is lost in; exchanges of the others."""
+WEIGHT = 1 / SIZE
+SURVIVORS = [member_name(seat) for seat in range(SIZE - 1)]
+PLANS = ["lowrank(2)", "topk(0.1), guard(0.99, every=1)", "topk(0.02), by_size(0), guard(0.999, every=3)", "onebit"]
+
+
+def gradients(rank: int, number: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * rank + number)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
+
+
+def play(world: World, group: Group, plan: str) -> Play:
+    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
+    assert exchange.repeatable
+    return Play(exchange, buckets, world.dir)
+
+
+def train(world: World, links: bool, plan: str, stage: Stage) -> Result:
+    group, session = changing(world, links)
+    mine, rank = play(world, group, plan), group.rank
+    for number in range(LOSS):
+        mine.round(gradients(rank, number), WEIGHT)
+    if rank == SIZE - 1:
+        return leave(mine, stage)
+    mine.begin(gradients(rank, LOSS), WEIGHT)
+    mine.lose(stage, rank, session, SURVIVORS)
+    for number in range(LOSS + 1, ROUNDS):
+        mine.round(gradients(rank, number), WEIGHT)
+    return {"results": torch.stack(mine.results), **residuals(mine.exchange), **decisions(mine)}
+
+
+def leave(mine: Play, stage: Stage) -> Result:
+    """The last worker; what it leaves behind is what waited there when its last word counted."""
+    before = residuals(mine.exchange)
+    if stage is not Stage.absent:
+        mine.begin(gradients(SIZE - 1, LOSS), WEIGHT)
+    if stage in (Stage.finished, Stage.whole):
+        mine.finish()
+    mine.say("left")
+    return residuals(mine.exchange) if stage is Stage.whole else before
+
+
+def decisions(mine: Play) -> Result:
+    """What all must know alike."""
+    words = [(each.cosine, each.ratio or 0.0) for each in mine.exchange.news if isinstance(each, Tightened)]
+    shared = [tensor.double().view(-1) for tensor in mine.exchange.shared().values()]
+    return {"words": torch.tensor(words), "shared": torch.cat([torch.zeros(0), *shared])}
+
+
+def due(stage: Stage) -> torch.Tensor:
+    """All that went in and counts."""
+    counted = LOSS + (stage is Stage.whole)
+    parts = [(rank, number) for rank in range(SIZE) for number in range(ROUNDS if rank < SIZE - 1 else counted)]
+    return sum(_flat(gradients(*part)) for part in parts) * WEIGHT
+
+
+def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([tensor.view(-1) for tensor in tensors])
+
+
+def waiting(result: Result) -> torch.Tensor:
+    """Residuals of a worker, in the order of layers; those of an owner lie in pieces of them."""
+    return _flat([result.get(f"residual_{name}", torch.zeros(shape)) for name, shape in SHAPES.items()])
+
+
+@pytest.mark.parametrize("links", [False, True], ids=["memory", "links"])
+@pytest.mark.parametrize("stage", list(Stage), ids=lambda stage: stage.name)
+@pytest.mark.parametrize(
+    "plan", [plan if plan in PLANS[::2] else pytest.param(plan, marks=pytest.mark.soak) for plan in PLANS]
+)
+def test_the_others_go_on_with_the_same_bits_and_nothing_is_lost(plan: str, stage: Stage, links: bool) -> None:
+    results = run_world(SIZE, lambda world: train(world, links, plan, stage))
+    one, two = results[:2]
+    for name in ("results", "words", "shared"):
+        assert torch.equal(one[name], two[name]), name
+    total = one["results"].sum(0) + sum(waiting(result) for result in results)
+    torch.testing.assert_close(total, due(stage), atol=2e-5, rtol=0)
+
+
+def replaced(world: World, plan: str) -> Result:
+    """The last worker is lost, and another takes its seat and what all others share."""
+    group, session = changing(world, links=False)
+    mine, rank = play(world, group, plan), group.rank
+    for number in range(LOSS):
+        mine.round(gradients(rank, number), WEIGHT)
+    members = [*SURVIVORS, member_name(SIZE - 1, 1)]
+    lost = residuals(mine.exchange)
+    if rank < SIZE - 1:
+        mine.begin(gradients(rank, LOSS), WEIGHT)
+        mine.lose(Stage.absent, rank, session, SURVIVORS)
+        session.change(members, members[-1:])
+        hand_over(mine, rank)
+    else:
+        mine.say("left")
+        mine.wait("handed-0")
+        group, session = changing(world, links=False, view=View(3, tuple(members)), start=1)
+        mine = play(world, group, plan)
+        with np.load(world.dir / "shared.npz") as data:
+            mine.exchange.load({name: torch.from_numpy(data[name]) for name in data.files})
+    for number in range(LOSS + 1, ROUNDS):
+        mine.round(gradients(rank, number), WEIGHT)
+    found = {"results": torch.stack(mine.results), **residuals(mine.exchange), **decisions(mine)}
+    return found | ({f"lost_{name}": tensor for name, tensor in lost.items()} if rank == SIZE - 1 else {})
+
+
+def hand_over(mine: Play, rank: int) -> None:
+    if rank == 0:
+        np.savez(mine.folder / "shared.npz", **{name: t.numpy() for name, t in mine.exchange.shared().items()})
+        mine.say("handed-0")
+
+
+@pytest.mark.parametrize("plan", PLANS[:3])
+def test_a_newcomer_knows_what_the_others_share(plan: str) -> None:
+    one, two, three = run_world(SIZE, lambda world: replaced(world, plan))
+    assert torch.equal(one["results"], two["results"])
+    assert torch.equal(one["results"][LOSS + 1 :], three["results"])
+    assert torch.equal(one["words"], two["words"])
+    for other in (two, three):
+        assert torch.equal(one["shared"], other["shared"])
+    lost = {name.removeprefix("lost_"): tensor for name, tensor in three.items() if name.startswith("lost_")}
+    total = one["results"].sum(0) + sum(waiting(result) for result in (one, two, three, lost))
+    missed = _flat(gradients(SIZE - 1, LOSS)) * WEIGHT
+    parts = [(rank, number) for rank in range(SIZE) for number in range(ROUNDS)]
+    torch.testing.assert_close(total, sum(_flat(gradients(*p)) for p in parts) * WEIGHT - missed, atol=2e-5, rtol=0)

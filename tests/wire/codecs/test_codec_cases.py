@@ -10,6 +10,7 @@ from shoal.wire.codecs.int8 import Int8
 from shoal.wire.codecs.largest import Largest
 from shoal.wire.codecs.layerk import LayerK
 from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.codecs.nonzero import Nonzero
 from shoal.wire.codecs.onebit import OneBit
 from shoal.wire.codecs.qsgd import Qsgd
 from shoal.wire.codecs.randomk import RandomK
@@ -34,6 +35,7 @@ CODECS = {
     "fixed": Fixed(16, 8),
     "nearest": Fixed(9, 3, "nearest"),
     "qsgd": Qsgd(4, 128),
+    "nonzero": Nonzero(),
     "topk": TopK(0.02),
     "topk8": TopK(0.05, Int8(64)),
     "dense": TopK(0.9),

@@ -38,10 +38,12 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes if payloads were gathered, where the codec's may."""
     staged: int | None = None
     """Bytes if they met in two stages, where the codec's may."""
-    network: str = ""
-    """The slowest of a measured cluster's links, in words."""
+    rate_mbit: float | None = None
+    """Of the slowest link, where a cluster was measured."""
+    rtt_ms: float | None = None
+    """The longest round trip there."""
     seconds: float | None = None
-    """To bring them over that link, by the model of sync/price.py; encoding is not in it."""
+    """To bring them over at that rate, by the model of sync/price.py; encoding is not in it."""
     plain_seconds: float | None = None
     """The same without a codec."""
 
@@ -65,7 +67,8 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         if self.seconds is None or self.plain_seconds is None:
             return ""
         other = f", without a codec {1e3 * self.plain_seconds:,.1f} ms" if self.sent != self.plain else ""
-        return f"; over its slowest link, {self.network}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
+        slowest = f"{self.rate_mbit:g} Mbit/s with a round trip of {self.rtt_ms:g} ms"
+        return f"; over its slowest link, {slowest}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
 
 
 def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
@@ -91,7 +94,8 @@ def over(cluster: Cluster, found: Traffic) -> Traffic:
     plain = summing_hops(found.workers)
     return msgspec.structs.replace(
         found,
-        network=f"{rate:g} Mbit/s with a round trip of {rtt:g} ms",
+        rate_mbit=rate,
+        rtt_ms=rtt,
         seconds=network.seconds(found.sent, {"gather": 1, "twostage": 2}.get(found.meets, plain)),
         plain_seconds=network.seconds(found.plain, plain),
     )

@@ -72,8 +72,10 @@ class Nonzero(Codec):
         exactly(payload, body + VALUE * sum(sent))
         values = payload[body:].view(torch.float32)
         finite(values, "value")
-        for part, number, size, piece in zip(layout.parts, counts, sizes, values.split(sent), strict=True):
-            place = out[part.offset : part.end]
+        first = 0
+        for part, number, size, each in zip(layout.parts, counts, sizes, sent, strict=True):
+            place, piece = out[part.offset : part.end], values[first : first + each]
+            first += each
             if number == ALL:
                 place.add_(piece)
                 continue

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from pages import named, number, quartiles, tables
 
+from shoal.cli.systems import find, read_systems
+
 ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "reports"
 sys.path.append(str(ROOT / "benchmarks"))
@@ -163,6 +165,24 @@ def test_runs_in_the_network_itself_stand_beside_what_is_told(report: tuple[dict
     assert [number(row["s measured"]) for row in rows] == [
         pytest.approx(check["seconds"], abs=0.051) for check in raw["checks"] if check["steps"] is not None
     ]
+
+
+def test_ddp_and_allreduce_are_compared_in_every_network_with_every_step(report: tuple[dict[str, Any], str]) -> None:
+    """Liu et al., Jäger et al.: on the same machine, with the raw figures."""
+    raw, page = report
+    assert "| ddp |" in page
+    assert "| allreduce |" in page
+    for model in raw["models"]:
+        for network in {named(t["rate"], t["delay"]) for t in raw["turns"]}:
+            for contestant in ("ddp", "allreduce"):
+                turns = seconds_of(raw, model, network, contestant)
+                assert turns, (model, network, contestant)
+                assert all(seconds > 0 for steps in turns.values() for seconds in steps)
+
+
+def test_the_list_of_systems_claims_a_comparison_only_if_one_is_published() -> None:
+    (row,) = find(read_systems(), "141")
+    assert row.status == "planned" or list(REPORTS.glob("*-network.json"))
 
 
 def test_the_rings_ideal() -> None:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from shoal.cluster.lab.needs import missing
-from shoal.cluster.probe import Cluster, Link, Speed, _answer, _rate, as_toml, probe
+from shoal.cluster.measured import Cluster, Link, Speed, as_toml
+from shoal.cluster.probe import _answer, _rate, probe
 from shoal.core.errors import PeerLost
 from shoal.testing import World, run_world
 

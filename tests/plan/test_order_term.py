@@ -1,4 +1,4 @@
-"""`order(...)` stands beside codecs, says one of three things, and is refused where it cannot be."""
+"""`order(...)` stands beside codecs, says one of four things, and is refused where it cannot be."""
 
 import pytest
 
@@ -16,6 +16,7 @@ from shoal.plan.rules import check
         ("order(needed), fp16", "allreduce, every(1), order(needed), fp16"),
         ("order(largest, budget=1mb)", "allreduce, every(1), order(by=largest, budget=1mb)"),
         ("order(budget=500kb, by=largest)", "allreduce, every(1), order(by=largest, budget=500kb)"),
+        ("order(auto)", "allreduce, every(1), order(auto)"),
         ("order()", "allreduce, every(1), order(ready)"),
     ],
 )
@@ -35,7 +36,7 @@ def test_without_the_term_first_come_is_first_served() -> None:
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("order(soon)", "by must be one of ready, needed, largest"),
+        ("order(soon)", "by must be one of ready, needed, largest, auto"),
         ("order(largest)", "write order(largest, budget=1mb)"),
         ("order(largest, budget=1kb)", "from 4kb to 16gb"),
         ("order(largest, budget=1parsec)", "units: b, kb, mb, gb"),
@@ -56,6 +57,7 @@ def test_what_is_no_order_is_refused_with_the_way_out(written: str, said: str) -
         ("order(needed), order(ready)", "both say what leaves first; keep one"),
         ("order(largest, 1mb), topk(0.1)", "both choose what travels"),
         ("order(needed), lowrank(2)", "something travels twice"),
+        ("order(auto), wire(auto)", "something travels twice"),
         ("alone, order(needed)", "'alone' sends nothing"),
         ("order(needed), feedback(on)", "goes round a codec"),
     ],

@@ -1,11 +1,13 @@
 """What `shoal plan explain PLAN --workers N` says of bytes."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.plan import app
+from shoal.cluster.measured import Cluster, Link, Speed, as_toml
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.traffic import traffic
@@ -65,3 +67,32 @@ def test_the_command_says_it_to_people_and_to_scripts() -> None:
     refused = shoal.invoke(app, ["explain", "onebit", "--workers", "0"])
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
+
+
+def measured(tmp_path: Path, rate: float = 20.0, rtt: float = 30.0) -> str:
+    """A cluster of three workers, one of whose links is slow and another far."""
+    links = [Link(a, b, 1.0, 900.0) for a in range(3) for b in range(3) if a != b]
+    links[0], links[5] = Link(0, 1, 1.0, rate), Link(2, 1, rtt, 900.0)
+    file = tmp_path / "cluster.toml"
+    file.write_text(as_toml(Cluster([Speed(rank, "host", f"10.0.0.{rank}", 80.0, 2) for rank in range(3)], links)))
+    return str(file)
+
+
+def test_a_measured_cluster_says_how_long_transfers_take(tmp_path: Path) -> None:
+    """Bytes at the slowest rate and latencies of the longest round trip: four round a ring of three, one gathered."""
+    words = ["--cluster", measured(tmp_path), "--parameters", "3000000", "--json"]
+    told = [shoal.invoke(app, ["explain", plan, *words]).stdout for plan in ("bsp", "topk(0.01)")]
+    plain, topk = (json.loads(text)["traffic"] for text in told)
+    assert plain["workers"] == topk["workers"] == 3
+    assert plain["seconds"] == plain["plain_seconds"] == pytest.approx(16_000_000 / 2.5e6 + 4 * 0.015)
+    assert topk["seconds"] == pytest.approx(topk["sent"] / 2.5e6 + 0.015)
+    assert topk["plain_seconds"] == plain["seconds"]
+
+
+def test_it_is_said_to_people_and_a_contradiction_refused(tmp_path: Path) -> None:
+    words = ["explain", "topk(0.01)", "--cluster", measured(tmp_path)]
+    text = " ".join(shoal.invoke(app, words).stdout.split())
+    assert "over its slowest link, 20 Mbit/s with a round trip of 30 ms, that takes about" in text
+    assert "without a codec 2,193.3 ms" in text
+    refused = shoal.invoke(app, [*words, "--workers", "4"])
+    assert (refused.exit_code, refused.stderr) == (2, "shoal: --workers 4: the cluster has 3; leave --workers out\n")

@@ -5,6 +5,7 @@ from by_links import linked_by_files
 from shoal.plan.plan import Plan
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
+from shoal.sync.pace.ordering import OrderingPace
 from shoal.testing import PaceCase
 from shoal.train.build import Engines, build_exchange
 
@@ -20,3 +21,11 @@ class TestNeeded(PaceCase):
     def make(self, group, directory, names, parameters):
         group = linked_by_files(group, directory)
         return NeededPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)
+
+
+class TestOrdering(PaceCase):
+    """In turns as either."""
+
+    def make(self, group, directory, names, parameters):
+        group = linked_by_files(group, directory)
+        return OrderingPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)

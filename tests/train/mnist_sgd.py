@@ -1,6 +1,6 @@
 """The network of examples/mnist.py on a part of MNIST, with SGD: error feedback is a method for SGD.
 
-    mnist_sgd.py FOLDER SAMPLES
+    mnist_sgd.py FOLDER SAMPLES [LR MOMENTUM]
 
 Samples a step are the same for any number of workers.
 """
@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from mnist import evaluate, mnist, network
 
 folder, samples = Path(sys.argv[1]), int(sys.argv[2])
+lr, momentum = map(float, sys.argv[3:] or (0.1, 0.0))
 run = shoal.start()
 torch.manual_seed(5)
 model = network()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
 loader = DataLoader(mnist(folder, "train", samples), batch_size=32 // run.size, shuffle=True)
 test = mnist(folder, "test", 5000)
 model, optimizer, loader = run.join(model, optimizer, loader)

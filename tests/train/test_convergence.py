@@ -3,45 +3,11 @@
 Wanted of every codec with feedback: 0.5 points of accuracy, 1 % of loss. docs/plans.md has the figures of the soak.
 """
 
-import os
-import shutil
-import tempfile
-from functools import cache
-from pathlib import Path
-from typing import Any
-
-import forked
 import pytest
+from equal_samples import accuracy, loss
 
-HERE = Path(__file__).parent
-DATA = Path(os.environ.get("SHOAL_DATA", HERE.parents[2] / "shared" / "data"))
 CODECS = ["fp16", "bf16", "int8", "1bit-sgd", "2bit-mxnet", "terngrad", "qsgd", "topk(0.01)", "topk(0.01), int8",
           "randomk(0.1)", "strom", "dgc(ratio=0.01, momentum=0)", "esgd", "powersgd", "gupta"]  # fmt: skip
-
-
-@cache
-def trained(task: str, plan: str, workers: int, size: int) -> dict[str, Any]:
-    """The summary of a run; `size`: samples of MNIST, or steps of the transformer."""
-    place = DATA / {"mnist": "mnist", "shakespeare": "tinyshakespeare.txt"}[task]
-    if not place.exists():
-        pytest.skip(f"no {place}: set SHOAL_DATA to a folder that holds it")
-    words = ["run", "-w", str(workers), "--json", "--plan", plan, "--checkpoint", "off"]
-    words += ["--restarts", "0", "--min-workers", str(workers)]  # equal samples a step: nobody is taken for lost
-    folder = Path(tempfile.mkdtemp())  # with a TemporaryDirectory the forked command would remove it when it ends
-    try:
-        done = forked.command(folder, *words, str(HERE / f"{task}_sgd.py"), str(place), str(size)).wait(500)
-    finally:
-        shutil.rmtree(folder)
-    assert done.code == 0, done.err
-    return done.json
-
-
-def accuracy(plan: str, workers: int, samples: int) -> float:
-    return float(trained("mnist", plan, workers, samples)["metrics"]["accuracy"])
-
-
-def loss(plan: str, workers: int, steps: int) -> float:
-    return float(trained("shakespeare", plan, workers, steps)["metrics"]["loss"])
 
 
 def test_a_codec_with_feedback_learns_mnist_as_well() -> None:

@@ -13,7 +13,8 @@ from test_deferred import Tied
 from test_works_with import Paths, Words
 from torch import nn
 
-from shoal.core.events import Skipped, Step, Warned
+from shoal.core.events import Chosen, Skipped, Step, Warned
+from shoal.sync.pace.ordering import GAIN
 from shoal.testing.world import Result, World, run_world
 from shoal.train.joined import Joined
 from shoal.watch.tail import Tail
@@ -70,6 +71,27 @@ def test_needed_with_what_is_unused_sparse_or_coded(plan: str, kind: Any) -> Non
 
     first, second = run_world(2, body)
     assert all(torch.equal(second[name], value) for name, value in first.items())
+
+
+@pytest.mark.parametrize("plan", ["order(auto)", pytest.param("order(auto), onebit", marks=pytest.mark.soak)])
+def test_auto_is_ready_bit_for_bit_and_all_choose_alike(plan: str) -> None:
+    """Twenty steps, some without samples for all; fifteen are needed to choose."""
+
+    def body(world: World) -> Result:
+        world = dataclasses.replace(world, group=by_files(world))
+        ready, auto = (train_by(world, p, "mlp", sgd) for p in (plan.replace("auto", "ready"), plan))
+        for name, value in ready.items():
+            torch.testing.assert_close(auto[name], value, atol=1e-6, rtol=0)
+        (chosen,) = events(world, plan, Chosen)
+        assert set(chosen.steps) == {"order(ready)", "order(needed)"}
+        assert f"{1e3 * chosen.steps['order(needed)']:.1f} ms layer by layer" in chosen.reason
+        figures = torch.tensor([*chosen.steps.values(), chosen.codec == "order(needed)"])
+        return {"figures": figures, **auto}
+
+    first, second = run_world(2, body)
+    assert all(torch.equal(second[name], value) for name, value in first.items())
+    ready, needed, chosen = first["figures"].tolist()
+    assert bool(chosen) == (needed <= GAIN * ready)
 
 
 def test_steps_overlap_and_the_record_says_how_much() -> None:

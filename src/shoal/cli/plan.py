@@ -1,5 +1,6 @@
 """`shoal plan list` and `shoal plan explain PLAN`: the words, and what a plan does, costs and cites."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -32,15 +33,19 @@ def explain_plan(
         int | None, typer.Option(help="Also say how payloads of so many workers meet, and what each sends.")
     ] = None,
     parameters: Annotated[int, typer.Option(help="Of the model, for --workers.")] = 1_000_000,
+    cluster: Annotated[
+        Path | None, typer.Option(help="What shoal probe wrote: also say how long its workers' transfers take.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a plan does, costs and cites."""
     import msgspec
 
+    from shoal.cluster.measured import read_cluster
     from shoal.plan.explain import explain
     from shoal.plan.load import load
 
-    explanation = explain(load(plan), workers, parameters)
+    explanation = explain(load(plan), workers, parameters, read_cluster(cluster) if cluster is not None else None)
     typer.echo(msgspec.json.encode(explanation) if json else str(explanation))
 
 

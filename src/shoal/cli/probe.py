@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cluster.probe import Cluster
+    from shoal.cluster.measured import Cluster
 
 
 def probe(
@@ -38,7 +38,8 @@ def of_lab(spec: str) -> "Cluster":
     from shoal.cli.prepare import check_lab
     from shoal.cluster.lab.inside import inside
     from shoal.cluster.lab.lab import Lab
-    from shoal.cluster.probe import Cluster, measure_on_host
+    from shoal.cluster.measured import Cluster
+    from shoal.cluster.probe import measure_on_host
 
     wanted = check_lab(spec, None)
     seconds = 30.0 + 5.0 * wanted.size**2
@@ -67,7 +68,7 @@ def tell(cluster: "Cluster", out: Path, json: bool) -> None:
     """Write the file, and show what is in it."""
     import msgspec
 
-    from shoal.cluster.probe import as_toml
+    from shoal.cluster.measured import as_toml
     from shoal.core.errors import UsageError
     from shoal.watch.console import open_console
     from shoal.watch.table import plain_table

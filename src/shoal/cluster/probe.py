@@ -8,7 +8,6 @@ import hmac
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -16,6 +15,7 @@ import torch
 from torch._C._distributed_c10d import FileStore
 
 from shoal.cluster.group import Group
+from shoal.cluster.measured import Cluster, Link, Speed
 from shoal.cluster.spread import SpreadGroup
 from shoal.core.clock import now
 from shoal.core.errors import PeerLost
@@ -27,35 +27,6 @@ PIECE = 1 << 16
 COMPUTE_SECONDS = 0.2
 TOKEN = 16
 WAIT = 30.0
-
-
-class Link(msgspec.Struct, frozen=True):
-    """One direction between two workers."""
-
-    sender: int
-    receiver: int
-    rtt_ms: float
-    """The fastest round trip of a few bytes: a busy worker answers late, never early."""
-    rate_mbit: float
-    """Payload per second of one TCP connection."""
-
-
-class Speed(msgspec.Struct, frozen=True):
-    """How fast a worker computes, while the others rest."""
-
-    rank: int
-    host: str
-    address: str
-    gflops: float
-    """Of a float32 matrix product of 512 x 512, in the worker's threads."""
-    threads: int
-
-
-class Cluster(msgspec.Struct, frozen=True):
-    """What was measured: everything a planner needs to know."""
-
-    workers: list[Speed]
-    links: list[Link]
 
 
 def probe(group: Group, address: str) -> Cluster:
@@ -160,20 +131,6 @@ def _receive(connection: socket.socket, size: int) -> bytes:
             raise PeerLost("a worker left the probe early; start it again")
         data += piece
     return data
-
-
-def as_toml(cluster: Cluster) -> str:
-    """`cluster.toml`: one table per worker and per link."""
-    lines = [f"# Measured by `shoal probe` on {time.strftime('%Y-%m-%d %H:%M:%S')}."]
-    for name, rows in (("worker", cluster.workers), ("link", cluster.links)):
-        for row in rows:
-            lines.append(f"\n[[{name}]]")
-            lines += [f"{key} = {_value(value)}" for key, value in msgspec.structs.asdict(row).items()]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def own_address() -> str:

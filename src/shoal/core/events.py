@@ -169,14 +169,14 @@ class Guarded(Event, tag="guarded", frozen=True, kw_only=True):
 
 
 class Chosen(Event, tag="chosen", frozen=True, kw_only=True):
-    """`wire(auto)` has chosen what gradients travel as, from the next step on."""
+    """`wire(auto)` has chosen what gradients travel as, or `order(auto)` what leaves first, from the next step on."""
 
     step: int
     codec: str
-    """Empty: values as they are."""
+    """Empty: values as they are. Of `order(auto)`: the order."""
     reason: str
     steps: dict[str, float]
-    """Codec -> seconds a step: measured without one (empty name), by the model with the others."""
+    """Codec -> seconds a step: measured without one (empty name), by the model with the others. Orders are measured."""
 
 
 class Logged(Event, tag="logged", frozen=True, kw_only=True):

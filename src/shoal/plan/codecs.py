@@ -139,6 +139,18 @@ class Qsgd(Codec, frozen=True):
         whole(self, "bucket", self.bucket, 8, 1 << 24)
 
 
+class Nonzero(Codec, frozen=True):
+    """Elements that are not zero travel, with their places, layer by layer; a dense layer travels as it is.
+
+    Costs: as few bytes as there are values that are not zero, at most a hundredth more than without it; nothing is
+    lost.
+    Cites: Wang et al. 2017, "Nexus: Bringing Efficient and Scalable Training to Deep Learning Frameworks".
+    Avoid: where gradients hold no zeros.
+    """
+
+    name: ClassVar[str] = "nonzero"
+
+
 class TopK(Codec, frozen=True):
     """The largest elements of a bucket travel, about `ratio` of them; the others are added to the next step.
 
@@ -256,6 +268,7 @@ CODECS: dict[str, type[Term]] = {
     "twobit": TwoBit,
     "ternary": Ternary,
     "qsgd": Qsgd,
+    "nonzero": Nonzero,
     "topk": TopK,
     "randomk": RandomK,
     "threshold": Threshold,

@@ -17,6 +17,7 @@ from shoal.wire.codecs.fixed import Fixed
 from shoal.wire.codecs.int8 import Int8
 from shoal.wire.codecs.layerk import LayerK
 from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.codecs.nonzero import Nonzero
 from shoal.wire.codecs.onebit import OneBit
 from shoal.wire.codecs.qsgd import Qsgd
 from shoal.wire.codecs.randomk import RandomK
@@ -35,6 +36,7 @@ MAKERS: dict[type[Term], Callable[..., Codec]] = {
     terms.TwoBit: lambda t: TwoBit(t.threshold),
     terms.Ternary: lambda t: Ternary(t.clip, t.packing),
     terms.Qsgd: lambda t: Qsgd(t.bits, t.bucket),
+    terms.Nonzero: lambda t: Nonzero(),
     terms.TopK: lambda t: TopK(t.ratio),
     terms.RandomK: lambda t: RandomK(t.ratio),
     terms.Threshold: lambda t: Threshold(t.t),

@@ -5,10 +5,12 @@ import textwrap
 
 import msgspec
 
+from shoal.cluster.measured import Cluster
+from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, Preset
 from shoal.plan.terms import AXES, Axis, Term
-from shoal.plan.traffic import PARAMETERS, Traffic, traffic
+from shoal.plan.traffic import PARAMETERS, Traffic, over, traffic
 
 WIDTH = 100
 
@@ -47,8 +49,17 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts), *sent])
 
 
-def explain(plan: Plan, workers: int | None = None, parameters: int = PARAMETERS) -> Explanation:
-    """Every term of `plan` in the order it is written; an empty wire is explained too."""
+def explain(
+    plan: Plan, workers: int | None = None, parameters: int = PARAMETERS, cluster: Cluster | None = None
+) -> Explanation:
+    """Every term of `plan` in the order it is written; an empty wire is explained too.
+
+    With `cluster`, also how long the workers that were measured wait for what travels.
+    """
+    if cluster is not None:
+        if workers not in (None, len(cluster.workers)):
+            raise UsageError(f"--workers {workers}: the cluster has {len(cluster.workers)}; leave --workers out")
+        workers = len(cluster.workers)
     parts: list[Part] = []
     for axis, question in AXES.items():
         here = [term for term in plan.terms if term.axis == axis]
@@ -57,6 +68,8 @@ def explain(plan: Plan, workers: int | None = None, parameters: int = PARAMETERS
             parts.append(_part(axis, question, "", About(does="No codec: values travel as they are.")))
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
     sent = traffic(plan, workers, parameters) if workers is not None else None
+    if cluster is not None and sent is not None:
+        sent = over(cluster, sent)
     return Explanation(plan=str(plan), names=names, parts=parts, traffic=sent)
 
 

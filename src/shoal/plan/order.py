@@ -14,19 +14,19 @@ _SIZE = re.compile(r"(\d{1,11})(b|kb|mb|gb)", re.ASCII)
 class Order(Codec, frozen=True):
     """Which gradients leave first: ready, as the backward pass gives them; needed, those of the layers the next
     forward pass needs first, which then waits layer by layer; largest, those of the largest magnitude, as many as
-    `budget` bytes a step hold, and the rest later.
+    `budget` bytes a step hold, and the rest later; auto, ready or needed, whichever some steps of both show as faster.
 
-    Costs: ready nothing; needed a round trip at each step; largest a copy of the gradients, and nothing leaves before
-    the backward pass has ended.
+    Costs: ready nothing; needed and auto a round trip at each step; largest a copy of the gradients, and nothing
+    leaves before the backward pass has ended.
     Cites: Hashemi et al. 2019, "TicTac"; Jayarajan et al. 2019, "Priority-based Parameter Propagation"; Wei et al.
     2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics" (Bösen).
-    Avoid: needed where a run must survive lost workers, and with scripts that look at gradients before each step;
-    largest where the network is fast enough for all.
+    Avoid: needed and auto where a run must survive lost workers, and with scripts that look at gradients before each
+    step; largest where the network is fast enough for all.
     """
 
     name: ClassVar[str] = "order"
 
-    by: Literal["ready", "needed", "largest"] = "ready"
+    by: Literal["ready", "needed", "largest", "auto"] = "ready"
     budget: str = ""
     """Of `largest`: bytes a worker sends a step, such as 500kb or 1mb."""
 

@@ -58,6 +58,11 @@ PRESETS: dict[str, Preset] = {
         cites='Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing"',
         note="only what reaches a threshold travels",
     ),
+    "nexus": Preset(
+        text="allreduce, every(1), nonzero",
+        cites='Wang et al. 2017, "Nexus: Bringing Efficient and Scalable Training to Deep Learning Frameworks"',
+        note="each tensor in the shorter of a dense and a sparse form; exact",
+    ),
     "qsgd": Preset(
         text="allreduce, every(1), qsgd(bits=4, bucket=512)",
         cites='Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"',

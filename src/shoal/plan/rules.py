@@ -68,7 +68,7 @@ def largest_goes_as_it_is(plan: Plan, workers: int) -> None:
 
 
 def needed_goes_once(plan: Plan, workers: int) -> None:
-    if plan.order.by != "needed":
+    if plan.order.by not in ("needed", "auto"):
         return
     for term in plan.codecs:
         if isinstance(term, LowRank | Guard | Wire) or (isinstance(term, Meet) and term.how == "twostage"):
@@ -79,8 +79,8 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
 
 
 def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:
-    if plan.order.by == "needed" and workers > 1:
-        return "order(needed) leaves steps open between hosts: there a lost worker ends the run; go on with --resume"
+    if plan.order.by in ("needed", "auto") and workers > 1:
+        return f"{plan.order} leaves steps open between hosts: there a lost worker ends the run; go on with --resume"
     return None
 
 

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from shoal.cluster.measured import Cluster
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduce, Alone
 from shoal.plan.wrappers import Meet
-from shoal.sync.price import summed
+from shoal.sync.price import Network, summed, summing_hops
 
 if TYPE_CHECKING:
     from shoal.wire.codec import Codec
@@ -37,6 +38,14 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes if payloads were gathered, where the codec's may."""
     staged: int | None = None
     """Bytes if they met in two stages, where the codec's may."""
+    rate_mbit: float | None = None
+    """Of the slowest link, where a cluster was measured."""
+    rtt_ms: float | None = None
+    """The longest round trip there."""
+    seconds: float | None = None
+    """To bring them over at that rate, by the model of sync/price.py; encoding is not in it."""
+    plain_seconds: float | None = None
+    """The same without a codec."""
 
     def __str__(self) -> str:
         how = {
@@ -52,7 +61,14 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         other = {"gather": ("two stages", self.staged), "twostage": ("gathering", self.gathered)}.get(self.meets)
         rest = [f"{other[0]} would be {other[1]:,}"] if other is not None and other[1] is not None else []
         rest += [f"no codec {self.plain:,}"] if self.sent != self.plain and self.meets != "nothing" else []
-        return f"{text} ({', '.join(rest)})" if rest else text
+        return (f"{text} ({', '.join(rest)})" if rest else text) + self._times()
+
+    def _times(self) -> str:
+        if self.seconds is None or self.plain_seconds is None:
+            return ""
+        other = f", without a codec {1e3 * self.plain_seconds:,.1f} ms" if self.sent != self.plain else ""
+        slowest = f"{self.rate_mbit:g} Mbit/s with a round trip of {self.rtt_ms:g} ms"
+        return f"; over its slowest link, {slowest}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
 
 
 def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
@@ -68,6 +84,22 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
         straight = isinstance(plan.exchange, AllReduce) and plan.exchange.by == "straight"
         return Traffic(meets="sum", sent=4 * parameters * (workers - 1) if straight else plain, **facts)
     return _coded(plan, workers, parameters, facts)
+
+
+def over(cluster: Cluster, found: Traffic) -> Traffic:
+    """The same with what its transfer takes on a measured cluster: as long as on the slowest link, for all wait."""
+    if not cluster.links or found.meets == "nothing":
+        return found
+    rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
+    network = Network(rate * 1e6 / 8, rtt / 1e3)
+    plain = summing_hops(found.workers)
+    return msgspec.structs.replace(
+        found,
+        rate_mbit=rate,
+        rtt_ms=rtt,
+        seconds=network.seconds(found.sent, {"gather": 1, "twostage": 2}.get(found.meets, plain)),
+        plain_seconds=network.seconds(found.plain, plain),
+    )
 
 
 def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> Traffic:

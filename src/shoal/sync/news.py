@@ -16,7 +16,7 @@ class Tightened:
 
 @dataclass(frozen=True)
 class Switched:
-    """What gradients travel as from the next step on, and why."""
+    """What gradients travel as from the next step on, or in which order they leave, and why."""
 
     codec: str
     reason: str

@@ -43,6 +43,7 @@ from shoal.sync.news import Switched
 from shoal.sync.pace.base import Pace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
+from shoal.sync.pace.ordering import OrderingPace
 from shoal.sync.statistics import Statistics
 from shoal.train.candidates import codecs_to_try, price_of
 from shoal.train.members import Members
@@ -56,6 +57,8 @@ from shoal.wire.wrappers.feedback import Feedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
+OVERLAPPING: dict[str, type[EveryPace]] = {"needed": NeededPace, "auto": OrderingPace}
+"""Orders under which steps overlap, where they can."""
 
 
 def build_exchange(
@@ -80,7 +83,7 @@ def build_exchange(
     if codec is None:
         return exchange
     how = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
-    if plan.order.by == "needed":  # what meets in two stages would wait for the second
+    if plan.order.by in OVERLAPPING:  # what meets in two stages would wait for the second
         how = "gather"
     guard = next((term for term in plan.wire if isinstance(term, terms.Guard)), None)
     return CodedExchange(
@@ -157,8 +160,8 @@ def build_meeting(
 def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Members, statistics: Statistics) -> Pace:
     """WHEN; and what leaves first, where an engine works in the background and members stay."""
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
-    overlaps = plan.order.by == "needed" and background and not exchange.session.elastic
-    kind = NeededPace if overlaps else EveryPace
+    overlapping = OVERLAPPING.get(plan.order.by)
+    kind = overlapping if overlapping and background and not exchange.session.elastic else EveryPace
     return kind(exchange, members.names, members.parameters, members.sparse, statistics)
 
 

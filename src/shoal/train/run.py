@@ -32,7 +32,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduce, Alone
 from shoal.sync.statistics import Statistics
-from shoal.train.build import Engines, build_exchange, build_pace, default_device
+from shoal.train.build import OVERLAPPING, Engines, build_exchange, build_pace, default_device
 from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.export import export
 from shoal.train.checkpoint.interval import Interval
@@ -215,8 +215,8 @@ class Run:
             adopt_state(self._group, members.models, members.optimizers, members.parameters)
         statistics = Statistics(members.models)
         pace = build_pace(self.plan, exchange, self._engines, members, statistics)
-        if self.plan.order.by == "needed" and exchange.peers and not pace.open_ended:
-            self._progress.warn("order(needed) is as order(ready) here: it overlaps what travels over links")
+        if self.plan.order.by in OVERLAPPING and exchange.peers and not pace.open_ended:
+            self._progress.warn(f"{self.plan.order} is as order(ready) here: it overlaps what travels over links")
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
         joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.samples)

@@ -3,13 +3,15 @@
 import pytest
 import torch
 
-from shoal.testing import CodecCase
+from shoal.testing import CodecCase, codec
+from shoal.testing.codec import LAYOUTS, sample
 from shoal.wire.codecs.cast import Bf16, Fp16
 from shoal.wire.codecs.fixed import Fixed
 from shoal.wire.codecs.int8 import Int8
 from shoal.wire.codecs.largest import Largest
 from shoal.wire.codecs.layerk import LayerK
 from shoal.wire.codecs.lowrank import LowRank
+from shoal.wire.codecs.nonzero import Nonzero
 from shoal.wire.codecs.onebit import OneBit
 from shoal.wire.codecs.qsgd import Qsgd
 from shoal.wire.codecs.randomk import RandomK
@@ -19,6 +21,7 @@ from shoal.wire.codecs.threshold import Threshold
 from shoal.wire.codecs.topk import TopK
 from shoal.wire.codecs.twobit import TwoBit
 from shoal.wire.codecs.uniform import Uniform
+from shoal.wire.head import HEAD, padded
 
 CODECS = {
     "raw": Raw(),
@@ -34,6 +37,7 @@ CODECS = {
     "fixed": Fixed(16, 8),
     "nearest": Fixed(9, 3, "nearest"),
     "qsgd": Qsgd(4, 128),
+    "nonzero": Nonzero(),
     "topk": TopK(0.02),
     "topk8": TopK(0.05, Int8(64)),
     "dense": TopK(0.9),
@@ -66,3 +70,32 @@ for _name in CODECS:
 def test_a_hundred_thousand_attacks(name: str) -> None:
     torch.set_num_threads(1)
     case(name)().attack(range(10_000, 110_000))
+
+
+@pytest.mark.parametrize("name", ["qsgd", "ternary"])
+def test_qsgd_and_terngrad_are_right_in_the_mean(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Alistarh et al., Wen et al.: within three standard errors; here of fewer draws than in their cases."""
+    monkeypatch.setattr(codec, "SEEDS", 100)
+    assert CODECS[name].unbiased
+    case(name)().test_the_mean_is_right_where_that_is_claimed()
+
+
+@pytest.mark.parametrize("name", ["onebit", "twobit", "threshold", "often"])
+def test_seide_mxnet_and_strom_send_all_in_the_end(name: str) -> None:
+    """What was sent and what waits is the sum of all gradients, to float precision."""
+    case(name)().test_sent_and_residual_are_all_there_was()
+
+
+@pytest.mark.parametrize("clip", [0.0, 2.5])
+def test_terngrad_has_three_levels_a_layer_in_two_bits_an_element(clip: float) -> None:
+    layout, codec = LAYOUTS["blocks"], Ternary(clip)
+    payload, _ = codec.encode(sample(layout), layout)
+    decoded = codec.decode(payload, layout)
+    scales = []
+    for part in layout.parts:
+        sizes = decoded[part.offset : part.end].abs().unique()
+        assert len(sizes) == 2
+        assert sizes[0] == 0
+        scales.append(float(sizes[1]))
+    assert len(set(scales)) == len(layout.parts)
+    assert 8 * payload.numel() <= 2 * layout.numel + 8 * (HEAD.size + padded(4 * len(layout.parts)))

@@ -102,6 +102,9 @@ class HostsEngine(Engine):
     def wire(self, index: int) -> int:
         return self._between.wire(index) if self.leads else 0
 
+    def arrival(self, index: int) -> float | None:
+        return self._between.arrival(index) if self.leads else None
+
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         return self._payloads.open_payloads(parcels)
 

@@ -30,6 +30,8 @@ class NeededPace(EveryPace):
     capacity = 1 << 20
     """Smaller buckets than elsewhere: the first is complete earlier. Inside one, chunks overtake."""
     open_ended = True
+    figures = 0
+    """Numbers that travel with the word."""
 
     def _open(self) -> None:
         super()._open()
@@ -46,7 +48,8 @@ class NeededPace(EveryPace):
         """The word comes last: it is said when all gradients are known."""
         plans, members = super()._lay_out()
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        plans.append(BucketPlan((Slot(0, 0, torch.Size([1])),), 1, Space(2, torch.float32, device)))
+        size = 1 + self.figures
+        plans.append(BucketPlan((Slot(0, 0, torch.Size([size])),), size, Space(size + 1, torch.float32, device)))
         members.append([len(self.parameters) + len(self.statistics.tensors)])
         self.word = len(plans) - 1
         return plans, members
@@ -71,11 +74,19 @@ class NeededPace(EveryPace):
         number = self._order[self._next]
         if number == self.word and not self._empty_handed:
             bad = any(not bool(one.isfinite()) for one in self._sums)
-            self.buckets[number].put(0, torch.tensor([float(bad)], device=self.buckets[number].flat.device), 1.0)
+            word = torch.tensor([float(bad), *self.said()], device=self.buckets[number].flat.device)
+            self.buckets[number].put(0, word, 1.0)
         super()._start_next()
         if self._members[number][0] < len(self.parameters):
             bucket = self.buckets[number]
             self._sums.append(bucket.flat[: bucket.plan.payload].sum())
+
+    def said(self) -> list[float]:
+        """This worker's figures."""
+        return []
+
+    def heard(self, figures: Tensor) -> None:
+        """The sums of everybody's figures."""
 
     def _complete(self, number: int) -> None:
         if number != self.word:
@@ -83,7 +94,9 @@ class NeededPace(EveryPace):
 
     def _deliver(self, number: int) -> None:
         if number == self.word:
-            self.spoiled = float(self.buckets[number].result[0]) > 0
+            word = self.buckets[number].result
+            self.spoiled = float(word[0]) > 0
+            self.heard(word[1 : 1 + self.figures])
             self.buckets[number].reset()
             return
         for view in self.buckets[number].views:

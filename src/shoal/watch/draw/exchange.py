@@ -25,7 +25,7 @@ def exchange_section(workers: list[Worker], found: Verdict | None) -> Group | No
 
 
 def decisions(workers: list[Worker]) -> Group | None:
-    """What the run decided about its codec by itself: the choice of wire(auto), and what the guard found."""
+    """What the run decided by itself: the choices of wire(auto) and order(auto), and what the guard found."""
     worker = next((worker for worker in workers if worker.chosen or worker.guarded), None)
     if worker is None:
         return None

@@ -3,7 +3,7 @@
     head (count; extra = 0) | places, as Elias and Fano write them | padding | payload of the values' codec
     head (extra = 1)        | payload of the values' codec for all elements, when that is smaller
 
-Li et al. ("Nexus") choose the format by density in the same way. A member says which elements travel.
+Wang et al. ("Nexus", 2017) choose the format by density in the same way. A member says which elements travel.
 """
 
 from abc import abstractmethod

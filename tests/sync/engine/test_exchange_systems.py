@@ -1,0 +1,102 @@
+"""Bytes and seconds of the classical exchanges, on sockets: rows 5 and 11 of docs/systems.toml."""
+
+import os
+import statistics
+
+import numpy as np
+import pytest
+import torch
+from by_links import linked_by_files
+
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
+from shoal.core.clock import now
+from shoal.plan.plan import Plan
+from shoal.testing.world import Result, World, run_world
+from shoal.train.build import Engines, build_exchange
+from shoal.wire import kernels
+from shoal.wire.bucket import lay_out
+
+kernels.warm()  # once here instead of once in every worker
+SIDE = 1024
+SIZE = 4 * SIDE * SIDE
+
+
+def left(group: LinkedGroup) -> int:
+    """Bytes that went to this worker's peers so far."""
+    links = [group.mesh.link(rank).out for rank in group.mesh.view.others]
+    return sum(link.delivered + link.under_way for link in links)
+
+
+def steps(world: World, group: LinkedGroup, plan: str, side: int, count: int) -> Result:
+    """The exchanges of some steps, of one square layer: seconds and bytes of each, and the last mean."""
+    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    (bucket,) = exchange.open(lay_out([torch.zeros(side, side)], 1 << 30, ["w"]))
+    gradient = torch.randn(side, side, generator=torch.Generator().manual_seed(group.rank))
+    seconds, sizes = [], []
+    for _ in range(count):
+        group.gather(b"")
+        before, began = left(group), now()
+        exchange.prepare()
+        bucket.put(0, gradient, exchange.weight)
+        exchange.start(0)
+        exchange.launched()
+        exchange.finish(0)
+        seconds.append(now() - began)
+        sizes.append(left(group) - before)
+        mean = bucket.views[0].clone()
+        bucket.reset()
+    return {"seconds": torch.tensor(seconds), "bytes": torch.tensor(sizes), "mean": mean}
+
+
+def linked(plan: str, workers: int, side: int, count: int, rate: str = "") -> list[Result]:
+    def body(world: World) -> Result:
+        os.environ[BANDWIDTH_VARIABLE] = rate
+        return steps(world, linked_by_files(world.group, world.dir), plan, side, count)
+
+    return run_world(workers, body, seconds=100.0)
+
+
+@pytest.mark.parametrize("workers", [3, 4])
+def test_ring_each_worker_sends_almost_twice_the_bytes_however_many_there_are(workers: int) -> None:
+    """Gibiansky 2017; Patarasu & Yuan 2009: 2 (p-1)/p of them."""
+    for result in linked("bsp", workers, SIDE, 2):
+        assert result["bytes"].tolist() == pytest.approx([2 * (workers - 1) / workers * SIZE] * 2, rel=0.01)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_ring_eight_workers_take_a_fifth_longer_than_four_at_the_most() -> None:
+    """In theory 7/8 over 3/4, a sixth longer. Every worker may send two megabytes a second; rounds in turns."""
+    times: dict[int, list[float]] = {4: [], 8: []}
+    for _ in range(3):
+        for workers, found in times.items():
+            results = linked("bsp", workers, SIDE, 3, "16mbit")
+            found += torch.stack([result["seconds"] for result in results]).amax(0).tolist()[1:]
+    assert statistics.median(times[8]) <= 1.2 * statistics.median(times[4])
+
+
+def connected(workers: int) -> int:
+    """Bytes of all workers in one exchange in which everybody sends to everybody: an exact codec, gathered."""
+
+    def body(world: World) -> Result:
+        group = linked_by_files(world.group, world.dir)
+        summed, sent = (steps(world, group, plan, 40, 1) for plan in ("bsp", "nonzero, meet(gather)"))
+        torch.testing.assert_close(sent["mean"], summed["mean"])
+        return sent
+
+    return sum(int(result["bytes"]) for result in run_world(workers, body))
+
+
+def test_fully_connected_everybody_sends_to_everybody_and_the_mean_is_the_all_reduces() -> None:
+    assert connected(3) == pytest.approx(3 * connected(2), rel=0.01)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_fully_connected_bytes_grow_with_the_square_of_the_workers() -> None:
+    squares = np.square(np.arange(2.0, 9.0))
+    totals = np.array([connected(workers) for workers in range(2, 9)])
+    fitted = squares * (squares @ totals) / (squares @ squares)
+    error = np.square(totals - fitted).sum() / np.square(totals - totals.mean()).sum()
+    assert 1 - error > 0.99

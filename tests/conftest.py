@@ -1,12 +1,32 @@
 """One thread for torch in the tests themselves: worlds of workers are forked from this process."""
 
 import os
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
+import pytest
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("busy", deadline=None)  # a busy machine is slow, and that is no fault
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says of which commit it is: with the seed, which stands in the test or its name, it can be replayed."""
+    report = yield
+    if report.failed:
+        report.sections.append(("replay", f"commit {commit()}: pytest {item.nodeid!r}"))
+    return report
+
+
+def commit() -> str:
+    words: dict[str, Any] = {"cwd": Path(__file__).parent, "capture_output": True, "text": True, "check": False}
+    found = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], **words).stdout.strip()
+    return found or "unknown"

@@ -72,6 +72,8 @@ class Forked:
     def __init__(self, folder: Path, body: Callable[[], object], env: dict[str, str] | None = None) -> None:
         self.folder, self.began = folder, time.monotonic()
         self.out, self.err = (folder / f"{stream}-{time.monotonic_ns()}" for stream in ("out", "err"))
+        for path in (self.out, self.err):
+            path.touch()  # to be read before the child has come as far
         self.pid = os.fork()
         if self.pid == 0:
             _redirect(self.out, self.err)
@@ -155,12 +157,13 @@ def reap(pid: int, seconds: float) -> int:
 
 
 def soon(seconds: float, what: Callable[[], object]) -> bool:
-    """Whether `what` becomes true within `seconds`."""
-    limit = time.monotonic() + seconds
+    """Whether `what` becomes true within `seconds`; asked ever less often: who works on it needs the core."""
+    limit, pause = time.monotonic() + seconds, 0.01
     while not what():
         if time.monotonic() > limit:
             return False
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(0.1, 1.2 * pause)
     return True
 
 

@@ -30,6 +30,16 @@ def test_digits(tmp_path):
     assert done.json["metrics"]["accuracy"] >= 0.95
 
 
+def test_mnist_learns(tmp_path):
+    """The first tenth of the samples; `make soak` trains on all of them."""
+    words = ["--data", str(data("mnist")), "--epochs", "1", "--limit", "6000"]
+    done = forked.shoal(tmp_path, "run", "--workers", "2", "--json", str(ROOT / "examples/mnist.py"), *words)
+    assert done.code == 0, done.err
+    assert done.json["metrics"]["accuracy"] >= 0.85
+    assert done.json["samples"] == 6000
+
+
+@pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_mnist_reaches_985_in_two_epochs(tmp_path):
     script = str(ROOT / "examples/mnist.py")

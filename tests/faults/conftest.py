@@ -1,6 +1,8 @@
-"""Nothing may be left behind by a fault: processes, shared memory, half a checkpoint."""
+"""Nothing may be left behind by a fault (O5): processes, sockets, shared memory, folders, namespaces, groups."""
 
 import os
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +20,25 @@ def private(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monkey
     return place
 
 
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary folders, and with them the sockets of one host, are made by this test alone."""
+    place = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    return place
+
+
+def ownerless() -> list[str]:
+    """Network namespaces and control groups whose lab or test is gone: their names say which process made them."""
+    groups = [path.name for pattern in ("shoal-*", "*/shoal-*") for path in Path("/sys/fs/cgroup").glob(pattern)]
+    spaces = os.listdir("/run/netns") if os.path.isdir("/run/netns") else []
+    owners = {name: re.match(r"shoal-(?:test-)?(\d+)", name) for name in (*groups, *spaces)}
+    return [name for name, owner in owners.items() if owner and not os.path.exists(f"/proc/{owner[1]}")]
+
+
 @pytest.fixture(autouse=True)
-def tidy(tmp_path: Path, private: Path) -> Iterator[None]:
+def tidy(tmp_path: Path, private: Path, temporary: Path) -> Iterator[None]:
     forked.adopt_orphans()
     before, memory = forked.children(), set(os.listdir("/dev/shm"))
     yield
@@ -27,3 +46,5 @@ def tidy(tmp_path: Path, private: Path) -> Iterator[None]:
     assert forked.soon(10.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
     assert live() == []
     assert not list(private.iterdir()), "notices are left"
+    assert forked.soon(10.0, lambda: not list(temporary.iterdir())), [*temporary.rglob("*")]
+    assert forked.soon(20.0, lambda: not ownerless()), ownerless()

@@ -7,6 +7,9 @@ from typing import Any
 
 from forked import Outcome, command
 
+from shoal.cluster.coordinator import wal
+from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
+
 TRAIN = """
 import os, time, torch, shoal
 from torch import nn
@@ -90,6 +93,31 @@ def assert_seen_once(folder: Path, samples: int, epochs: int) -> None:
     assert sorted(used) == [str(e) for e in range(epochs)]
     for epoch, ids in used.items():
         assert sorted(ids) == list(range(samples)), epoch
+
+
+def given_up(folder: Path) -> list[str]:
+    """By the coordinator's log: members that were lost, in this order; those that said goodbye were not."""
+    entries, _ = wal.read(folder / "runs/one/members.log")
+    return [entry.member for entry in entries if isinstance(entry, Lost) and entry.reason not in (LEFT, LEFT_EARLY)]
+
+
+def assert_epochs_grow(folder: Path) -> None:
+    """No epoch is used twice, whoever wrote it."""
+    entries, _ = wal.read(folder / "runs/one/members.log")
+    epochs = [entry.install.view.epoch for entry in entries if isinstance(entry, Installed)]
+    assert epochs == sorted(set(epochs))
+
+
+def noted(folder: Path, seat: int) -> set[tuple[int, int]]:
+    """The steps that a script itself noted, each with the number of workers that made it."""
+    lines = (folder / f"seen-{seat}.txt").read_text().splitlines()
+    return {(int(step), int(size)) for size, step, *_ in map(str.split, lines)}
+
+
+def assert_no_step_lost(folder: Path, seats: int) -> None:
+    """By the notes: no step is left out, and all who made a step made it as one of as many."""
+    together = set[tuple[int, int]]().union(*(noted(folder, seat) for seat in range(seats)))
+    assert [step for step, _ in sorted(together)] == list(range(len(together)))
 
 
 def final_size(folder: Path, step: int) -> int:

@@ -6,6 +6,7 @@ At the doors of real processes: a coordinator under keys with members that train
 import contextlib
 import os
 import random
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,12 +79,23 @@ def test_a3_a_hundred_joins_with_one_credential(tmp_path: Path) -> None:
         assert member.view.members == ("m1",)
 
 
-def test_a4_strangers_at_the_coordinator(tmp_path: Path) -> None:
+def closed(caller: socket.socket) -> bool:
+    """Whether the other side ends this connection, though nothing more is said on it."""
+    with contextlib.suppress(ConnectionError):
+        while caller.recv(1 << 16):
+            pass
+    caller.close()
+    return True
+
+
+@pytest.mark.parametrize("frames", [4_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
+def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
     """Noise, HTTP, TLS, no key, a foreign key, the wrong server's key, and a member's key with other members' words."""
     foreign = Pair.new()
     chance = random.Random(4)
     with trained(tmp_path) as (place, _):
         address, server = place.handle.address, place.door.public
+        silent = [call(address) for _ in range(20)]
         disturb(address, 5)
         for key in (None, Key(foreign, server), Key(foreign, foreign.public)):
             with stranger(address, key) as other:
@@ -91,7 +103,7 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path) -> None:
                 assert not other.answer(0.3)
         with stranger(address, place.key) as other:
             head, body = Envelope(RUN).seal(Beat(member="m9", epoch=1, promised=99, applied=7))
-            for number in range(1000):
+            for number in range(frames // 4):
                 noise, mutated = chance.randbytes(chance.randrange(200)), bytearray(body)
                 mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)
                 for frames in ((noise,), (head, noise), (head, bytes(mutated)), (head, body, noise)):
@@ -101,6 +113,7 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path) -> None:
             for report in (Gone(member="m9", reason="lie"), Leave(member="m9")):
                 other.say(*Envelope(RUN).seal(report))
             heard(other, RUN)
+        assert all(closed(caller) for caller in silent), "whoever shows no key is kept"
 
 
 def test_a5_no_door_to_a_network_without_keys(tmp_path: Path) -> None:
@@ -123,6 +136,9 @@ def test_a9_too_much_at_once(tmp_path: Path) -> None:
         disturb(place.handle.address, 3)
         with stranger(place.handle.address, place.key) as other:
             other.say(*[b"k"] * 3000)
+            keys = b"\xdf" + (10**6).to_bytes(4, "big")  # as a map announces itself
+            for body in (keys, keys + b"\xa1k\xc0" * 1300, b"\xdd\x7f\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
+                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], body)
             heard(other, RUN)
 
 

@@ -1,17 +1,33 @@
 """A6: files that want to run code, fed to everything that reads one. A15: secrets are not written down."""
 
+import bz2
+import gzip
 import io
+import itertools
+import lzma
+import marshal
 import os
 import pickle
 import zipfile
+import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from forked import command, soon
 from scripts import script, shoal
+from strangers import heard, stranger
+from test_a3_a14_doors import RUN, trained
 from test_s1_crash import checkpoint
 
+from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.messages import decode
+from shoal.cluster.links.refused import Refused
+from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
+from shoal.cluster.membership.messages import Hello
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.ledger import ledger_file, read_ledger
 from shoal.core.log import read_log
@@ -22,37 +38,73 @@ from shoal.train.checkpoint.writer import clear
 
 
 class Gadget:
-    """Runs a command when it is unpickled."""
+    """Runs something when it is unpickled."""
 
-    def __init__(self, canary: Path) -> None:
-        self.canary = canary
+    def __init__(self, call: Callable[..., object], *args: object) -> None:
+        self.call, self.args = call, args
 
     def __reduce__(self) -> tuple[object, ...]:
-        return os.system, (f"touch {self.canary}",)
+        return self.call, self.args
+
+
+def evils(canary: Path) -> list[Gadget]:
+    """Each way makes the file `canary`."""
+    code = f"open({str(canary)!r}, 'w')"
+    return [
+        Gadget(os.system, f"touch {canary}"),
+        Gadget(eval, code),
+        Gadget(exec, code),
+        Gadget(open, str(canary), "w"),
+    ]
+
+
+def packed(write: Callable[[io.BytesIO], object]) -> bytes:
+    buffer = io.BytesIO()
+    write(buffer)
+    return buffer.getvalue()
+
+
+def zipped(**members: bytes) -> bytes:
+    def write(buffer: io.BytesIO) -> None:
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, data in members.items():
+                archive.writestr(f"archive/{name.replace('__', '.')}", data)
+
+    return packed(write)
 
 
 def gadgets(canary: Path) -> dict[str, bytes]:
     """Files that execute when a careless reader opens them."""
-    evil = Gadget(canary)
-    found = {f"pickle protocol {p}": pickle.dumps(evil, protocol=p) for p in range(6)}
-    for name, value in {"alone": evil, "in a state": {"weight": torch.ones(2), "x": evil}, "in a list": [evil]}.items():
-        for zipped in (True, False):
-            buffer = io.BytesIO()
-            torch.save(value, buffer, _use_new_zipfile_serialization=zipped)
-            found[f"torch.save {name} {'zip' if zipped else 'legacy'}"] = buffer.getvalue()
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([evil], dtype=object), allow_pickle=True)
-    found["npy of objects"] = buffer.getvalue()
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps(evil))
-        archive.writestr("archive/version", "3")
-        archive.writestr("archive/code/__torch__.py", "import os")
-    found["zip"] = buffer.getvalue()
-    found["yaml"] = f"!!python/object/apply:os.system ['touch {canary}']".encode()
-    found["json with a type"] = f'{{"py/reduce": [{{"py/function": "os.system"}}, ["touch {canary}"]]}}'.encode()
-    header = f'{{"__metadata__": {{"x": "$(touch {canary})"}}}}'.encode()
+    first, command = evils(canary)[0], f"touch {canary}"
+    found = {f"pickle {p} of {e.call.__name__}": pickle.dumps(e, p) for p in range(6) for e in evils(canary)}
+    states = {"alone": first, "in a state": {"weight": torch.ones(2), "x": first}, "in a list": [first]}
+    for (name, value), new in itertools.product(states.items(), (True, False)):
+        data = packed(partial(torch.save, value, _use_new_zipfile_serialization=new))
+        found[f"torch.save {name} {'zip' if new else 'legacy'}"] = data
+    whole = pickle.dumps(first)
+    objects = np.array([first], dtype=object)
+    found |= {
+        "npy of objects": packed(lambda file: np.save(file, objects, allow_pickle=True)),
+        "npz of objects": packed(lambda file: np.savez(file, objects)),
+        "zip": zipped(data__pkl=whole, version=b"3", code=b"import os"),
+        "zip without a version": zipped(data__pkl=whole),
+        "torchscript": zipped(constants__pkl=whole, data__pkl=whole, version=b"3", code__py=command.encode()),
+        "marshal": marshal.dumps(compile(f"import os; os.system({command!r})", "", "exec")),
+        "joblib's header": b"\x80\x04\x95" + whole,
+    }
+    for name, squeeze in {
+        "gzip": gzip.compress,
+        "bzip2": bz2.compress,
+        "xz": lzma.compress,
+        "zlib": zlib.compress,
+    }.items():
+        found[f"{name} of a pickle"] = squeeze(whole)
+    for kind in ("os.system", "subprocess.call", "builtins.eval", "builtins.exec"):
+        found[f"yaml of {kind}"] = f"!!python/object/apply:{kind} ['{command}']".encode()
+        found[f"json of {kind}"] = f'{{"py/reduce": [{{"py/function": "{kind}"}}, ["{command}"]]}}'.encode()
+    header = f'{{"__metadata__": {{"x": "$({command})"}}}}'.encode()
     found["safetensors with a command"] = len(header).to_bytes(8, "little") + header
+    assert len(found) >= 50
     return found
 
 
@@ -75,6 +127,20 @@ def test_a6_no_reader_runs_what_stands_in_a_file(tmp_path: Path) -> None:
             with pytest.raises(ShoalError):
                 parse(data)
         assert not canary.exists(), name
+
+
+def test_a6_no_door_runs_what_comes(tmp_path: Path) -> None:
+    """Under a member's own key, so that it comes as far as a decoder; on links too."""
+    canary = tmp_path / "canary"
+    with trained(tmp_path) as (place, _), stranger(place.handle.address, place.key) as other:
+        for data in gadgets(canary).values():
+            if len(data) <= LARGEST_REPORT:  # what is longer ends the connection
+                other.say(data)
+                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], data)
+            with pytest.raises(Refused):
+                decode(data)
+        heard(other, RUN)
+    assert not canary.exists()
 
 
 def test_a6_importing_runs_nothing(tmp_path: Path) -> None:
@@ -119,3 +185,31 @@ def test_a15_secrets_of_the_environment_are_not_written_down(tmp_path: Path) -> 
     assert len(files) >= 8
     for path in files:
         assert b"canary" not in path.read_bytes(), path
+
+
+TELL = """
+for what in ("environ", "cmdline"):
+    open(f"{what}-{run.rank}", "wb").write(open(f"/proc/self/{what}", "rb").read())
+while not os.path.exists("go"):
+    time.sleep(0.05)
+"""
+
+
+def test_a15_the_key_of_a_run_is_in_its_file_alone(tmp_path: Path) -> None:
+    """Not in the environment or the arguments of its workers, not in the record, not in what is printed."""
+    keys = Keys.new()
+    keys.write(tmp_path / "key")
+    script(tmp_path, samples=32, epochs=1)
+    with (tmp_path / "script.py").open("a") as file:
+        file.write(TELL)
+    words = ("run", "--listen", "127.0.0.1:0", "--key", "key", "--name", "one", "--workers", "2", "script.py")
+    running = command(tmp_path, *words)
+    assert soon(90.0, lambda: len(list(tmp_path.glob("cmdline-*"))) == 2), running.err.read_text()
+    (tmp_path / "ps").write_text(shoal(tmp_path, "ps").out + shoal(tmp_path, "ps", "--json").out)
+    (tmp_path / "go").touch()
+    outcome = running.wait(90.0)
+    assert outcome.code == 0, outcome.err
+    (tmp_path / "show").write_text(shoal(tmp_path, "show", "one", "--json").out)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key"]
+    assert len(files) >= 15
+    assert [path for path in files if keys.secret in path.read_bytes()] == []

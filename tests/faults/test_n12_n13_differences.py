@@ -3,18 +3,24 @@
 import ctypes
 import os
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from forked import Forked, python
+from forked import Forked, _command, command, python, soon
+from scripts import given_up
 from strangers import heard, refusal, stranger
 from test_p1_p7_members import WAIT, disturbed, doing, kill
 
+from shoal.cluster.launch import asking
 from shoal.cluster.launch.local import LocalLauncher
+from shoal.cluster.links.keys import Keys
 from shoal.cluster.membership.envelope import Envelope
 from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
@@ -140,6 +146,42 @@ def test_n13_a4_other_versions_and_noise_at_the_door_of_a_live_run(tmp_path: Pat
         assert [worker.rank for worker in doing()] == [0, 1, 2]
 
     assert "was lost" not in disturbed(tmp_path, knock)
+
+
+def other_versions(**change: str) -> None:
+    mine = asking.versions() | change
+    asking.versions = lambda: mine
+
+
+def other_protocol(number: int) -> None:
+    asking.ASKING = replace(asking.ASKING, protocol=number)
+
+
+GUESTS: dict[str, tuple[Callable[[], None], str]] = {
+    "torch": (lambda: other_versions(torch="1.13.0"), r"the run is on torch \S+ and this machine has 1\.13\.0"),
+    "shoal": (lambda: other_versions(shoal="99.0.0"), r"the run is on shoal \S+ and this machine has 99\.0\.0"),
+    "older": (lambda: other_protocol(0), "speaks protocol 0, the other 1|speaks protocol 1, the other 0"),
+    "newer": (lambda: other_protocol(2), "speaks protocol 2, the other 1|speaks protocol 1, the other 2"),
+}
+
+
+def test_n13_machines_of_other_versions_cannot_join(tmp_path: Path) -> None:
+    """Each is refused on one line that names both; the run does not notice."""
+    Keys.new().write(tmp_path / "key")
+    (tmp_path / "script.py").write_text(SCRIPT.replace("time.sleep(0.03)", "time.sleep(not os.path.exists('go'))"))
+    words = ("run", "--listen", "127.0.0.1:0", "--key", "key", "--name", "one", "--workers", "1", "script.py")
+    running = command(tmp_path, *words)
+    assert soon(WAIT, lambda: "shoal join " in running.err.read_text())
+    address = running.err.read_text().partition("shoal join ")[2].split()[0]
+    join = ["join", address, "--key", "key"]
+    for name, (change, told) in GUESTS.items():
+        refused = Forked(tmp_path, lambda change=change: (change(), _command(join))).wait(WAIT)  # type: ignore[misc]
+        assert refused.code == 2, (name, refused.err)
+        assert re.search(told, refused.err.splitlines()[-1]), (name, refused.err)
+    (tmp_path / "go").touch()
+    assert running.wait(WAIT).code == 0
+    assert not list((tmp_path / "runs/one").glob("worker-1*"))
+    assert given_up(tmp_path) == []
 
 
 OTHER = """

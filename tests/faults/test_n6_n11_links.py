@@ -1,13 +1,18 @@
 """N6 to N11: links that lose, delay, break off, stall, repeat, mix up and flip. The result is the same to the bit."""
 
+import random
 import threading
 from pathlib import Path
 
 import forked
+import msgspec
+import numpy as np
 import pytest
 import torch
-from by_links import _ending, _entry
+import zmq
+from by_links import _ending, _entry, linked_by_keys
 from proxy import Faulty
+from scripts import given_up
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,7 +20,10 @@ from shoal.cluster.lab.needs import missing
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
+from shoal.cluster.links.frames import pack, unpack
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.messages import Chunk, decode, encode
+from shoal.cluster.links.refused import Refused
 from shoal.testing.world import Result, World, error_of, launch_world, run_world
 
 SEED = 11
@@ -79,9 +87,85 @@ def test_n9_a_link_that_stalls_is_waited_for(wanted: Result) -> None:
     same(run_world(2, lambda world: train(world, stall=2.0), seconds=100), wanted)
 
 
-@pytest.mark.parametrize("kind", ["twice", "swap", "drop"])
+@pytest.mark.parametrize("kind", ["twice", *(pytest.param(kind, marks=pytest.mark.soak) for kind in ("swap", "drop"))])
 def test_n10_bytes_that_come_twice_in_another_order_or_not_at_all(wanted: Result, kind: str) -> None:
     assert same(run_world(2, lambda world: train(world, kind, EVERY), seconds=100), wanted) >= 4
+
+
+class Parrot:
+    """A way to a peer on which everything is said again: now, later, in any order, and as of another epoch and run."""
+
+    def __init__(self, way: "zmq.Socket[bytes]") -> None:
+        self.way, self.again = way, 0
+        self._chance, self._part, self._said = random.Random(SEED), list[bytes](), list[list[bytes]]()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.way, name)
+
+    def send(self, data: bytes | zmq.Frame, flags: int = 0, copy: bool = True) -> None:
+        self._part.append(bytes(data))
+        if flags & zmq.SNDMORE:
+            return
+        whole, self._part = self._part, []
+        self._said = [*self._said[-100:], whole]
+        message = decode(whole[0])
+        others = [{"run": "other"}, {"epoch": message.epoch + 1}, {"sender": 1 - message.sender}]
+        strange = [[encode(msgspec.structs.replace(message, **other)), *whole[1:]] for other in others]
+        for frames in (whole, whole, *self._chance.choices(self._said, k=7), *strange):
+            self.way.send_multipart(frames)
+        self.again += 11
+
+
+@pytest.mark.parametrize("times", [2_000, pytest.param(100_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])])
+def test_n10_messages_that_are_said_again_count_once(times: int) -> None:
+    """Under the right key: no seal sees anything wrong in them."""
+
+    def body(world: World) -> Result:
+        group = linked_by_keys(world.group)
+        loop, parrot, count = group.mesh.loop, Parrot(group.mesh.link(1 - group.rank).way), 0
+        if group.rank == 1:
+            loop.call(lambda: setattr(loop.peers[0], "way", parrot))
+        while not all(group.gather(b"enough" if group.rank == 0 or parrot.again >= times else b"")):
+            count += 1
+            told = group.gather(f"{group.rank} {count}".encode())
+            assert told == [f"{rank} {count}".encode() for rank in range(2)]
+        return {"found": torch.tensor([parrot.again, loop.repeated, loop.stale, loop.refused])}
+
+    (_, repeated, stale, refused), (again, *_) = (r["found"].tolist() for r in run_world(2, body, seconds=500))
+    assert again >= times
+    assert min(repeated, stale, refused) > again // 22, (again, repeated, stale, refused)
+
+
+@pytest.mark.parametrize(
+    "frames", [10_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(600)])]
+)
+def test_n11_damaged_frames_are_refused_without_a_seal_too(frames: int) -> None:
+    chance, payload = random.Random(SEED), pack(np.arange(60, dtype=np.float32), "float32")
+    chunk = Chunk("run", 1, 2, 3, 4, 0, 0, "sum", 0, 0, 240, 0, payload.dtype, payload.shape, payload.crc)
+    for _ in range(frames):
+        data = bytearray(payload.frame.bytes)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(240)] ^= chance.randrange(1, 256)
+        if data != payload.frame.bytes:
+            with pytest.raises(Refused):
+                unpack(chunk, zmq.Frame(data))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_n11_a_million_frames_over_links_that_flip() -> None:
+    """Each gathering is a head and a frame each way: every one of them says the right thing."""
+
+    def body(world: World) -> Result:
+        group, proxy = linked(world, "flip", EVERY)
+        for count in range(250_000):
+            told = group.gather(f"{group.rank} {count}".encode())
+            assert told == [f"{rank} {count}".encode() for rank in range(2)]
+        return {"faults": torch.tensor([proxy.done, group.mesh.loop.refused])}
+
+    for done, refused in (result["faults"].tolist() for result in run_world(2, body, seconds=850)):
+        assert done > 100
+        assert refused == 0, "a damaged message came through the seal"
 
 
 def test_n11_flipped_bits_are_never_taken_for_numbers(wanted: Result) -> None:
@@ -117,19 +201,28 @@ def test_n9_a_link_that_stays_silent_is_named() -> None:
     assert "has been silent for" in told
 
 
-@in_a_lab
-@pytest.mark.parametrize(
-    "lab",
-    ["2 hosts, 20mbit, 1ms, 3%, seed 6", pytest.param("2 hosts, 100ms, 50ms jitter, seed 7", marks=pytest.mark.soak)],
-    ids=["n6 loss", "n7 latency"],
-)
-def test_n6_n7_loss_and_latency_cost_time_and_nothing_else(tmp_path: Path, lab: str) -> None:
-    here = forked.train(tmp_path, forked.TRAIN, "--workers", "2", "--json")
-    there = forked.train(tmp_path, forked.TRAIN, "--lab", lab, "--json")
+def alike(folder: Path, lab: str) -> None:
+    """What is trained in a lab is what is trained on one host, to the bit; and nobody was missed."""
+    here = forked.train(folder, forked.TRAIN, "--workers", "2", "--json")
+    there = forked.train(folder, forked.TRAIN, "--lab", lab, "--json", "--name", "one")
     assert there.code == 0, there.err
     assert there.checksum == here.checksum
     assert there.json["steps"] == here.json["steps"]
     assert there.json["losses"] == 0
+    assert given_up(folder) == []
+
+
+@in_a_lab
+@pytest.mark.parametrize("loss", ["3%", *(pytest.param(share, marks=pytest.mark.soak) for share in ("1%", "5%"))])
+def test_n6_loss_costs_time_and_nothing_else(tmp_path: Path, loss: str) -> None:
+    alike(tmp_path, f"2 hosts, 20mbit, 1ms, {loss}, seed 6")
+
+
+@in_a_lab
+@pytest.mark.soak
+def test_n7_latency_costs_time_and_nothing_else(tmp_path: Path) -> None:
+    """200 ms from host to host, and 100 more or less."""
+    alike(tmp_path, "2 hosts, 100ms, 50ms jitter, seed 7")
 
 
 EVENTS = """

@@ -1,5 +1,6 @@
 """P11 another number of workers, P12 everything killed: the run goes on, and every sample counts exactly once."""
 
+import hashlib
 import os
 import signal
 from pathlib import Path
@@ -8,11 +9,17 @@ import pytest
 from forked import command, reap, soon
 from scripts import assert_exactly_once, assert_seen_once, forget, resumed_at, script, shoal
 
-from shoal.train.checkpoint.manifest import listed
+from shoal.train.checkpoint.manifest import listed, newest
+from shoal.train.checkpoint.shard import parse
 
 WAIT = 60.0
 HOLD = "time.sleep(0.05)"
 """After every step of a run that is to be killed: it must not be over before."""
+
+
+def step_in(name: str) -> int:
+    """Of a checkpoint's folder."""
+    return int(name.rpartition("-")[2])
 
 
 def kill_after_checkpoints(folder: Path, number: int, *words: str, **env: str) -> None:
@@ -36,27 +43,47 @@ def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, op
     os.rename(tmp_path / "runs" / "whole", tmp_path / "whole")
     script(tmp_path, options=options, each=HOLD)
     kill_after_checkpoints(tmp_path, 2, "--workers", "2", "--checkpoint", "3steps")
+    kept = listed(tmp_path / "runs/one")[0].name
     script(tmp_path, options=options)
     again = shoal(tmp_path, "run", "--resume", "one", "--json")
     assert again.code == 0, again.err
     assert "has changed since" in again.err
-    assert resumed_at(again, tmp_path) >= 3
-    assert again.checksum == whole.checksum
+    assert resumed_at(again, tmp_path) == step_in(kept) >= 3
+    assert again.checksum == whole.checksum, (whole.err, again.err)
     assert again.json["steps"] in (23, 24)  # the event of the checkpoint's own step may be lost with its process
     assert_exactly_once(tmp_path, "one", 96, 2)
     assert_seen_once(tmp_path, 96, 2)
     assert not list((tmp_path / "runs/one/checkpoints").glob("*.part"))
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 3), (3, 2)])
+LOADED = """
+import hashlib
+with open(f"loaded-{run.rank}", "w") as file:
+    file.write(" ".join(hashlib.sha256(p.detach().numpy().tobytes()).hexdigest() for p in model.parameters()))
+scheduler ="""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(4, 1), *(pytest.param(*sizes, marks=pytest.mark.soak) for sizes in ((4, 2), (4, 3), (4, 5), (4, 8), (1, 3)))],
+)
 def test_p11_another_number_of_workers_in_the_middle_of_an_epoch(tmp_path: Path, before: int, after: int) -> None:
     script(tmp_path, samples=100, batch=2, each=HOLD)
     kill_after_checkpoints(tmp_path, 1, "--workers", str(before), "--checkpoint", "3steps")
+    kept, _ = newest(tmp_path / "runs/one", "one")
+    assert kept is not None
+    tensors, _ = parse((kept / "worker-0.safetensors").read_bytes())
     script(tmp_path, samples=100, batch=2)
+    text = (tmp_path / "script.py").read_text()
+    (tmp_path / "script.py").write_text(text.replace("scheduler =", LOADED, 1))
     again = shoal(tmp_path, "run", "--resume", "one", "--workers", str(after), "--json")
     assert again.code == 0, again.err
     assert again.json["workers"] == after
-    assert resumed_at(again, tmp_path) >= 3
+    assert resumed_at(again, tmp_path) == step_in(kept.name) >= 3
+    saved = {hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in tensors.values()}
+    loaded = [set(path.read_text().split()) for path in tmp_path.glob("loaded-*")]
+    assert len(loaded) == after
+    assert all(each == loaded[0] <= saved for each in loaded), "what was loaded is not what was saved"
     assert_exactly_once(tmp_path, "one", 100, 2)
     assert_seen_once(tmp_path, 100, 2)
 

@@ -3,11 +3,13 @@
 import json
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import test_n_members as lab
+from forked import Forked
 from test_p1_p7_members import disturbed, kill
 
 from shoal.cluster.lab.needs import missing
@@ -31,7 +33,11 @@ def test_p1_two_rounds_of_sums(tmp_path: Path) -> None:
 @pytest.mark.soak
 @in_a_lab
 def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
-    err = lab.train(tmp_path, "", lambda _: os.kill(lab.pid(tmp_path, 1), signal.SIGKILL), "--plan", "lowrank(1)")
+    def lose(running: Forked) -> None:
+        os.kill(lab.pid(tmp_path, 1), signal.SIGKILL)
+        lab.whole(tmp_path, running)
+
+    err = lab.train(tmp_path, "", lose, "--plan", "lowrank(1)")
     assert "worker 1 was lost (SIGKILL)" in err
 
 
@@ -86,7 +92,7 @@ def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch
     """A newcomer takes the choice over; before there is one, all measure anew, and again with the newcomer."""
     monkeypatch.setattr(auto, "choose", lambda *_: Choice("int8(1024)", "the test says so", {"": 1.0}))
     each = KILLED.replace("AT", str(at))
-    err = lab.train(tmp_path, "", lambda _: None, "--plan", "wire(auto)", each=each)
+    err = lab.train(tmp_path, "", partial(lab.whole, tmp_path), "--plan", "wire(auto)", each=each)
     assert "worker 1 was lost (SIGKILL)" in err
     chosen = [[(e["step"], e["codec"]) for e in events(tmp_path, seat, "chosen")] for seat in range(3)]
     assert len(chosen[0]) == 1

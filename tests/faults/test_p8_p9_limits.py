@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from forked import Forked, soon
 from groups import little_memory, little_time
-from scripts import assert_exactly_once, shoal
+from scripts import assert_exactly_once, assert_no_step_lost, given_up, shoal
 from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
 
 from shoal.core.process import Process
@@ -44,6 +44,7 @@ def test_p8_a_worker_that_runs_out_of_memory_again_and_again_is_quarantined(tmp_
     assert (outcome.json["losses"], outcome.json["quarantined"]) == (3, {"1": "oom 3 times"})
     assert "it is quarantined: oom 3 times" in " ".join(shoal(tmp_path, "show", "one").out.split())
     assert_exactly_once(tmp_path, "one", SAMPLES, EPOCHS)
+    assert_no_step_lost(tmp_path, 3)
 
 
 def test_p8_a_run_that_ends_for_want_of_memory_says_so(tmp_path: Path) -> None:
@@ -69,3 +70,4 @@ def test_p9_a_starved_worker_is_waited_for(tmp_path: Path) -> None:
 
         err = disturbed(tmp_path, starve)
     assert "was lost" not in err
+    assert given_up(tmp_path) == []

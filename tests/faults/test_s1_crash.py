@@ -1,12 +1,23 @@
 """S1: a crash at every point of every writer. Recovery gives the old state or the new one, without a human."""
 
-from collections.abc import Callable
+import itertools
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import torch
+from forked import reap
 
+from shoal.cluster.coordinator import wal
+from shoal.cluster.membership.log import Installed, Lost, Proposed
+from shoal.cluster.membership.messages import Install
+from shoal.cluster.membership.view import View
+from shoal.core.disk import Buffer, Disk
+from shoal.core.durable import write_file
 from shoal.core.ledger import Resumed, Took, ledger_file, read_ledger
 from shoal.core.log import Log
 from shoal.core.record import RunInfo, read_attempts
@@ -19,7 +30,7 @@ from shoal.train.checkpoint.writer import _part, clear, commit, write_shard
 LEAST = 500
 
 
-def checkpoint(home: Path, step: int, disk: RecordedDisk | None = None, workers: int = 2) -> None:
+def checkpoint(home: Path, step: int, disk: Disk | None = None, workers: int = 2) -> None:
     """What the workers' threads do, one after the other."""
     extra = () if disk is None else (disk,)
     shards = [
@@ -67,42 +78,136 @@ def test_s1_checkpoints(tmp_path: Path, older: int) -> None:
     assert states * 3 >= LEAST, states
 
 
-@pytest.mark.parametrize("writer", ["ledger", "attempts"])
-def test_s1_records(tmp_path: Path, writer: str) -> None:
+FACTS = {"loader": 0, "epoch": 0, "number": 0, "stream": 0, "samples": 4}
+ENTRIES: list[Took | Resumed] = [Took(**FACTS, begin=4 * n, end=4 * n + 4, first=n, last=n) for n in range(5)]
+ENTRIES += [Resumed(step=3, attempt=2, workers=1)]
+VIEW = Install(view=View(1, ("a", "b")), through=0, fresh=("a", "b"))
+TOLD: list[wal.Written] = [Proposed(epoch=1), Installed(install=VIEW), Lost(member="b", reason="x"), Proposed(epoch=2)]
+INFO = RunInfo(run="a", plan="", workers=1, seed=0, script="", command=[], started=0, versions={}, machine={})
+
+
+def write_ledger(home: Path, disk: Disk) -> Iterator[object]:
+    log = Log(ledger_file(home), disk)
+    for number, entry in enumerate(ENTRIES):
+        log.append(msgspec.json.encode(entry))
+        log.sync()
+        yield ENTRIES[: number + 1]
+    log.close()
+
+
+def write_attempts(home: Path, disk: Disk) -> Iterator[object]:
+    for number in (2, 3):
+        again = [msgspec.structs.replace(INFO, attempt=n, step=5 * n) for n in range(2, number + 1)]
+        write_file(home / f"attempt-{number}.json", msgspec.json.encode(again[-1]), disk)
+        yield [INFO, *again]
+
+
+def write_members(home: Path, disk: Disk) -> Iterator[object]:
+    log = wal.Wal(home / "members.log", disk)
+    for number, entry in enumerate(TOLD):
+        log.append(entry)
+        yield TOLD[: number + 1]
+    log.close()
+
+
+def write_checkpoints(home: Path, disk: Disk) -> Iterator[object]:
+    checkpoint(home, 2, disk)
+    yield 2
+
+
+def members(home: Path) -> list[wal.Written]:
+    """What a coordinator that is started again knows."""
+    log = wal.Wal(home / "members.log")
+    log.close()
+    return log.past
+
+
+Writer = Callable[[Path, Disk], Iterator[object]]
+WRITERS: dict[str, tuple[Writer, Callable[[Path], object], object]] = {
+    "ledger": (write_ledger, lambda home: list(read_ledger(home)), []),
+    "attempts": (write_attempts, read_attempts, [INFO]),
+    "members": (write_members, members, []),
+    "checkpoints": (write_checkpoints, step_of, 1),
+}
+"""Of each: a writer that gives, after every call, what must be there from then on; a reader; what it finds at first."""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
     home = tmp_path / "home"
     home.mkdir()
-    states: Callable[[Path], object]
+    (home / "run.json").write_bytes(msgspec.json.encode(INFO))
+    clear(home, 0)
+    checkpoint(home, 1)
+    return home
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_s1_records(tmp_path: Path, home: Path, name: str) -> None:
+    writer, found, first = WRITERS[name]
     disk = RecordedDisk(home)
-    if writer == "ledger":
-        facts = {"loader": 0, "epoch": 0, "number": 0, "stream": 0, "samples": 4}
-        entries = [Took(**facts, begin=4 * n, end=4 * n + 4, first=n, last=n) for n in range(5)]
-        entries.append(Resumed(step=3, attempt=2, workers=1))
-        log = Log(ledger_file(home), disk)
-        for entry in entries:
-            log.append(msgspec.json.encode(entry))
-        log.sync()
-        log.close()
-
-        def states(place: Path) -> object:
-            return list(read_ledger(place))
-
-        legal = [entries[:n] for n in range(len(entries) + 1)]
-    else:
-        info = RunInfo(run="a", plan="", workers=1, seed=0, script="", command=[], started=0, versions={}, machine={})
-        (home / "run.json").write_bytes(msgspec.json.encode(info))
-        disk = RecordedDisk(home)
-        again = msgspec.structs.replace(info, attempt=2, step=5)
-        from shoal.core.durable import write_file
-
-        write_file(home / "attempt-2.json", msgspec.json.encode(again), disk)
-
-        def states(place: Path) -> object:
-            return read_attempts(place)
-
-        legal = [[info], [info, again]]
+    legal = [first, *writer(home, disk)]
     for number, crash in enumerate(disk.crashes()):
         crash.build(tmp_path / str(number))
-        assert states(tmp_path / str(number)) in legal, crash.what
+        assert found(tmp_path / str(number)) in legal, crash.what
+
+
+class Deadly(Disk):
+    """Kills its process at the n-th call: before it, or in the middle if it is a write."""
+
+    def __init__(self, calls: int) -> None:
+        self._left = calls
+
+    def _one(self) -> bool:
+        self._left -= 1
+        return self._left < 0
+
+    def write(self, file: int, data: Buffer) -> None:
+        if self._one():
+            super().write(file, bytes(data)[: len(bytes(data)) // 2])
+            die()
+        super().write(file, data)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _deadly(name: str) -> Callable[..., object]:
+    def call(self: Deadly, *args: object) -> object:
+        if self._one():
+            die()
+        return getattr(Disk, name)(self, *args)
+
+    return call
+
+
+for _name in ("make_folder", "create", "extend", "cut", "sync", "sync_folder", "rename", "remove"):
+    setattr(Deadly, _name, _deadly(_name))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_s1_killed_at_every_call(tmp_path: Path, home: Path, name: str) -> None:
+    """Real processes and SIGKILL: what the dead one had heard to be durable is there, and the next goes on."""
+    writer, found, first = WRITERS[name]
+    shutil.copytree(home, tmp_path / "whole")
+    legal = [first, *writer(tmp_path / "whole", Disk())]
+    for calls in itertools.count():
+        place = tmp_path / str(calls)
+        shutil.copytree(home, place)
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for _ in writer(place, Deadly(calls)):
+                os.write(write, b".")
+            os._exit(0)
+        os.close(write)
+        status = reap(pid, 60.0)
+        with open(read, "rb") as pipe:
+            heard = len(pipe.read())
+        assert found(place) in legal[heard : heard + 2], calls
+        if status == 0:
+            return
 
 
 @pytest.mark.soak

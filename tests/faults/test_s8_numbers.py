@@ -15,7 +15,7 @@ def events(folder: Path, kind: str, rank: int = 0) -> list[dict]:
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.soak) for workers in (1, 2))])
 def test_s8_a_poisoned_sample_is_skipped_by_all_and_named(tmp_path: Path, workers: int) -> None:
     script(tmp_path, samples=50, batch=4, epochs=2)
     text = (tmp_path / "script.py").read_text()
@@ -66,6 +66,7 @@ def test_s8_when_all_compute_nonsense_the_run_ends(tmp_path: Path) -> None:
     assert "quarantined" not in outcome.err
 
 
+@pytest.mark.soak
 def test_s8_too_few_are_left_without_it(tmp_path: Path) -> None:
     poisoned(tmp_path, "run.rank == 1", samples=64)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "--min-workers", "2", "script.py")

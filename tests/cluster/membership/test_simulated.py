@@ -23,10 +23,20 @@ def test_whatever_happens_members_agree_and_go_on(seed: int) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(7200)
-def test_ten_thousand_schedules() -> None:
-    for seed in range(100, 10_100):
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("thousand", range(10))
+def test_ten_thousand_schedules(thousand: int) -> None:
+    for seed in range(100 + 1000 * thousand, 1100 + 1000 * thousand):
         play(seed)
+
+
+def test_a_seed_tells_the_whole_story() -> None:
+    """What failed once fails again: nothing but the seed decides."""
+    first, second = World(7), World(7)
+    for world in (first, second):
+        world.run(40.0)
+    assert first.committed == second.committed
+    assert len(first.committed) > 100
 
 
 def caught(seeds: range) -> bool:

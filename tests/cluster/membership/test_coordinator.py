@@ -134,6 +134,16 @@ def test_silence_is_loss_within_three_seconds_or_four_steps() -> None:
         assert ("c" in slow.memory.lost) == (moment / 10 > 7.7), moment
 
 
+def test_of_members_that_fall_silent_together_none_is_the_first_to_be_lost() -> None:
+    """A coordinator that is cut off heard each of them last at another moment."""
+    coordinator = gathered("a", "b", "c")
+    for number, member in enumerate(("a", "b", "c")):
+        coordinator.hear(beat(member, coordinator.view.epoch), 0.1 * number)
+    for moment in range(3, 600):
+        assert not told(coordinator.tick(moment / 10), Evicted)
+    assert not coordinator.memory.lost
+
+
 def test_a_member_that_beats_but_does_not_train_is_lost_too() -> None:
     coordinator = gathered("a", "b", "c")
     for moment in range(1, 700):

@@ -280,7 +280,9 @@ class Coordinator:
         silent = [member for member, seat in self.seats.items() if self._verdict(seat, now)]
         # guests cannot train on by themselves, so they have no vote
         voters = [member for member in self.seats if member in self.view and not self._guest(member)]
-        missed = sum(member in silent for member in voters)
+        # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
+        quiet = [member for member in voters if now - self.seats[member].heard > self.rules.quiet]
+        missed = len({*quiet, *silent} & {*voters})
         if len(voters) - missed >= missed:
             # one that was cut off itself hears some again before others: those get time to be heard
             return silent if now - self._deaf > 2 * self.rules.silence else []

@@ -17,6 +17,8 @@ class Rules:
     """Or this many of its steps, if that is longer."""
     margin: float = 0.3
     """Seconds of these for ticks, the log and the launcher's own look: so much earlier without a beat is too long."""
+    quiet: float = 1.0
+    """Seconds without a beat, of most members, after which it may be the coordinator who hears nobody."""
     stuck: float = 60.0
     """Seconds after which a member is out that beats, but whose training thread does not run (a deadlock)."""
     longest: float = 600.0

@@ -78,7 +78,7 @@ class Keeper:
         self._base, self._where = base, where
         self._writer = Writer(directory, group.rank, ledger.sync if ledger is not None else lambda: None)
         self._camera = Camera()
-        self._next = self._compared = base.step
+        self._next = self._compared = self._ended = base.step
         self._met = (base.step, now())
         self._meeting = 0.0
         self._saved, self._due = base.step, 0.0
@@ -88,8 +88,15 @@ class Keeper:
         self._flush = False
         """Whether the event of the checkpoint's own step is still to be handed over."""
 
+    def catch_up(self, step: int, samples: int) -> None:
+        """Before an epoch's end: a script that left its loop after `step` has asked for no further batch, and others,
+        who had none to leave at, have met here already."""
+        if self._ended < step:
+            self.step_ended(step, samples)
+
     def step_ended(self, step: int, samples: int) -> None:
         """All workers come here after every step with the same number."""
+        self._ended = step
         if self._flush:
             self._flush = False
             self.sink.flush()
@@ -127,9 +134,10 @@ class Keeper:
         """For a newcomer."""
         return Agenda(self._next, self._compared, self._saved, self.group.board.met(self.group.seat))
 
-    def follow(self, agenda: Agenda) -> None:
+    def follow(self, agenda: Agenda, step: int) -> None:
+        """A newcomer begins after `step`."""
         self._next, self._compared, self._saved, meetings = msgspec.structs.astuple(agenda)
-        self._met = (self._next, now())
+        self._met, self._ended = (self._next, now()), step
         self.group.board.follow(self.group.seat, meetings)
 
     def _next_meeting(self, step: int) -> int:

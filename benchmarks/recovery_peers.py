@@ -28,6 +28,8 @@ class InLab(Contestant):
     """Its processes are on the hosts of a lab that this process holds."""
 
     lighthouse: ClassVar[bool] = False
+    settings: ClassVar[dict[str, str]] = {}
+    """What the environment of its processes says besides."""
     _lab: Lab | None = None
 
     def enter(self) -> Lab:
@@ -38,9 +40,7 @@ class InLab(Contestant):
 
     def popen(self, host: int, words: list[str]) -> "subprocess.Popen[bytes]":
         assert self._lab is not None
-        # else torchrun's workers look up addresses of the round before, and never meet again after a loss
-        rounds = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return self._lab.popen(host, words, environment() | rounds, **self.options())
+        return self._lab.popen(host, words, environment() | self.settings, **self.options())
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -53,6 +53,8 @@ class Torchrun(InLab):
 
     name = "torchrun"
     parts = ("kills", "goodput")
+    # without it, workers did not meet again within 120 s after a loss
+    settings: ClassVar[dict[str, str]] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
     def start(self) -> None:
         lab = self.enter()

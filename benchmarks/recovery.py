@@ -34,10 +34,15 @@ NOTES = [
     "*Goodput*: samples a second that count, against the same training in peace just before. *Stand still*: how much "
     "longer than usual the first step with one worker more took, in which it is given the state.",
     f"torchrun: one agent on every host, DDP over gloo, all workers started again, from a checkpoint every "
-    f"{CHECKPOINT:.0f} s; a frozen worker is not noticed before gloo's timeout of 30 minutes, so none is frozen. "
+    f"{CHECKPOINT:.0f} s; a frozen worker is not noticed before gloo's timeout of 30 minutes, so none is frozen; "
+    "it is given TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, without which its workers did not meet again within 120 s after "
+    "a kill (tried once).",
     f"torchft: one replica group on every host, gloo with a timeout of 5 s as its example has it, lighthouse with "
-    f"--min_replicas 2 --join_timeout_ms {JOIN_MS}; lost workers are started again at once, as new processes that "
-    "import torch; its samples belong to a replica group, and those of one that is away are lost.",
+    f"--min_replicas 2 --join_timeout_ms {JOIN_MS}, the latter from its README; with 1 s, less than a step in which "
+    "one is given the state, the four did not train together within 120 s in two of four tries. Its DDP has a hook of "
+    "ours: that of 0.2.0 ends the process by an assertion when an allreduce fails, so that a kill ended all four "
+    "(two of two). Lost workers are started again at once, as new processes that import torch; its samples belong to a "
+    "replica group, and those of one that is away are lost.",
 ]
 
 

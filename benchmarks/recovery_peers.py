@@ -18,8 +18,10 @@ from shoal.cluster.lab.load import load
 CHECKPOINT = 5.0
 """Seconds between checkpoints of those that need them to go on after a loss."""
 MEET, LIGHTHOUSE = 29400, 29510
-JOIN_MS = 1000
-"""torchft's lighthouse waits so long for those that are late; its own default is a minute."""
+JOIN_MS = 10_000
+"""torchft's lighthouse waits so long for those that are late, as its README has it. A replica that was left out of a
+step is waiting from its beginning: were the step (1.4 s when one is given the state) longer than this, the lighthouse
+would go on with the first three that are there, without whoever is the last, step after step."""
 STILLBORN = 5
 """Workers in a row that end without having begun."""
 
@@ -28,6 +30,8 @@ class InLab(Contestant):
     """Its processes are on the hosts of a lab that this process holds."""
 
     lighthouse: ClassVar[bool] = False
+    settings: ClassVar[dict[str, str]] = {}
+    """What the environment of its processes says besides."""
     _lab: Lab | None = None
 
     def enter(self) -> Lab:
@@ -38,9 +42,7 @@ class InLab(Contestant):
 
     def popen(self, host: int, words: list[str]) -> "subprocess.Popen[bytes]":
         assert self._lab is not None
-        # else torchrun's workers look up addresses of the round before, and never meet again after a loss
-        rounds = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        return self._lab.popen(host, words, environment() | rounds, **self.options())
+        return self._lab.popen(host, words, environment() | self.settings, **self.options())
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -53,6 +55,8 @@ class Torchrun(InLab):
 
     name = "torchrun"
     parts = ("kills", "goodput")
+    # without it, workers did not meet again within 120 s after a loss
+    settings: ClassVar[dict[str, str]] = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
     def start(self) -> None:
         lab = self.enter()

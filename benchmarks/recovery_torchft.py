@@ -18,6 +18,18 @@ socket.gethostname = lambda: address  # hosts of a lab have no names, and torchf
 
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo  # noqa: E402
 
+
+class Together(DistributedDataParallel):
+    """With a hook that lives on when an allreduce fails: in 0.2.0 an assertion of its own ends the process then."""
+
+    @staticmethod
+    def _comm_hook(state: Manager, bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        state.allreduce(bucket.buffer()).wait()  # a failure is told to the manager, which does not commit then
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+
 torch.set_num_threads(1)
 net = model()
 inner = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
@@ -35,15 +47,17 @@ manager = Manager(
     state_dict=lambda: {"model": net.state_dict(), "optimizer": inner.state_dict()},
     min_replica_size=2,
     timeout=timedelta(seconds=30),
+    quorum_timeout=timedelta(seconds=120),  # a replica ends after it; the lighthouse is stopped for 60
     rank=0,
     world_size=1,
     store_addr=address,
     store_port=store.port,
     lighthouse_addr=lighthouse,
-    replica_id=f"recovery_{group}_",
+    replica_id=f"recovery_{group}",
     hostname=address,
+    init_sync=False,  # all begin with the same weights
 )
-together, optimizer = DistributedDataParallel(manager, net), Optimizer(manager, inner)
+together, optimizer = Together(manager, net), Optimizer(manager, inner)
 x, y = data().tensors
 batches = SAMPLES // BATCH // groups
 log = Log(folder, group)

@@ -134,6 +134,7 @@ def test_n1_the_majority_goes_on_and_the_other_comes_back(tmp_path: Path) -> Non
     assert noted(tmp_path, 2) < noted(tmp_path, 0), "the minority made steps of its own"
 
 
+@pytest.mark.soak
 def test_n2_two_that_do_not_hear_each_other(tmp_path: Path) -> None:
     lab = "[[event]]\nat = 'step 8'\ncut_from = [1]\ncut_to = [2]\n[[event]]\nat = 'step 24'\nheal = true\n"
     err = train(tmp_path, lab, partial(whole, tmp_path))

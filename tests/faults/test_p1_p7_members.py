@@ -211,6 +211,7 @@ def test_p6_a_worker_that_holds_the_interpreter_is_replaced(tmp_path: Path) -> N
     assert given_up(tmp_path) == ["w1.1000000"]
 
 
+@pytest.mark.soak
 def test_p7_a_worker_that_wakes_up_after_it_was_given_up_changes_nothing(tmp_path: Path) -> None:
     """Its launcher, who would kill it, sleeps too: nothing but its own manners keeps it from doing harm."""
 

@@ -39,7 +39,7 @@ def test_garbage_changes_nothing(data: bytes) -> None:
             caller.close()
 
 
-@pytest.mark.parametrize("knows", ["nothing", "the public key"])
+@pytest.mark.parametrize("knows", ["nothing", pytest.param("the public key", marks=pytest.mark.soak)])
 def test_a_key_that_is_not_in_the_book_is_not_let_in(knows: str) -> None:
     with meshes(2) as made:
         context, stranger = zmq.Context(), Keys.new()

@@ -80,6 +80,7 @@ def command(out: Path, data: Path, *words: str) -> list[str]:
     return [sys.executable, str(ROOT / "benchmarks/wire.py"), "--data", str(data), "--out", str(out), *words]
 
 
+@pytest.mark.soak
 def test_what_there_is_not_is_refused_in_a_line(tmp_path: Path, noise: Path) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     for words, why in ((["--hosts", "1"], "--hosts"), (["--contestants", "onebit,fp61"], "unknown fp61")):

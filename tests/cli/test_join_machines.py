@@ -166,6 +166,7 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
     assert (there / "runs/one/script/script.py").read_text() == TRAIN
 
 
+@pytest.mark.soak
 def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
     own = Keys.new()
     own.write(tmp_path / "own")
@@ -188,6 +189,7 @@ def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
     assert "was lost" in here.said
 
 
+@pytest.mark.soak
 def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_path: Path) -> None:
     there = tmp_path / "there"
     with home(tmp_path, "--workers", "1", "--checkpoint", "10steps") as here:

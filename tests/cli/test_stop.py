@@ -31,7 +31,9 @@ def goes_on(folder: Path, epoch: int) -> None:
     assert all((row["missing"], row["duplicate"]) == (0, 0) for row in proof(folder))
 
 
-@pytest.mark.parametrize("lose", [False, True], ids=["undisturbed", "after a loss"])
+@pytest.mark.parametrize(
+    "lose", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["undisturbed", "after a loss"]
+)
 def test_a_run_is_stopped_with_a_checkpoint(tmp_path: Path, lose: bool) -> None:
     running = train(tmp_path, "--workers", "2", "--checkpoint", "1h")
     if lose:

@@ -40,7 +40,7 @@ def by_hand(folder: Path, script: str, hosts: int, **env: str) -> list[Outcome]:
     return [worker.wait() for worker in running]
 
 
-@pytest.mark.parametrize("engine", ["auto", "collective"])
+@pytest.mark.parametrize("engine", ["auto", pytest.param("collective", marks=pytest.mark.soak)])
 def test_torchrun(tmp_path: Path, wanted: str, engine: str) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "script.py"]

@@ -87,6 +87,7 @@ def test_n12_monotonic_clocks_that_differ(tmp_path: Path) -> None:
     assert err.count("was lost") == 1, err
 
 
+@pytest.mark.soak
 def test_n12_wall_clocks_that_differ_and_go_back(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:

@@ -125,6 +125,7 @@ def test_p3_nobody_misses_the_coordinator(tmp_path: Path) -> None:
     assert given_up(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_n1_the_majority_goes_on_and_the_other_comes_back(tmp_path: Path) -> None:
     lab = "[[event]]\nat = 'step 8'\npartition = [[0, 1], [2]]\n[[event]]\nat = 'step 24'\nheal = true\n"
     err = train(tmp_path, lab, partial(whole, tmp_path))

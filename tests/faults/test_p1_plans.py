@@ -70,6 +70,7 @@ tail, other, loader = run.join(tail, other, loader)"""
     return text.replace("optimizer.zero_grad()", "optimizer.zero_grad(); other.zero_grad()")
 
 
+@pytest.mark.soak
 def test_p1_a_script_that_joins_twice(tmp_path: Path) -> None:
     assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, lambda _: kill(tmp_path, 1), edit=twice)
 
@@ -86,8 +87,9 @@ KILLED = """time.sleep(0.05)
             os.kill(os.getpid(), 9)"""
 
 
+@pytest.mark.soak
 @in_a_lab
-@pytest.mark.parametrize("at", [20, pytest.param(4, marks=pytest.mark.soak)], ids=["chosen", "measuring"])
+@pytest.mark.parametrize("at", [20, 4], ids=["chosen", "measuring"])
 def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer takes the choice over; before there is one, all measure anew, and again with the newcomer."""
     monkeypatch.setattr(auto, "choose", lambda *_: Choice("int8(1024)", "the test says so", {"": 1.0}))

@@ -85,7 +85,7 @@ def coordinator_dies(folder: Path) -> None:
     "death",
     [
         donor_dies_before,
-        joiner_dies,
+        pytest.param(joiner_dies, marks=pytest.mark.soak),
         pytest.param(coordinator_dies, marks=pytest.mark.soak),
         pytest.param(donor_dies_after, marks=pytest.mark.soak),
     ],

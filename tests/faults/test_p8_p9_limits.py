@@ -22,6 +22,7 @@ EACH = f"""{SLOW}
         if run._group.seat == 1 and mine == 7: hog = bytearray(1 << 29)"""
 
 
+@pytest.mark.soak
 def test_p8_a_worker_that_runs_out_of_memory_again_and_again_is_quarantined(tmp_path: Path) -> None:
     with little_memory(64 << 20) as group:
         write(tmp_path, samples=SAMPLES)

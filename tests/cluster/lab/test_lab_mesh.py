@@ -81,6 +81,7 @@ def test_a_bad_moment_is_got_over(lab: Lab, how: str) -> None:
         sums(children, 1)
 
 
+@pytest.mark.soak
 def test_slow_is_not_dead(lab: Lab) -> None:
     """A chunk takes more than a second, and those behind it wait for it: nobody complains."""
     lab.set_link(1, Link(rate=Rate(250_000)))

@@ -69,6 +69,7 @@ def test_a_training_thread_in_a_deadlock_is_out_though_its_agent_beats() -> None
         here.kill("m2")
 
 
+@pytest.mark.soak
 def test_nobody_needs_the_coordinator_while_nothing_changes() -> None:
     """P3, N3: killed for five seconds, back from its log; epochs only grow."""
     with world(4, CALM) as here:

@@ -81,7 +81,7 @@ def loaded(size: int, place: Path) -> list[Result]:
     return run_world(size, body)
 
 
-@pytest.mark.parametrize("before", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("before", [1, 2, *(pytest.param(n, marks=pytest.mark.soak) for n in (3, 5)), 8])
 def test_any_number_of_workers_loads_what_any_other_saved(before: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = saved(before, Path(folder))

@@ -31,6 +31,28 @@ def test_places_come_back_in_the_size_that_follows_from_their_number(numel, part
     out = np.zeros(bits.places_size(count, numel), np.uint8)
     bits.write_places(places, numel, out)
     assert (bits.read_places(out, count, numel) == places).all()
+    with kernels.reference():
+        again = np.zeros_like(out)
+        bits.write_places(places, numel, again)
+        assert (again == out).all()
+        assert (bits.read_places(out, count, numel) == places).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 60), st.integers(0, 60), st.binary(min_size=64, max_size=64))
+def test_the_kernel_refuses_the_places_that_the_reference_refuses(numel, count, data):
+    count = min(count, numel)
+    given_ = np.frombuffer(data, np.uint8)[: bits.places_size(count, numel)].copy()
+
+    def read():
+        try:
+            return bits.read_places(given_, count, numel).tolist()
+        except PayloadError as error:
+            return str(error)
+
+    found = read()
+    with kernels.reference():
+        assert read() == found
 
 
 def test_places_take_few_bits():

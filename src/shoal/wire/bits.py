@@ -58,6 +58,9 @@ def write_places(places: Places, numel: int, out: Bytes) -> None:
     low = _low(count, numel)
     split = packed_size(count, low)
     pack((places & ((1 << low) - 1)).astype(np.uint32), low, out[:split])
+    if kernels.fast():
+        kernels.get("write_upper")(places, low, out[split:])
+        return
     upper = np.zeros(8 * (len(out) - split), np.uint8)
     upper[(places >> low) + np.arange(count)] = 1
     out[split:] = np.packbits(upper, bitorder="little")
@@ -69,10 +72,23 @@ def read_places(data: Bytes, count: int, numel: int) -> Places:
         return np.zeros(0, np.int64)
     low = _low(count, numel)
     split = packed_size(count, low)
-    ones = np.flatnonzero(np.unpackbits(data[split:], bitorder="little"))
-    if len(ones) != count:
-        raise PayloadError(f"a payload of {count} places holds {len(ones)}; it was changed or is foreign")
-    places = ((ones - np.arange(count)) << low) | unpack(data[:split], low, count).astype(np.int64)
+    places = unpack(data[:split], low, count).astype(np.int64)
+    if kernels.fast():
+        found = int(kernels.get("read_upper")(data[split:], low, places))
+    else:
+        ones = np.flatnonzero(np.unpackbits(data[split:], bitorder="little"))
+        found = len(ones)
+        places[:found] |= (ones[:count] - np.arange(min(count, found))) << low
+    if found != count:
+        raise PayloadError(f"a payload of {count} places holds {found}; it was changed or is foreign")
     if places[-1] >= numel or (count > 1 and int(np.diff(places).min()) <= 0):
         raise PayloadError(f"a payload's places do not ascend within {numel} elements; it was changed or is foreign")
     return places
+
+
+def add_at(places: Places, values: npt.NDArray[np.float32], out: npt.NDArray[np.float32]) -> None:
+    """out[places] += values; the places are what `read_places` gave for as many elements."""
+    if kernels.fast():
+        kernels.get("add_at")(places, values, out)
+    else:
+        out[places] += values

@@ -4,6 +4,9 @@ The k-th largest magnitude of a sample stands for the k-th of all, as in Lin et 
 sample says, the number chosen stays at or below `most(k)`: of too many, exactly the k largest are kept.
 """
 
+import threading
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -11,7 +14,10 @@ from torch import Tensor
 
 from shoal.wire import kernels
 
-SAMPLE = 1 << 16
+LEAST, MOST = 1 << 12, 1 << 16
+"""Elements of a sample."""
+HITS = 32
+"""Elements of a sample that should reach the threshold: enough to tell it within a fifth or so."""
 LINE = 16
 SLACK = 1.25
 TINY = float(np.finfo(np.float32).tiny)
@@ -55,24 +61,61 @@ def largest(
 
 
 def _threshold(values: Tensor, rest: Tensor | None, count: int, shift: int) -> np.float32:
-    """The magnitude that about `count` elements reach."""
-    magnitude = sample(values, rest, shift).abs().numpy()
-    rank = max(0, len(magnitude) - max(1, round(count * len(magnitude) / values.numel())))
-    value = np.partition(magnitude, rank)[rank]
+    """The magnitude that about `count` elements reach; NaN where something is not finite."""
+    lines = Lines.of(values.numel(), HITS * values.numel() // max(1, count), shift)
+    k = min(lines.elements, max(1, round(count * lines.elements / values.numel())))
+    if kernels.fast():
+        left = (values if rest is None else rest).numpy()
+        found = kernels.get("kth_magnitude")(
+            values.numpy(), left, rest is not None, lines.size, lines.first, lines.stride, k, _scratch(lines.elements)
+        )
+        value = np.int32(found).view(np.float32)
+    else:
+        value = np.partition(lines.sample(values, rest).abs().numpy(), lines.elements - k)[lines.elements - k]
     return np.float32(max(float(value), TINY)) if np.isfinite(value) else np.float32(np.nan)
 
 
-def sample(values: Tensor, rest: Tensor | None, shift: int) -> Tensor:
-    """Some of `values + rest`, evenly spread, or all if they are few: whole lines of a cache, for one costs as much."""
-    if values.numel() <= SAMPLE:
-        return values if rest is None else values + rest
-    lines = values.numel() // LINE
-    stride = max(1, lines * LINE // SAMPLE)
-    some = slice(shift % stride, None, stride)
-    chosen = values[: lines * LINE].view(lines, LINE)[some]
-    if rest is not None:
-        chosen = chosen + rest[: lines * LINE].view(lines, LINE)[some]
-    return chosen.flatten()
+@dataclass(frozen=True)
+class Lines:
+    """A sample that is spread evenly: whole lines of a cache, for one element costs as much; all of what is little."""
+
+    number: int
+    size: int
+    first: int
+    stride: int
+
+    @classmethod
+    def of(cls, numel: int, wanted: int = MOST, shift: int = 0) -> "Lines":
+        """About `wanted` of `numel` elements; `shift` varies which."""
+        wanted = min(MOST, max(LEAST, wanted))
+        if numel <= wanted:
+            return cls(1, numel, 0, 1)
+        number = numel // LINE
+        stride = max(1, number * LINE // wanted)
+        return cls(number, LINE, shift % stride, stride)
+
+    @property
+    def elements(self) -> int:
+        return len(range(self.first, self.number, self.stride)) * self.size
+
+    def sample(self, values: Tensor, rest: Tensor | None) -> Tensor:
+        """What of `values + rest` is in it."""
+        whole = slice(0, self.number * self.size)
+        found = values[whole].view(self.number, self.size)[self.first :: self.stride]
+        if rest is not None:
+            found = found + rest[whole].view(self.number, self.size)[self.first :: self.stride]
+        return found.flatten()
+
+
+_kept = threading.local()
+
+
+def _scratch(size: int) -> npt.NDArray[np.int32]:
+    """This thread's, again and again: a sample is large enough for a fresh one to be given fresh pages."""
+    if not hasattr(_kept, "bits"):
+        _kept.bits = np.empty(MOST + LINE, np.int32)
+    found: npt.NDArray[np.int32] = _kept.bits[:size]
+    return found if len(found) == size else np.empty(size, np.int32)
 
 
 def _cut(

@@ -20,16 +20,14 @@ def padded(size: int) -> int:
 
 
 def write_head(out: Tensor, code: int, numel: int, count: int = 0, extra: int = 0) -> None:
-    out[: HEAD.size].copy_(
-        torch.frombuffer(bytearray(HEAD.pack(VERSION, code, extra, count, numel)), dtype=torch.uint8)
-    )
+    HEAD.pack_into(out.numpy().data, 0, VERSION, code, extra, count, numel)
 
 
 def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:
     """(count, extra) of a payload that claims to be of this codec and this many elements."""
     if payload.numel() < HEAD.size:
         raise PayloadError(f"a payload of {payload.numel()} bytes has no head of {HEAD.size}; it was cut or is foreign")
-    version, made_by, extra, count, elements = HEAD.unpack(payload[: HEAD.size].numpy().tobytes())
+    version, made_by, extra, count, elements = HEAD.unpack_from(payload.numpy().data)
     if (version, made_by, elements) != (VERSION, code, numel):
         raise PayloadError(
             f"a payload of codec {made_by} (version {version}) for {elements} elements came where codec {code} "

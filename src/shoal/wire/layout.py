@@ -3,12 +3,13 @@
 Plain data, the same on every worker; tables for kernels are made once and kept.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 Table = npt.NDArray[np.int64]
 
@@ -21,11 +22,11 @@ class Part:
     offset: int
     shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def numel(self) -> int:
-        return torch.Size(self.shape).numel()
+        return math.prod(self.shape)
 
-    @property
+    @cached_property
     def end(self) -> int:
         return self.offset + self.numel
 
@@ -42,9 +43,17 @@ class Layout:
     parts: tuple[Part, ...]
     _tables: dict[tuple[int, int], Table] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
+    @cached_property
     def numel(self) -> int:
         return self.parts[-1].end if self.parts else 0
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.parts)
+
+    def __hash__(self) -> int:
+        """Asked at every step by what is kept for a layout: there may be hundreds of parts."""
+        return self._hash
 
     @classmethod
     def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> "Layout":

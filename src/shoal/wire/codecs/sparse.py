@@ -8,6 +8,7 @@ Wang et al. ("Nexus", 2017) choose the format by density in the same way. A memb
 
 from abc import abstractmethod
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -69,9 +70,15 @@ class Sparse(Codec):
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
-        if self._dense_size(layout) <= self._sparse_size(self.most(layout), layout):
+        return self.send(values, layout, moment, out, rest)[0]
+
+    def send(
+        self, values: Tensor, layout: Layout, moment: Moment, out: Tensor, rest: Tensor | None
+    ) -> tuple[int, npt.NDArray[np.int64] | None]:
+        """As `pack`; and which places travel, None for all."""
+        if _dense(self, layout):
             write_head(out, self.code, layout.numel, extra=DENSE)
-            return HEAD.size + self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest)
+            return HEAD.size + self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest), None
         chosen = self.choose(values, layout, moment, rest)
         count = len(chosen.places)
         start = self._start(count, layout)
@@ -85,7 +92,7 @@ class Sparse(Codec):
         length = self.values.pack(sent, Layout.flat(count), {}, moment, out[start:], left)
         if rest is not None and left is not None and not isinstance(self.values, Raw):
             rest[torch.from_numpy(chosen.places)] += left
-        return start + length
+        return start + length, chosen.places
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
@@ -95,12 +102,7 @@ class Sparse(Codec):
         places = self._places(payload, layout, count, extra)
         values = torch.zeros(count)
         self.values.add(payload[self._start(count, layout) :], Layout.flat(count), values)
-        out.index_add_(0, torch.from_numpy(places), values)
-
-    def sent(self, payload: Tensor, layout: Layout) -> npt.NDArray[np.int64] | None:
-        """Which places a payload carries; None for all."""
-        count, extra = read_head(payload, self.code, layout.numel)
-        return None if extra == DENSE else self._places(payload, layout, count, extra)
+        bits.add_at(places, values.numpy(), out.numpy())
 
     def _places(self, payload: Tensor, layout: Layout, count: int, extra: int) -> npt.NDArray[np.int64]:
         if extra != SPARSE or count > self.most(layout) or payload.numel() < self._start(count, layout):
@@ -110,3 +112,9 @@ class Sparse(Codec):
             )
         data = payload[HEAD.size : HEAD.size + bits.places_size(count, layout.numel)].numpy()
         return bits.read_places(data, count, layout.numel)
+
+
+@lru_cache(maxsize=4096)
+def _dense(codec: Sparse, layout: Layout) -> bool:
+    """Whether all elements are no more bytes than the most that may be chosen."""
+    return codec._dense_size(layout) <= codec._sparse_size(codec.most(layout), layout)

@@ -122,8 +122,8 @@ class Ternary(Codec):
 
         Of a large layer a sample tells how far its values spread, so that it is read once.
         """
-        if self.clip and x.numel() > 4 * choice.SAMPLE:
-            sample = choice.sample(x, rest, 0)
+        if self.clip and x.numel() > 4 * choice.MOST:
+            sample = choice.Lines.of(x.numel()).sample(x, rest)
             largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
         else:
             largest, squares, numel = *_measured(x, rest), x.numel()

@@ -1,4 +1,4 @@
-"""Kernels that put numbers of a few bits side by side, lowest bit first."""
+"""Kernels that put numbers of a few bits side by side, lowest bit first, and places as Elias and Fano did."""
 
 from typing import Any
 
@@ -7,7 +7,41 @@ import numpy as np
 SIGNATURES = {
     "pack_bits": ("void(uint32[::1], int64, uint8[::1])", False),
     "unpack_bits": ("void(uint8[::1], int64, uint32[::1])", False),
+    "write_upper": ("void(int64[::1], int64, uint8[::1])", False),
+    "read_upper": ("int64(uint8[::1], int64, int64[::1])", False),
+    "add_at": ("void(int64[::1], float32[::1], float32[::1])", False),
 }
+
+
+def write_upper(places: Any, low: Any, out: Any) -> None:
+    """The upper bits of ascending places: number i sets bit (place >> low) + i."""
+    out[:] = 0
+    for i in range(len(places)):
+        at = (places[i] >> low) + i
+        out[at >> 3] |= np.uint8(1 << (at & 7))
+
+
+def read_upper(data: Any, low: Any, places: Any) -> Any:
+    """Put them above the lower bits that `places` hold already; how many ones there are, whatever fits."""
+    count = 0
+    for j in range(len(data)):
+        byte = data[j]
+        while byte != 0:
+            lowest = byte & (~byte + np.uint8(1))
+            bit = 0
+            while (lowest >> np.uint8(bit)) > 1:
+                bit += 1
+            if count < len(places):
+                places[count] |= np.int64(8 * j + bit - count) << low
+            count += 1
+            byte &= byte - np.uint8(1)
+    return count
+
+
+def add_at(places: Any, values: Any, out: Any) -> None:
+    """out[place] += value; places are known to lie inside, each once."""
+    for i in range(len(places)):
+        out[places[i]] += values[i]
 
 
 def pack_bits(numbers: Any, width: Any, out: Any) -> None:

@@ -56,9 +56,8 @@ class Momentum(Codec):
         if self.clip:
             values = clipped(values, layout, self.clip)
         torch.add(values, velocity, alpha=self.momentum, out=velocity)
-        length = self.codec.pack(velocity, layout, {}, moment, out, residual)
+        length, sent = self.codec.send(velocity, layout, moment, out, residual)
         if self.masking:
-            sent = self.codec.sent(out[:length], layout)
             if sent is None:
                 velocity.zero_()
             else:

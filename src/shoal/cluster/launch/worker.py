@@ -6,6 +6,7 @@ output and error go to pipes; an exception is reported once, as text, and never 
 
 import atexit
 import ctypes
+import gc
 import io
 import os
 import signal
@@ -89,6 +90,9 @@ def _settle(pipes: Pipes, parent: int, threads: int | None) -> None:
     if threads is not None:
         torch.set_num_threads(threads)
     as_python_has_them()
+    # what was imported before the fork is no garbage: to look through it takes 50 ms, whenever state is collected, and
+    # touches memory that all workers share
+    gc.freeze()
 
 
 def _die_with(parent: int) -> None:

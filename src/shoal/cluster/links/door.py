@@ -1,25 +1,22 @@
-"""Where a worker is reached: one socket that only receives, and a guard who lets in the keys of the book alone.
+"""Where a worker is reached: one socket that only receives, and a porter who lets in the keys of the book alone.
 
 Every worker has one door and, for each peer, a socket of its own that only sends: two connections per pair, so that no
 direction waits for the other. A stranger gets no further than ZeroMQ's handshake, in which nobody holds more than
 64 KiB for it; what it says reaches no code of ours. A door on one host is a file in a folder that is the user's alone.
 """
 
-import contextlib
-
 import zmq
-from zmq.utils import z85
 
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.porter import Porter
 from shoal.core.errors import UsageError
 
 LARGEST_FRAME = 64 << 10
-HANDSHAKE_MS = 10_000
+HANDSHAKE_MS = 5_000
 """A connection that has not shown its key after that is closed."""
 MOST_WAITING = 1024
 """Messages of one peer that wait to be read; then its connection is left to itself, until they are."""
-_GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
 
 
 class Door:
@@ -29,14 +26,13 @@ class Door:
         """`tcp://10.0.0.1:*` takes any free port."""
         self.keys = keys
         self.context = zmq.Context(io_threads=2)
-        self.guard: zmq.Socket[bytes] | None = None
+        self._porter: Porter | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
         if keys is not None:
-            self.guard = self.context.socket(zmq.REP)
-            self.guard.bind(_GUARD)  # inside this process
+            self._porter = Porter(self.context)
             self.socket.curve_server = True
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
@@ -50,17 +46,15 @@ class Door:
             raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
         self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
 
+    @property
+    def guard(self) -> "zmq.Socket[bytes] | None":
+        """Where something comes in when somebody shows a key."""
+        return self._porter.socket if self._porter is not None else None
+
     def let_in(self, book: Book) -> None:
         """Answer all who have shown a key since the last time: welcome, if it is a key of the book."""
-        if self.guard is None:
-            return
-        with contextlib.suppress(zmq.Again):
-            while True:
-                request = self.guard.recv_multipart(zmq.NOBLOCK)
-                name = _owner(request[6], book) if len(request) == 7 and request[5] == b"CURVE" else None
-                # 300, "not now": a member that was told of this one before this one was told of it tries again
-                verdict = (b"200", b"", name.encode()) if name is not None else (b"300", b"not in the book", b"")
-                self.guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
+        if self._porter is not None:
+            self._porter.answer(book)
 
     def way_to(self, address: str, public: bytes) -> "zmq.Socket[bytes]":
         """A socket that sends to a peer; connected by the caller, once it listens to what becomes of it."""
@@ -76,11 +70,3 @@ class Door:
 
     def close(self, linger_ms: int = 0) -> None:
         self.context.destroy(linger=linger_ms)
-
-
-def _owner(key: bytes, book: Book) -> str | None:
-    """Whose key it is; keys of the book are decoded only when somebody knocks, for a turn of the loop is shorter."""
-    for rank, entry in book.items():
-        if entry.public and z85.decode(entry.public) == key:
-            return entry.member or str(rank)
-    return None

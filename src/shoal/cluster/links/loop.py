@@ -28,7 +28,8 @@ from shoal.cluster.links.task import Send, Task, View
 from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
 
-TICK = 0.05
+TICK, SHORT_TICK = 0.05, 0.005
+"""Seconds between two looks at the connections; the shorter while a member of the view is not reached yet."""
 BEAT = 0.5
 """Seconds after which something is said to a peer, if only that we live."""
 ACK_CHUNKS, ACK_SECONDS = 4, 0.02
@@ -95,9 +96,15 @@ class Loop(threading.Thread):
 
     def _pause(self) -> float:
         pause = ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
+        pause = min(pause, self._tick_seconds)
         if self.allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
             pause = min(pause, max(SHORTEST, self.allowance.wait(now())))
         return pause
+
+    @property
+    def _tick_seconds(self) -> float:
+        members = (self.peers.get(rank) for rank in self.view.others)  # the view is older than the book for a moment
+        return TICK if all(peer is None or peer.up for peer in members) else SHORT_TICK
 
     def _turn(self, ready: dict[object, int]) -> None:
         if self._wake in ready:
@@ -116,7 +123,7 @@ class Loop(threading.Thread):
             self._spend()
         self.turned = now()
         self._acknowledge()
-        if self.turned - self._ticked >= TICK:
+        if self.turned - self._ticked >= self._tick_seconds:
             self._ticked = self.turned
             self._tick()
 

@@ -42,6 +42,34 @@ def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_p1_two_stages(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", "onebit, by_size(0), meet(twostage)")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+def test_p1_two_stages_without_worker_0(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 0), "--plan", "onebit, by_size(0), meet(twostage)")
+    assert "worker 0 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+@in_a_lab
+@pytest.mark.parametrize("seat", [0, 1])
+def test_p1_two_stages_that_the_hosts_have_chosen(tmp_path: Path, seat: int) -> None:
+    """The two that are left gather, and with the newcomer they meet in two stages again."""
+
+    def lose(running: Forked) -> None:
+        os.kill(lab.pid(tmp_path, seat), signal.SIGKILL)
+        lab.whole(tmp_path, running)
+
+    err = lab.train(tmp_path, "", lose, "--plan", "int8, by_size(0)", load=20000)
+    assert f"worker {seat} was lost (SIGKILL)" in err
+    ways = [[event["meets"] for event in events(tmp_path, n, "buckets")] for n in range(3)]
+    assert all(way[-1] == "twostage" for way in ways), ways
+
+
+@pytest.mark.soak
 def test_p1_all_go_on_with_the_same_guard(tmp_path: Path) -> None:
     """Whoever is there in a step says the same of it; a newcomer begins with the ratio of the others."""
     plan = "topk(0.1), by_size(0), guard(1.0, every=4)"

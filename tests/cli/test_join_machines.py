@@ -47,12 +47,12 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 class Home:
     """The machine a run began on."""
 
-    def __init__(self, folder: Path, *words: str, inside: Callable[[], object], at: str) -> None:
+    def __init__(self, folder: Path, *words: str, inside: Callable[[], object], at: str, script: str) -> None:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
         self.folder.mkdir()
         self.keys = Keys.new()
         self.keys.write(self.key)
-        (self.folder / "script.py").write_text(TRAIN)
+        (self.folder / "script.py").write_text(script)
         listen = ("--listen", at, "--key", str(self.key), "--name", "one")
         line = ["run", *listen, *words, "script.py", str(self.over)]
         self.process = Forked(self.folder, lambda: (inside(), forked._command(line)), {"SHOAL_UNTIL": "over>=1"})
@@ -93,10 +93,14 @@ class Home:
 
 @contextmanager
 def home(
-    folder: Path, *words: str, inside: Callable[[], object] = lambda: None, at: str = "127.0.0.1:0"
+    folder: Path,
+    *words: str,
+    inside: Callable[[], object] = lambda: None,
+    at: str = "127.0.0.1:0",
+    script: str = TRAIN,
 ) -> Iterator[Home]:
     """`inside`: go somewhere before the command is given; `at`: where to listen."""
-    here = Home(folder, *words, inside=inside, at=at)
+    here = Home(folder, *words, inside=inside, at=at, script=script)
     try:
         here.heard("others may join")
         here.trained(0)
@@ -166,6 +170,57 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
     assert (there / "runs/one/script/script.py").read_text() == TRAIN
 
 
+FACTORS = TRAIN.replace(
+    "    for x, y in loader:",
+    """    for x, y in loader:
+        import hashlib
+        shared = run._together.joined[0].exchange.shared()
+        words = b"".join(shared[name].numpy().tobytes() for name in sorted(shared))
+        seat, step = run._group.seat, run._progress.step
+        with open(os.path.join(os.path.dirname(sys.argv[1]), f"factors-{seat}"), "a") as file:
+            file.write(f"{step} {hashlib.sha256(words).hexdigest()} {len(words)}\\n")""",
+)
+"""Notes before every step what all exchanges remember alike."""
+
+
+def factors(folder: Path, seat: int) -> dict[int, list[str]]:
+    lines = (folder / f"factors-{seat}").read_text().splitlines()
+    return {int(step): rest for step, *rest in map(str.split, lines)}
+
+
+def test_who_joins_knows_the_factors_of_lowrank_to_the_bit(tmp_path: Path) -> None:
+    with home(tmp_path, "--workers", "2", "--plan", "lowrank(1)", script=FACTORS) as here:
+        there = tmp_path / "there"
+        guest = joined(there, here)
+        trained(there, "one", 2, guest)
+        here.end(guest)
+    first, second, came = (factors(tmp_path, seat) for seat in range(3))
+    assert min(came) > 3, "it came when the others had factors of their own"
+    assert len({digest for digest, _ in first.values()}) > 3
+    assert all(int(size) > 0 for _, size in came.values())
+    for other in (second, came):
+        both = first.keys() & other.keys()
+        assert min(other) in both
+        assert {step: first[step] for step in both} == {step: other[step] for step in both}
+
+
+@pytest.mark.soak
+def test_machines_join_a_run_that_meets_in_two_stages(tmp_path: Path) -> None:
+    """Shares are cut for one worker, for three, for two when one is lost, and for three again."""
+    plan = "onebit, by_size(0), meet(twostage)"
+    with home(tmp_path, "--workers", "1", "--plan", plan, "--checkpoint", "20steps") as here:
+        there = tmp_path / "there"
+        guest = joined(there, here, "--workers", "2")
+        for seat in (1, 2):
+            trained(there, "one", seat, guest)
+        before = pids(there, "one", 1)
+        os.kill(before[-1], signal.SIGKILL)
+        assert soon(WAIT, lambda: len(pids(there, "one", 1)) > len(before)), said(guest)
+        trained(there, "one", 1, guest)
+        outcomes = here.end(guest)
+    assert "worker 1 was lost (SIGKILL)" in outcomes[1].err
+
+
 @pytest.mark.soak
 def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
     own = Keys.new()
@@ -225,7 +280,6 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
         (*here, "--key", "key", "--lab", "2 hosts", "script.py"): "drop one of the two",
         (*here, "--key", "key", "--trusted", "script.py"): "drop --trusted",
         (*here, "--key", "key", "--plan", "alone", "script.py"): "use allreduce",
-        (*here, "--key", "key", "--plan", "lowrank(2)", "script.py"): "use another codec",
         (*here, "--key", "key", "--allow", f"{public}=0", "script.py"): "=K for K workers",
         (*here, "--key", "key", "--allow", public[1:], "script.py"): "is no key",
         (*here, "--key", "key", "large.py"): "with --listen a script may have 1048576",

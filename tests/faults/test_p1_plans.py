@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import test_n_members as lab
-from forked import Forked
+from forked import Forked, soon
 from test_p1_p7_members import disturbed, kill
 
 from shoal.cluster.lab.needs import missing
@@ -39,6 +39,63 @@ def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
 
     err = lab.train(tmp_path, "", lose, "--plan", "lowrank(1)")
     assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+def test_p1_two_stages(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", "onebit, by_size(0), meet(twostage)")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
+def test_p1_two_stages_without_worker_0(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 0), "--plan", "onebit, by_size(0), meet(twostage)")
+    assert "worker 0 was lost (SIGKILL)" in err
+
+
+BETWEEN = """run = shoal.start()
+from shoal.sync.meet.twostage import TwoStageMeeting
+def turn(self, index, whole=TwoStageMeeting._turn):
+    if AFTER:
+        whole(self, index)
+    if run._group.seat == 1 and run._progress.step == 12 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), 9)
+    if not AFTER:
+        whole(self, index)
+TwoStageMeeting._turn = turn
+"""
+"""A worker dies when all payloads of its share have come, or when its sum of them has left."""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("after", [False, True], ids=["before its sum", "after its sum"])
+def test_p1_lost_between_two_stages(tmp_path: Path, after: bool) -> None:
+    def edit(text: str) -> str:
+        return text.replace("run = shoal.start()\n", BETWEEN.replace("AFTER", str(after)))
+
+    def killed(_: Forked) -> None:
+        assert soon(90.0, (tmp_path / "killed").exists)
+        assert soon(90.0, lambda: len(events(tmp_path, 1, "started")) == 2)
+
+    plan = "onebit, by_size(0), meet(twostage)"
+    assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, killed, "--plan", plan, edit=edit)
+
+
+@pytest.mark.soak
+@in_a_lab
+@pytest.mark.parametrize("seat", [0, 1])
+def test_p1_two_stages_that_the_hosts_have_chosen(tmp_path: Path, seat: int) -> None:
+    """The two that are left gather, and with the newcomer they meet in two stages again."""
+
+    def lose(running: Forked) -> None:
+        os.kill(lab.pid(tmp_path, seat), signal.SIGKILL)
+        lab.whole(tmp_path, running)
+
+    err = lab.train(tmp_path, "", lose, "--plan", "int8, by_size(0)", load=20000)
+    assert f"worker {seat} was lost (SIGKILL)" in err
+    ways = [[event["meets"] for event in events(tmp_path, n, "buckets")] for n in range(3)]
+    assert all(way[-1] == "twostage" for way in ways), ways
 
 
 @pytest.mark.soak

@@ -64,7 +64,6 @@ def check_plan(plan: "Plan", lab: bool) -> None:
     import os
 
     from shoal.cluster.linked import trusted
-    from shoal.plan.codecs import LowRank
     from shoal.plan.terms import AllReduce
 
     if lab:
@@ -77,8 +76,6 @@ def check_plan(plan: "Plan", lab: bool) -> None:
         )
     if not isinstance(plan.exchange, AllReduce):
         raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce")
-    if any(isinstance(term, LowRank) for term in plan.wire):
-        raise UsageError("--listen with lowrank: who joins cannot know the factors of the others; use another codec")
 
 
 def check_script(script: Path, arguments: tuple[str, ...]) -> None:

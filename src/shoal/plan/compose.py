@@ -9,7 +9,7 @@ from shoal.plan import codecs as terms
 from shoal.plan import precision, wrappers
 from shoal.plan.automatic import Wire
 from shoal.plan.term import Codec as Term
-from shoal.sync.meet.twostage import divisible
+from shoal.sync.meet.cut import divisible
 from shoal.wire.chain import Wrapping, chain
 from shoal.wire.codec import Codec
 from shoal.wire.codecs.cast import Bf16, Fp16

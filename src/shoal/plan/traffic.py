@@ -106,7 +106,7 @@ def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> 
     # torch comes along here, which a plan without codecs does not need
     from shoal.plan.compose import compose
     from shoal.sync.meet.choose import gathered, staged, way
-    from shoal.sync.meet.twostage import divisible
+    from shoal.sync.meet.cut import divisible
     from shoal.wire.layout import Layout
 
     codec = compose(plan.wire, workers)

@@ -96,7 +96,7 @@ class Meet(Wrapper, frozen=True):
 
     Costs: with p workers, gather sends p-1 payloads a worker; twostage about 2(p-1)/p, a latency and a second rounding.
     Cites: Tang et al. 2019, "DoubleSqueeze".
-    Avoid: twostage where losses must be survived; auto takes it only where no member changes (torchrun).
+    Avoid: twostage where a latency costs more than its bytes; auto decides by bytes, anew when members change.
     """
 
     name: ClassVar[str] = "meet"

@@ -5,6 +5,7 @@ loads code, so it is never measured. Prices of other codecs are found once, by w
 """
 
 import time
+from collections import Counter
 
 from shoal.core.events import SECONDS, BucketFigures, Buckets, Event, Priced
 from shoal.sync.exchange.base import Exchange
@@ -23,6 +24,8 @@ class BucketTimer:
         self.exchange, self._asks = exchange, asks
         self._taken = self._measured = 0
         self._seconds = self._sampled_at = 0.0
+        self._ways = Counter[str]()
+        """How payloads met in the steps that were measured: it may change with the members."""
         self._meter = Meter.over(exchange.layers)
 
     def step_ended(self, at: float, seconds: float) -> None:
@@ -34,6 +37,7 @@ class BucketTimer:
             self._taken += 1
             self._measured += 1
             self._seconds += seconds
+            self._ways[exchange.meets] += 1
         if self._taken < FIRST_SAMPLES or at - self._sampled_at > SAMPLE_SECONDS:
             exchange.meter = self._meter
 
@@ -54,7 +58,7 @@ class BucketTimer:
                 measured=measured,
                 join=join,
                 codec=self.exchange.codec,
-                meets=self.exchange.meets,
+                meets=self._ways.most_common(1)[0][0],
                 buckets=[_means(account, measured) for account in meter.accounts if account.raw],
                 span=round(meter.span / measured, SECONDS),
                 room=round(meter.room / measured, SECONDS),
@@ -70,6 +74,7 @@ class BucketTimer:
         if self.exchange.meter is not None:
             self.exchange.meter = self._meter
         self._measured, self._seconds = 0, 0.0
+        self._ways.clear()
         return found
 
     def _priced(self) -> list[Priced]:

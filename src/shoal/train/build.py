@@ -32,9 +32,11 @@ from shoal.sync.exchange.auto import AutoExchange, Candidate
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.exchange.coded import CodedExchange, takes
 from shoal.sync.guard import Guard
-from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.base import Keeping, Meeting
 from shoal.sync.meet.cast import CastMeeting
+from shoal.sync.meet.changing import ChangingMeeting
 from shoal.sync.meet.choose import choose
+from shoal.sync.meet.cut import divisible
 from shoal.sync.meet.gather import GatherMeeting
 from shoal.sync.meet.largest import LargestMeeting
 from shoal.sync.meet.lowrank import LowRankMeeting
@@ -137,8 +139,8 @@ def build_meeting(
     """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
 
     `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
-    memory no byte is saved, and where members may change a gathered step can be repeated without a lost one: nothing
-    else is chosen there.
+    memory no byte is saved, so payloads are gathered there. Where members may change, so may the way, with the number
+    of workers.
     """
     engine = engine or engines.of("cpu")
     inner = codec.codec if isinstance(codec, Feedback) else codec
@@ -148,13 +150,20 @@ def build_meeting(
         meeting = CastMeeting(codec, engine, group.size)
         group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
         return meeting
-    if how == "auto":
-        alone = isinstance(engine, MemoryEngine) or group.session.elastic
-        how = "gather" if alone else choose(codec, layouts, group.size)
-    if how == "twostage" and group.size > 1:
-        return TwoStageMeeting(codec, engine, group.rank, group.size, seed)
+    if how == "auto" and isinstance(engine, MemoryEngine):
+        how = "gather"
     widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
-    return GatherMeeting(codec, engine, group.rank, seed, widest)
+    most = group.seats if isinstance(group, SharedGroup) else 0
+
+    def make(rank: int, size: int) -> Keeping:
+        if (how == "auto" and choose(codec, layouts, size) == "twostage") or how == "twostage":
+            return TwoStageMeeting(codec, engine, rank, size, seed, most)
+        return GatherMeeting(codec, engine, rank, seed, widest)
+
+    if group.session.elastic and how != "gather" and divisible(codec):
+        # a newcomer learns its place when it is let in
+        return ChangingMeeting(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
+    return make(group.rank, group.size)
 
 
 def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Members, statistics: Statistics) -> Pace:

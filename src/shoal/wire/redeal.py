@@ -1,19 +1,36 @@
 """Residuals when the number of workers changes: whatever waits to be sent goes on waiting, in fewer or more hands.
 
-A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision.
+A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision. What
+an owner keeps of the sum of its share (`sync/meet/twostage.py`) is part of the same total: it may wait at any worker.
 What is the same on every worker (the factors of lowrank, how far a guard has tightened) stays as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from shoal.core.errors import UsageError
 from shoal.wire.codec import State
 from shoal.wire.codecs import lowrank
+from shoal.wire.wrappers.feedback import RESIDUAL
 
 KEPT = (lowrank.KEPT, "guard.")
 """How names of what all workers hold alike begin."""
+OWNER, PLACE = "owner", "owner_at"
+"""An owner's residual of a piece of a layer, flat, and the element of the layer at which it begins."""
+
+
+def folded(state: Mapping[str, Tensor]) -> State:
+    """The same without owners: what waits there waits in the worker's own residual."""
+    found = {name: tensor for name, tensor in state.items() if name.partition(".")[0] not in (OWNER, PLACE)}
+    for name, kept in state.items():
+        kind, _, layer = name.partition(".")
+        place, own = state.get(f"{PLACE}.{layer}"), f"{RESIDUAL}.{layer}"
+        if kind == OWNER and place is not None and own in found:
+            found[own] = found[own].clone()
+            found[own].view(-1)[int(place) : int(place) + kept.numel()] += kept.view(-1)
+    return found
 
 
 def merge(states: Sequence[State]) -> State:

@@ -1,5 +1,7 @@
 """Two stages: the exchange's own case on every engine, the same bits everywhere, and nothing lost on either side."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +18,7 @@ from shoal.testing import ExchangeCase, World, run_world
 from shoal.testing.exchange import SHAPES, fill, taken, tensors
 from shoal.testing.world import Result
 from shoal.train.build import Engines, build_exchange
+from shoal.train.checkpoint.residuals import dealt_again
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 from shoal.wire.codecs.int8 import Int8
@@ -23,6 +26,7 @@ from shoal.wire.codecs.onebit import OneBit
 from shoal.wire.codecs.topk import TopK
 from shoal.wire.codecs.twobit import TwoBit
 from shoal.wire.layout import Layout
+from shoal.wire.redeal import folded
 from shoal.wire.wrappers.feedback import Feedback
 from shoal.wire.wrappers.parts import Parts
 
@@ -186,8 +190,7 @@ def test_what_is_remembered_goes_on_after_a_checkpoint() -> None:
         kept = {name: tensor.clone() for name, tensor in first.state().items()}
         second = build_exchange(Plan.parse("onebit, meet(twostage)"), world.group, Engines(world.group, world.dir))
         buckets = second.open(lay_out(gradients(0, 0), 1 << 13, ["w0", "w1", "b"]))
-        for name, tensor in second.state().items():
-            tensor.copy_(kept[name])
+        second.load(kept)
         second.prepare()
         fill(buckets, gradients(world.group.rank, 1), second.weight)
         for act in (second.start, second.finish):
@@ -197,6 +200,41 @@ def test_what_is_remembered_goes_on_after_a_checkpoint() -> None:
 
     for result in run_world(3, body):
         assert torch.equal(result["whole"], result["resumed"])
+
+
+def waiting(state: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    found = folded(state)
+    return torch.cat([found[f"residual.{name}"].view(-1) for name in ("w0", "w1")])
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+@pytest.mark.parametrize("again", [True, False], ids=["dealt again", "as they are"])
+def test_nothing_that_waits_is_lost_when_another_number_goes_on(workers: int, again: bool) -> None:
+    """Dealt again over all; or as they are, where guests had shares too and put nothing into the checkpoint."""
+
+    def save(world: World) -> Result:
+        exchange, _ = exchanged(world, world.group, "onebit", rounds=2)
+        return {name: tensor.clone() for name, tensor in exchange.state().items()}
+
+    saved = run_world(3, save)
+    assert any(name.startswith("owner.") for name in saved[1])
+    mark = "0.pace."
+    dealt = dealt_again([{mark + name: tensor for name, tensor in one.items()} for one in saved], workers)
+
+    def load(world: World) -> Result:
+        own = {name.removeprefix(mark): t for name, t in dealt.items()} if again else saved[min(world.group.rank, 2)]
+        rule = Parts(Feedback(OneBit()))
+        meeting = TwoStageMeeting(rule, MemoryEngine(world.group), world.group.rank, world.group.size, 0)
+        meeting.open([Layout.of([("w0", (70, 50))]), Layout.of([("w1", (33, 9)), ("b", (60,))])])
+        meeting.load(own)
+        return {"waits": waiting(meeting.state()), "given": waiting(own)}
+
+    results = run_world(workers, load)
+    for result in results:
+        torch.testing.assert_close(result["waits"], result["given"], atol=1e-6, rtol=0)
+    if again:
+        total = sum(waiting(one) for one in saved)
+        torch.testing.assert_close(sum(result["waits"] for result in results), total, atol=1e-5, rtol=0)
 
 
 def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:

@@ -10,7 +10,8 @@
 
 and, beside summing, carries payloads whose length differs from worker to worker, up to a bound:
 
-    areas = engine.open_payloads(parcels)   once, on every worker with the same parcels; where own payloads are written
+    areas = engine.open_payloads(parcels)   once, on every worker with the same parcels; where own payloads are written;
+                                            again before `prepare`, in a view for which other parcels are needed
     engine.prepare()                        before the first of them is written again
     engine.post(i, length)                  own payload i is complete; never blocks; on every worker in the same order
     engine.collect(i)                       everybody's payload i, in order of rank; waits, as `finish` does; all
@@ -49,6 +50,13 @@ class Parcel:
     pieces: int = 1
     """Above 1: as many as there are workers, each of at most `bound` bytes and `bound` apart. Worker r gets piece r
     only; the length that is posted is the longest piece's."""
+    room: int = 0
+    """Bytes its area may need when it is opened again; the same each time. Memory that is shared is not taken twice."""
+
+    @property
+    def area(self) -> int:
+        """Bytes that are written to."""
+        return self.bound * self.pieces
 
 
 class Engine(Repeatable, ABC):

@@ -26,24 +26,33 @@ class Post:
     def __init__(self, group: SharedGroup) -> None:
         self.group, self.tally = group, Tally(group)
         self._parcels: Sequence[Parcel] = ()
+        self._starts: list[tuple[int, int]] = []
+        """Of each parcel: where the area of seat 0 begins, and how far the others are apart."""
 
     def open(self, parcels: Sequence[Parcel]) -> list[Tensor]:
-        seats = self.group.seats
-        row = -(-8 * seats // LINE) * LINE
-        starts, end = [], 3 * len(parcels) * row
-        for parcel in parcels:
-            starts.append(end)
-            end += seats * _lines(parcel.bound * parcel.pieces)
-        memory = self.group.region(max(end, 1))
-        flags = np.frombuffer(memory, np.int64, 3 * len(parcels) * row // 8).reshape(3, len(parcels), -1)[:, :, :seats]
-        self.tally.open(list(flags[0]), list(flags[1]))
-        self._lengths = list(flags[2])
+        """Another time: the same memory for other parcels, which have room in it."""
+        if not self._starts:
+            self._reserve(parcels)
         self._areas = [
-            [_area(memory, start + s * _lines(size), size) for s in range(seats)]
-            for start, size in zip(starts, [parcel.bound * parcel.pieces for parcel in parcels], strict=True)
+            [_area(self._memory, start + seat * step, parcel.area) for seat in range(self.group.seats)]
+            for (start, step), parcel in zip(self._starts, parcels, strict=True)
         ]
         self._parcels = parcels
         return [areas[self.group.seat] for areas in self._areas]
+
+    def _reserve(self, parcels: Sequence[Parcel]) -> None:
+        seats = self.group.seats
+        row = -(-8 * seats // LINE) * LINE
+        end = 3 * len(parcels) * row
+        for parcel in parcels:
+            step = _lines(max(parcel.area, parcel.room))
+            self._starts.append((end, step))
+            end += seats * step
+        self._memory = self.group.region(max(end, 1))
+        flags = np.frombuffer(self._memory, np.int64, 3 * len(parcels) * row // 8).reshape(3, len(parcels), -1)
+        flags = flags[:, :, :seats]
+        self.tally.open(list(flags[0]), list(flags[1]))
+        self._lengths = list(flags[2])
 
     def prepare(self) -> None:
         self.tally.prepare()

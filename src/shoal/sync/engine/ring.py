@@ -171,7 +171,7 @@ class RingEngine(Engine):
 
     def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
         self._parcels = parcels
-        self._areas = [torch.zeros(parcel.bound * parcel.pieces, dtype=torch.uint8) for parcel in parcels]
+        self._areas = [torch.zeros(parcel.area, dtype=torch.uint8) for parcel in parcels]
         return self._areas
 
     def post(self, index: int, length: int) -> None:

@@ -85,6 +85,10 @@ class AutoExchange(Exchange):
         return self.inner.peers
 
     @property
+    def meets(self) -> str:  # type: ignore[override]
+        return self._now.meets
+
+    @property
     def weight(self) -> float:
         return self.inner.weight
 
@@ -126,7 +130,7 @@ class AutoExchange(Exchange):
     def _switch(self) -> None:
         if self._next is not None:
             self._now, self._next = self._next, None
-            self.codec, self.meets = self._now.codec, self._now.meets
+            self.codec = self._now.codec
 
     def _look(self) -> None:
         """Which exchange of how many this is, in which view; once more if the members change before it has begun."""
@@ -256,7 +260,7 @@ class AutoExchange(Exchange):
         if number != MEASURING and self._choice == MEASURING:
             self._choose(number)
             self._switch()
-        super().load(state)
+        self._now.load(state)
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)

@@ -6,7 +6,7 @@ Replicas hold the same bits afterwards, as with the exchange inside. A tensor on
 use a codec where the network is faster than encoding: `shoal bench` tells.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -72,6 +72,10 @@ class CodedExchange(Exchange):
             self._guard.recover()
 
     @property
+    def meets(self) -> str:  # type: ignore[override]
+        return self.meeting.kind
+
+    @property
     def weight(self) -> float:
         return self.inner.weight
 
@@ -102,7 +106,6 @@ class CodedExchange(Exchange):
         self._coded = {number: place for place, number in enumerate(numbers)}
         layouts = [buckets[number].plan.layout for number in numbers]
         self.meeting = self._meet(layouts)
-        self.meets = self.meeting.kind
         self.meeting.open(layouts)
         if self._guard is not None:
             self._guard.open(layouts)
@@ -207,6 +210,12 @@ class CodedExchange(Exchange):
     def shared(self) -> dict[str, Tensor]:
         found = dict(self.meeting.shared())
         return found if self._guard is None else found | self._guard.state()
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        self.meeting.load(state)
+        for name, own in self._guard.state().items() if self._guard is not None else ():
+            if name in state:
+                own.copy_(state[name])
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)

@@ -8,13 +8,13 @@
     meeting.landed(i)                   whether all that finish(i) waits for is here
     meeting.finish(i, out)              out = the sum; returns how many workers had each layer
 
-`values` are float32 on the CPU and are not changed. Buckets start in the same order everywhere, and all have started
-before the first is finished. All workers get the same bits. A meeting that is `repeatable` may finish everything again,
-after `repeat` or `recover` of its engine, without changing what it remembers twice.
+`values` are float32 on the CPU, are not changed, and stay as they are until the next `prepare`. Buckets start in the
+same order everywhere, and all have started before the first is finished. All workers get the same bits. A meeting that
+is `repeatable` may finish everything again, after `repeat` or `recover`, without changing what it remembers twice.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor
@@ -24,6 +24,7 @@ from shoal.sync.engine.base import Engine
 from shoal.sync.repeatable import Repeatable
 from shoal.wire.codec import State
 from shoal.wire.layout import Layout
+from shoal.wire.redeal import folded
 
 
 class Meeting(Repeatable, ABC):
@@ -92,6 +93,33 @@ class Meeting(Repeatable, ABC):
         """What the codecs remember, as tensors named `kind.layer`; views, so that they can be loaded in place."""
         return {}
 
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what `state` gave, here or elsewhere."""
+        given = folded(state)
+        for name, own in self.state().items():
+            if name in given and given[name].shape == own.shape:
+                own.copy_(given[name])
+
     def shared(self) -> State:
         """Of `state`, what is the same on all workers: newcomers take it over with the weights."""
         return {}
+
+
+class Keeping(Meeting):
+    """One whose codec keeps a state of each bucket: in another view, another may go on with it."""
+
+    _states: list[State]
+    _steps: list[int]
+
+    def memory(self, index: int) -> list[Tensor]:
+        """All that an exchange of bucket `index` changes."""
+        return list(self._states[index].values())
+
+    def fold(self) -> None:
+        """Let everything that waits here wait in the states of buckets, which do not depend on the view."""
+
+    def hand_over(self, other: "Keeping") -> None:
+        """Let `other`, which was opened for the same buckets, go on in place of this one."""
+        self.fold()
+        other._states, other._steps = self._states, self._steps
+        other.sent, other.wire, other.waited = self.sent, self.wire, self.waited

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from shoal.sync.meet.cut import cut, divisible
 from shoal.sync.meet.gather import prefix_of
-from shoal.sync.meet.twostage import cut, divisible
 from shoal.wire.codec import Codec
 from shoal.wire.layout import Layout
 from shoal.wire.wrappers.parts import Parts

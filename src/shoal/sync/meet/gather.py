@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.sync.engine.base import Engine, Parcel
-from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.base import Keeping
 from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
 from shoal.wire.codec import Codec, State, aligned
 from shoal.wire.head import padded
@@ -27,7 +27,7 @@ NOTHING, CODED = 0, 1
 TRIAL = Layout.of([("matrix", (64, 48)), ("vector", (48,))])
 
 
-class GatherMeeting(Meeting):
+class GatherMeeting(Keeping):
     """Any codec, on an engine that carries payloads."""
 
     kind = "gather"
@@ -36,7 +36,7 @@ class GatherMeeting(Meeting):
         """`widest`: what the codec may be replaced by between two steps, at the most."""
         self.codec, self.engine, self.rank, self.seed, self._widest = codec, engine, rank, seed, widest
         self._layouts: Sequence[Layout] = ()
-        self._states: list[State] = []
+        self._states = []
 
     def open(self, layouts: Sequence[Layout]) -> None:
         self._layouts = layouts

@@ -10,15 +10,15 @@ both sides: Tang et al., "DoubleSqueeze: Parallel Stochastic Gradient Descent wi
 Compression", ICML 2019; 1-bit Adam (Tang et al., ICML 2021) exchanges in the same way. sent + residuals of workers +
 residuals of owners = what there was. Do not use it for sparsifiers: what p workers chose hardly overlaps, so a sum is
 either p times as dense or waits a second time; nor where one latency more than the all-gather's costs more than bytes.
+Shares are those of one view: where members change, `changing.py` makes another meeting and begins again.
 
     kind (1) | (3 zeros) | bytes of the codec's payload (4) | which layers it has, a bit each | padding | payload |
     padding | what travels as it is
 """
 
-import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -26,95 +26,60 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.engine.base import Engine, Parcel
-from shoal.sync.meet.base import Meeting
+from shoal.sync.meet.base import Keeping
+from shoal.sync.meet.cut import HEAD, RAW, Cut, cut, divisible, rooms
 from shoal.sync.meet.gather import CODED, NOTHING, TRIAL
 from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
-from shoal.sync.meet.shares import Share, shares
+from shoal.sync.meet.shares import Share
 from shoal.wire.codec import Codec, State, aligned
-from shoal.wire.codecs.fixed import Fixed
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.onebit import OneBit
-from shoal.wire.codecs.qsgd import Qsgd
-from shoal.wire.codecs.raw import Raw
-from shoal.wire.codecs.ternary import Ternary
 from shoal.wire.codecs.twobit import TwoBit
 from shoal.wire.head import padded
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
+from shoal.wire.redeal import OWNER, PLACE
 from shoal.wire.wrappers.feedback import RESIDUAL, Feedback
 from shoal.wire.wrappers.parts import Parts, Piece
 
-DENSE = (OneBit, TwoBit, Ternary, Int8, Qsgd, Fixed)
-"""Codecs that say something of every element: their sums are as dense as they are."""
-OWNER = "owner"
-_HEAD = struct.Struct("<BxxxI")
-_RAW = Raw()
 
-
-def divisible(codec: Codec) -> bool:
-    """Whether payloads of this codec can meet in two stages."""
-    if not isinstance(codec, Parts):
-        return False
-    inner = codec.codec
-    return isinstance(inner.codec if isinstance(inner, Feedback) else inner, DENSE)
-
-
-@dataclass(frozen=True)
-class Cut:
-    """One bucket, divided."""
-
-    layout: Layout
-    coded: Piece
-    plain: Piece
-    shares: list[Share]
-
-    @property
-    def prefix(self) -> int:
-        return padded(_HEAD.size + -(-len(self.layout.parts) // 8))
-
-    def bound(self, codec: Codec) -> int:
-        """The most bytes of any share."""
-        most = max(padded(codec.bound(share.layout)) + _RAW.bound(share.plain_layout) for share in self.shares)
-        return -(-(self.prefix + most) // 64) * 64
-
-
-def cut(codec: Parts, layout: Layout, workers: int) -> Cut:
-    coded, plain = codec.divided(layout)
-    return Cut(layout, coded, plain, shares(coded.layout, plain.layout, workers))
-
-
-class TwoStageMeeting(Meeting):
+class TwoStageMeeting(Keeping):
     """Dense codecs, on an engine that carries payloads in pieces. Bucket i's second payload has number n + i."""
 
     kind = "twostage"
     repeatable = False
 
-    def __init__(self, codec: Codec, engine: Engine, rank: int, size: int, seed: int) -> None:
+    def __init__(self, codec: Codec, engine: Engine, rank: int, size: int, seed: int, most: int = 0) -> None:
+        """`most`: workers there may be in another view, where memory must be taken for them now."""
         if not divisible(codec) or not isinstance(codec, Parts):
             raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
         self.rule, self.codec, self.engine, self.rank, self.size, self.seed = (
             codec, codec.codec, engine, rank, size, seed,
         )  # fmt: skip
         self.owner = owners_codec(codec.codec, size)
-        self._started: list[int] = []
+        self._most = most
+        self._halfway: list[int] = []
+        """Buckets of this exchange whose second payload has not left yet, in order."""
 
     def open(self, layouts: Sequence[Layout]) -> None:
         self._cuts = [cut(self.rule, layout, self.size) for layout in layouts]
         self._states = [self.codec.start(c.coded.layout) for c in self._cuts]
         self._own_states = [self.owner.start(c.shares[self.rank].layout) for c in self._cuts]
-        bounds = [c.bound(self.codec) for c in self._cuts]
-        self._areas = self.engine.open_payloads(
-            [Parcel(bound, self.codec.exact, self.size) for bound in bounds]
-            + [Parcel(bound, self.codec.exact) for bound in bounds]
-        )
+        self._areas = self.engine.open_payloads(self._parcels())
         self._steps = [0] * len(layouts)
         self._lengths = [0] * len(layouts)  # of the second payloads
         self._counts: list[list[float]] = [[]] * len(layouts)
         for codec in (self.codec, self.owner):  # compile what is not compiled yet now, not in the first step
             codec.decode(codec.encode(torch.linspace(-1, 1, TRIAL.numel), TRIAL)[0], TRIAL)
 
+    def _parcels(self) -> list[Parcel]:
+        """First payloads, then second ones."""
+        exact, bounds = self.codec.exact, [made.bound(self.codec) for made in self._cuts]
+        room = [rooms(self.rule, made.layout, self._most) for made in self._cuts]
+        first = [Parcel(b, exact, self.size, all_) for b, (all_, _) in zip(bounds, room, strict=True)]
+        return first + [Parcel(b, exact, room=one) for b, (_, one) in zip(bounds, room, strict=True)]
+
     def prepare(self) -> None:
         self.engine.prepare()
+        self._halfway = []
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         made, area = self._cuts[index], self._areas[index]
@@ -131,8 +96,8 @@ class TwoStageMeeting(Meeting):
                 longest, size = max(longest, length), size + length
         self._steps[index] += 1
         self.sent += size
+        self._halfway.append(index)
         self.engine.post(index, longest)
-        self._started.append(index)
 
     def _held(self, made: Cut, named: State, present: Sequence[bool]) -> AbstractContextManager[None]:
         if all(present):
@@ -149,11 +114,11 @@ class TwoStageMeeting(Meeting):
         if not any(present):
             return start  # kind: nothing
         length = codec.pack(values[0], share.layout, state, moment, out[start:])
-        out[: _HEAD.size].copy_(torch.frombuffer(bytearray(_HEAD.pack(CODED, length)), dtype=torch.uint8))
-        write_marks(present, out[_HEAD.size : start])
+        out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(CODED, length)), dtype=torch.uint8))
+        write_marks(present, out[HEAD.size : start])
         end = start + padded(length)
         out[start + length : end].zero_()
-        return end + _RAW.pack(values[1], share.plain_layout, {}, moment, out[end:])
+        return end + RAW.pack(values[1], share.plain_layout, {}, moment, out[end:])
 
     def progress(self) -> None:
         self.engine.progress()
@@ -165,9 +130,9 @@ class TwoStageMeeting(Meeting):
         return self._states[index].get(RESIDUAL)
 
     def finish(self, index: int, out: Tensor) -> list[float]:
-        for started in self._started:
+        for started in self._halfway:
             self._turn(started)
-        self._started.clear()
+        self._halfway = []
         made, number = self._cuts[index], len(self._cuts) + index
         with self.waiting():
             payloads = self.engine.collect(number)
@@ -208,9 +173,9 @@ class TwoStageMeeting(Meeting):
     ) -> Marks:
         """out += what worker `rank` sent of `share`; returns which layers it has."""
         start, parts = made.prefix, len(made.layout.parts)
-        kind, length = _HEAD.unpack(payload[: _HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
+        kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
         end = start + padded(length)
-        stop = end + _RAW.bound(share.plain_layout)
+        stop = end + RAW.bound(share.plain_layout)
         if kind not in (NOTHING, CODED) or (kind == CODED and payload.numel() < stop):
             raise PayloadError(
                 f"worker {rank}: a payload of {payload.numel()} bytes says it is of kind {kind} and holds {length} "
@@ -220,18 +185,45 @@ class TwoStageMeeting(Meeting):
             return np.zeros(parts, np.uint8)
         try:
             codec.add(aligned(payload[start : start + length]), share.layout, out[0])
-            _RAW.add(aligned(payload[end:stop]), share.plain_layout, out[1])
+            RAW.add(aligned(payload[end:stop]), share.plain_layout, out[1])
         except PayloadError as error:
             raise PayloadError(f"worker {rank}: {error}") from None
-        return read_marks(payload[_HEAD.size : start], parts)
+        return read_marks(payload[HEAD.size : start], parts)
+
+    def whole(self) -> bool:
+        return not self._halfway and self.engine.whole()
+
+    def memory(self, index: int) -> list[Tensor]:
+        return [*self._states[index].values(), *self._own_states[index].values()]
+
+    def fold(self) -> None:
+        """Both are parts of the same sum, so what waits here as an owner may as well wait as this worker's own."""
+        for made, state, own in zip(self._cuts, self._states, self._own_states, strict=True):
+            for name, kept in own.items():
+                state[name][made.shares[self.rank].coded] += kept
+                kept.zero_()
 
     def state(self) -> State:
         found: State = {}
         for made, state, own in zip(self._cuts, self._states, self._own_states, strict=True):
+            share = made.shares[self.rank]
             found |= self.codec.named(state, made.coded.layout)
-            named = self.owner.named(own, made.shares[self.rank].layout)
-            found |= {f"{OWNER}.{name.partition('.')[2]}": view for name, view in named.items()}
+            begins = {part.name: max(0, share.coded.start - part.offset) for part in made.coded.layout.parts}
+            for name, kept in self.owner.named(own, share.layout).items():
+                layer = name.partition(".")[2]
+                found |= {f"{OWNER}.{layer}": kept, f"{PLACE}.{layer}": torch.tensor([begins[layer]])}
         return found
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """An owner of the same share goes on as one; what was kept of any other waits at this worker."""
+        given, mine = dict(state), self.state()
+        for name, kept in mine.items():
+            kind, _, layer = name.partition(".")
+            if kind == OWNER and name in given and given[name].shape == kept.shape:
+                place = mine[f"{PLACE}.{layer}"]
+                if torch.equal(given.get(f"{PLACE}.{layer}", place), place):
+                    kept.copy_(given.pop(name))
+        super().load(given)
 
 
 def owners_codec(codec: Codec, workers: int) -> Codec:

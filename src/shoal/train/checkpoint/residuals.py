@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from shoal.wire.redeal import merge, split
+from shoal.wire.redeal import folded, merge, split
 
 MARK = ".pace."
 
@@ -15,6 +15,6 @@ def dealt_again(shards: Sequence[Mapping[str, Tensor]], workers: int) -> dict[st
     for number in sorted({name.partition(MARK)[0] for shard in shards for name in shard if MARK in name}):
         before = f"{number}{MARK}"
         carried = [{n.removeprefix(before): t for n, t in shard.items() if n.startswith(before)} for shard in shards]
-        share = split(merge(carried), workers)[0]
+        share = split(merge([folded(one) for one in carried]), workers)[0]
         found |= {f"{before}{name}": tensor for name, tensor in share.items()}
     return found

@@ -21,6 +21,7 @@ from shoal.sync.exchange.base import Exchange
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result, World
 from shoal.wire.bucket import Bucket
+from shoal.wire.redeal import folded
 
 WAIT = 60.0
 
@@ -157,5 +158,6 @@ class Play:
 
 
 def residuals(exchange: Exchange) -> Result:
-    """By layer, and those of owners, if there are any."""
-    return {n.replace(".", "_"): t.clone() for n, t in exchange.state().items() if not n.startswith(("q.", "guard."))}
+    """By layer; what waits at an owner is a part of it."""
+    state = folded(exchange.state())
+    return {n.replace(".", "_"): t.clone() for n, t in state.items() if not n.startswith(("q.", "guard."))}

@@ -22,7 +22,7 @@ HIDDEN = 1024
 BATCH = {"cnn": 64, "mlp": 128, "transformer": 8}
 LEARNING_RATE = {"cnn": 2e-3, "mlp": 1e-3, "transformer": 1e-3}
 SGD_RATE = {"cnn": 0.02, "mlp": 0.05, "transformer": 0.01}
-SGD_DECAY = 0.9
+SGD_DECAY = 0.95
 """What is left of SGD's rate after a stretch."""
 
 

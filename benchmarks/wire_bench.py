@@ -13,7 +13,7 @@ from shoal.bench.turns import turns
 
 GOAL_CONTESTANTS = (FIRST, "dgc(0.001)")
 """DDP first; of ours the one that sends least."""
-LOOKS = 30
+LOOKS = 40
 """Most looks at the accuracy on the way to the goal."""
 ACCURACY_LOOKS = 4
 """Looks after which accuracies are compared, at equal samples."""

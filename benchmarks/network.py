@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from network_bench import Bench, check_words, conduct, facts_of, lab_text
+from network_bench import Bench, check_words, conduct, facts_of, lab_text, usual_options
 from network_report import FIRST, FLOOR, ideal_seconds, markdown, network_name
 from network_turn import Turn
 
@@ -117,16 +117,13 @@ def parse_network(text: str) -> tuple[int, float]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    usual_options(parser)
     parser.add_argument("--models", default=",".join(GOALS))
     parser.add_argument("--networks", default=",".join(NETWORKS), help="rate/delay of a link, none/0ms,10mbit/20ms,…")
     parser.add_argument("--contestants", default=",".join(CONTESTANTS))
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant in each network")
     parser.add_argument("--seconds", type=float, default=1.5, help="about the length of a turn")
     parser.add_argument("--seeds", type=int, default=3, help="of the runs to a goal; 0: no such runs")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--fresh", action="store_true", help="begin anew")
-    parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if args.quick:
         args.models, args.networks, args.contestants = "cnn", "none/0ms,100mbit/5ms", f"{FLOOR},{FIRST},allreduce"

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kept import Kept
 from network_data import read
 from network_job import make_model
-from network_kept import Kept
 from network_turn import Outcome, Turn, TurnError, take
 from report import command_line, machine_line
 
@@ -72,6 +72,14 @@ def lab_text(hosts: int, delay: float, limits: dict[int, int]) -> str:
 def facts_of(model: str, goal: str) -> dict[str, Any]:
     parameters = sum(p.numel() for p in make_model(model).parameters())
     return {"parameters": parameters, "bytes": 4 * parameters, "goal": goal}
+
+
+def usual_options(parser: argparse.ArgumentParser) -> None:
+    """Where data and reports lie, and how much of it is done."""
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, help="where reports go; else beside the benchmarks")
+    parser.add_argument("--fresh", action="store_true", help="begin anew")
+    parser.add_argument("--quick", action="store_true", help="a little of each, into a temporary folder")
 
 
 def check_words(parser: argparse.ArgumentParser, args: argparse.Namespace, known: dict[str, Any]) -> None:

@@ -119,6 +119,12 @@ def check_rows(raw: Raw) -> list[list[str]]:
     return rows
 
 
+def checked(rows: list[list[str]]) -> list[str]:
+    """Runs to the goal in the network itself, if there were any."""
+    columns = ["model", "network", "contestant", "steps to goal", "s told", "s measured", "measured / told"]
+    return ["## One run to the goal, in the network itself", table(columns, rows)] if rows else []
+
+
 def markdown(raw: Raw) -> str:
     """The whole page."""
     parts = ["# Step time and time to a goal in slow networks", f"    {raw['command']}", *NOTES, raw["machine"]]
@@ -127,9 +133,7 @@ def markdown(raw: Raw) -> str:
         parts.append(f"## {model}: {size}, goal {facts['goal']}")
         rows = [row(raw, model, network, name) for network in networks(raw, model) for name in raw["contestants"]]
         parts.append(table(COLUMNS, rows))
-    if checks := check_rows(raw):
-        columns = ["model", "network", "contestant", "steps to goal", "s told", "s measured", "measured / told"]
-        parts += ["## One run to the goal, in the network itself", table(columns, checks)]
+    parts += checked(check_rows(raw))
     return "\n\n".join(parts) + "\n"
 
 

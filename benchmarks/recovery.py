@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from kept import Kept
 from recovery_contestants import Contestant, Ended, Shoal
 from recovery_parts import PARTS, QUICK, Amount
 from recovery_peers import CHECKPOINT, JOIN_MS, PEERS, Torchft
@@ -46,38 +47,16 @@ NOTES = [
 ]
 
 
-class Kept:
-    """What was measured so far, in a file that survives whatever ends the benchmark."""
-
-    def __init__(self, path: Path, settings: dict[str, Any], fresh: bool) -> None:
-        self.path, self.settings, self.parts = path, settings, list[dict[str, Any]]()
-        if path.exists() and not fresh:
-            before, *self.parts = [entry for line in path.read_text().splitlines() if (entry := _parsed(line))]
-            if before != settings:
-                sys.exit(f"{path} was begun with {before}, not {settings}; repeat those, or begin anew with --fresh")
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in [settings, *self.parts]))
-
-    def add(self, entry: dict[str, Any]) -> None:
-        self.parts.append(entry)
-        with self.path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-
-    def has(self, contestant: str, part: str) -> bool:
-        return any((e["contestant"], e["part"]) == (contestant, part) and not e["error"] for e in self.parts)
-
-    def newest(self) -> list[dict[str, Any]]:
-        """One entry for each part of each contestant, in the order of both lists."""
-        found = {(entry["contestant"], entry["part"]): entry for entry in self.parts}
-        names = [Shoal.name, *PEERS]
-        return [found[name, part] for name in names for part in PARTS if (name, part) in found]
+def entry_of(contestant: str, part: str) -> dict[str, Any]:
+    """What names a part."""
+    return {"kind": "part", "contestant": contestant, "part": part}
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
-    try:
-        entry = json.loads(line)
-    except ValueError:  # the last line is torn
-        return None
-    return entry if isinstance(entry, dict) else None
+def newest(kept: Kept) -> list[dict[str, Any]]:
+    """One entry for each part of each contestant, in the order of both lists."""
+    found = {(entry["contestant"], entry["part"]): entry for entry in kept.of("part")}
+    names = [Shoal.name, *PEERS]
+    return [found[name, part] for name in names for part in PARTS if (name, part) in found]
 
 
 def measure(kind: type[Contestant], part: str, amount: Amount, args: argparse.Namespace) -> dict[str, Any]:
@@ -103,7 +82,7 @@ def command() -> str:
 
 
 def write(args: argparse.Namespace, kept: Kept, machine: str) -> Path:
-    parts = kept.newest()
+    parts = newest(kept)
     versions = {"Shoal": f"Shoal {__version__}", "torchrun": f"torchrun {torch.__version__}"}
     versions["torchft"] = next((f"torchft {e['version']}" for e in parts if "version" in e), "torchft")
     raw = {
@@ -111,7 +90,8 @@ def write(args: argparse.Namespace, kept: Kept, machine: str) -> Path:
         "machine": machine,
         "notes": NOTES,
         "versions": versions,
-        **kept.settings,
+        "workers": args.workers,
+        "lab": args.lab,
         "parts": parts,
     }
     stem = args.out / f"{datetime.date.today():%Y-%m-%d}-recovery"
@@ -181,16 +161,16 @@ def main() -> int:
     kinds = [*([Shoal] if args.contestants else []), *(PEERS[name] for name in args.peers)]
     for kind in kinds:
         for part in args.parts:
-            if part not in kind.parts or kept.has(kind.name, part):
+            if part not in kind.parts or kept.has(entry_of(kind.name, part)):
                 continue
             entry = measure(kind, part, own if kind is Shoal else others, args)
-            kept.add(entry | ({"version": version} if kind is Torchft else {}))
+            kept.add(entry_of(kind.name, part) | entry | ({"version": version} if kind is Torchft else {}))
             print(f"{json.dumps(entry)}\nwritten: {write(args, kept, machine)}", flush=True)
     path = write(args, kept, machine)
     print(f"{path.read_text()}\nwritten: {path}")
-    if all(kept.has(kind.name, part) for kind in (Shoal, *PEERS.values()) for part in kind.parts):
+    if all(kept.has(entry_of(kind.name, part)) for kind in (Shoal, *PEERS.values()) for part in kind.parts):
         kept.path.unlink()  # it has done its duty
-    return int(any(entry["error"] for entry in kept.newest()))
+    return int(any(entry["error"] for entry in newest(kept)))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from network_bench import Bench, check_words, conduct, facts_of
+from network_bench import Bench, check_words, conduct, facts_of, usual_options
 from wire_bench import WireBench
 from wire_report import markdown
 from wire_stages import AUTO, AUTO_UP_TO, FLOOR_SECONDS, SHARES, Cell
@@ -27,7 +27,7 @@ GOAL = "accuracy>=0.98"
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    usual_options(parser)
     parser.add_argument("--models", default=",".join(FLOOR_SECONDS))
     parser.add_argument("--hosts", default="2,4")
     parser.add_argument("--rates", default=RATES, help="of a link: none,10mbit,…")
@@ -37,9 +37,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=1.2, help="about what is counted of a turn at each rate")
     parser.add_argument("--seeds", type=int, default=3, help="of the runs to a goal; 0: no such runs, no accuracies")
     parser.add_argument("--look", type=int, default=50, help="steps between two looks at the accuracy")
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--fresh", action="store_true", help="begin anew")
-    parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     if args.quick:
         args.models, args.hosts, args.rates, args.contestants = "mlp", "2", "none,100mbit", "alone,ddp,dgc(0.001)"

@@ -12,6 +12,7 @@ from network_report import (
     FIRST,
     FLOOR,
     check_rows,
+    checked,
     network_name,
     ratio_spread,
     step_spread,
@@ -119,9 +120,7 @@ def markdown(raw: Raw) -> str:
         parts += ["## Accuracy on MNIST at equal samples", table(["contestant", "steps", "accuracy"], rows)]
     if rows := goal_rows(raw):
         parts += [f"## Time to {raw['models']['mlp']['goal']} on MNIST, 2 hosts, 100 Mbit/s", table(GOALS, rows)]
-    if rows := [line for hosts in raw["hosts"] for line in check_rows(of_hosts(raw, hosts))]:
-        columns = ["model", "network", "contestant", "steps to goal", "s told", "s measured", "measured / told"]
-        parts += ["## One run to the goal, in the network itself", table(columns, rows)]
+    parts += checked([line for hosts in raw["hosts"] for line in check_rows(of_hosts(raw, hosts))])
     return "\n\n".join(parts) + "\n"
 
 
@@ -132,8 +131,8 @@ NOTES = [
     "have no delay; *no limit* is what the lab carries, a few Gbit/s. Step: median and quartiles over all steps of all "
     "turns, each step the mean over the workers. Ratios: of medians of one repeat, to `alone`, which exchanges nothing "
     "(the floor), to DDP, and to `allreduce` without a codec (none).",
-    "All train with SGD and momentum 0.9, on the way to a goal with a rate that falls by a twentieth from look to look. "
-    "`dgc` has the momentum in the codec and none in the optimizer, and no warm-up, so that every counted step has its "
+    "All train with SGD and momentum 0.9, on the way to a goal with a rate that falls by a twentieth from look to "
+    "look. `dgc` has the momentum in the codec and none in the optimizer, and no warm-up, so that every counted step has its "
     "final ratio. `lowrank(1)` has the rank of DDP's PowerSGD hook, which compresses from step 2 on.",
     "Sent: what a worker puts on sockets a step, as recorded; of DDP and its hooks by arithmetic, 2(p-1)/p of the "
     "payload.",

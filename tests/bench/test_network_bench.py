@@ -17,7 +17,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import network  # noqa: E402
 import network_bench  # noqa: E402
-from network_kept import Kept  # noqa: E402
+from kept import Kept  # noqa: E402
 from report import without_paths  # noqa: E402
 
 TURN = {"kind": "turns", "model": "cnn", "rate": 0, "delay": 0.0, "contestant": "ddp", "repeat": 0}

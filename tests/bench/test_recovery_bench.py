@@ -13,6 +13,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import recovery  # noqa: E402
 import recovery_log  # noqa: E402
+from kept import Kept  # noqa: E402
 from recovery_log import Step  # noqa: E402
 from recovery_report import markdown, wanted  # noqa: E402
 
@@ -74,18 +75,20 @@ def test_the_page_has_a_column_for_each() -> None:
 
 def test_parts_are_kept_and_merged(tmp_path: Path) -> None:
     path = tmp_path / "part.jsonl"
-    first = recovery.Kept(path, SETTINGS, fresh=False)
-    first.add({"contestant": "torchrun", "part": "kills", "error": "", "losses": []})
-    first.add({"contestant": "Shoal", "part": "kills", "error": "it ended"})
+    peers, own = recovery.entry_of("torchrun", "kills"), recovery.entry_of("Shoal", "kills")
+    first = Kept(path, SETTINGS, fresh=False)
+    first.add({**peers, "error": "", "losses": []})
+    first.add({**own, "error": "it ended"})
     with path.open("a") as file:
         file.write('{"contestant": "Sh')
-    again = recovery.Kept(path, SETTINGS, fresh=False)
-    assert again.has("torchrun", "kills")
-    assert not again.has("Shoal", "kills")
-    again.add({"contestant": "Shoal", "part": "kills", "error": ""})
-    assert [entry["contestant"] for entry in again.newest()] == ["Shoal", "torchrun"]
+    again = Kept(path, SETTINGS, fresh=False)
+    assert again.has(peers)
+    assert not again.has(own)
+    again.add({**own, "error": ""})
+    assert [entry["contestant"] for entry in recovery.newest(again)] == ["Shoal", "torchrun"]
+    assert not any(entry["error"] for entry in recovery.newest(again))
     with pytest.raises(SystemExit, match="--fresh"):
-        recovery.Kept(path, {**SETTINGS, "lab": ""}, fresh=False)
+        Kept(path, {**SETTINGS, "lab": ""}, fresh=False)
 
 
 def test_logs_tell_standstills_and_batches() -> None:

@@ -1,4 +1,4 @@
-"""What a benchmark of `network.py` and `wire.py` has measured so far: a stopped one goes on where it was."""
+"""What a long benchmark has measured so far: a stopped one goes on where it was."""
 
 import json
 import sys

@@ -132,8 +132,8 @@ NOTES = [
     "turns, each step the mean over the workers. Ratios: of medians of one repeat, to `alone`, which exchanges nothing "
     "(the floor), to DDP, and to `allreduce` without a codec (none).",
     "All train with SGD and momentum 0.9, on the way to a goal with a rate that falls by a twentieth from look to "
-    "look. `dgc` has the momentum in the codec and none in the optimizer, and no warm-up, so that every counted step has its "
-    "final ratio. `lowrank(1)` has the rank of DDP's PowerSGD hook, which compresses from step 2 on.",
+    "look. `dgc` has the momentum in the codec and none in the optimizer, and no warm-up, so that every counted step "
+    "has its final ratio. `lowrank(1)` has the rank of DDP's PowerSGD hook, which compresses from step 2 on.",
     "Sent: what a worker puts on sockets a step, as recorded; of DDP and its hooks by arithmetic, 2(p-1)/p of the "
     "payload.",
     f"`{AUTO}` travels uncoded for nine steps and then chooses once: it has a run of its own at each rate, and its "

@@ -47,6 +47,7 @@ BOUND = {
     "cluster/coordinator/door.py": "to an address that `check_address` lets pass: a private folder, or with keys",
     "cluster/launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",
     "cluster/links/door.py": "who connects must show a key of the address book; without keys only files are bound",
+    "cluster/links/porter.py": "inside the process: where ZeroMQ asks whose key it is",
     "cluster/lab/probes.py": "inside a namespace that has no way out",
     "cluster/probe.py": "to one address, for one connection, which must know a token",
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from by_links import linked_by_files
+from forked import soon
 
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
@@ -23,8 +24,9 @@ SIZE = 4 * SIDE * SIDE
 
 
 def left(group: LinkedGroup) -> int:
-    """Bytes that went to this worker's peers so far."""
+    """Bytes that went to this worker's peers so far; its own sum may be there before all that others need has left."""
     links = [group.mesh.link(rank).out for rank in group.mesh.view.others]
+    assert soon(60.0, lambda: not any(link.waiting for link in links))
     return sum(link.delivered + link.under_way for link in links)
 
 

@@ -185,13 +185,11 @@ class Together:
     def _entered(self, view: View) -> None:
         """The members have changed."""
         session = self.group.session
-        if not session.fresh:
-            return
-        if self._between:
+        if self._between:  # newcomers may have entered in a view that this worker never saw
             self.boundary = self.stand()
             if self.ledger is not None:
                 self.ledger.cut()
-        if session.gives:
+        if session.fresh and session.gives:
             self.hand_over()
 
     def _return_what_was_lost(self) -> None:

@@ -260,20 +260,28 @@ class Coordinator:
         view, between = proposal.view, bool(proposal.step)
         if between:
             self._ahead = self.rules.ahead
+        through = decide(knowing)
         install = Install(
             view=view,
-            through=decide(knowing),
+            through=through,
             fresh=tuple(s.member for s in standings if s.blank and s.member in view),
             between=between,
+            dealt=self._dealt([standing for standing in knowing if standing.applied == through]),
             donor=knowing[0].member if knowing else "",
             plates=tuple(self.seats[member].plate for member in view.members),
         )
         self.proposal = None
         self.doubts.clear()
         self._installs += 1
-        self.memory.installed = install
-        self._do.append(Write(Installed(install=install)))
+        installed = Installed(install=install)
+        self.memory.add(installed)
+        self._do.append(Write(installed))
         self._do += [Tell(member, install) for member in install.view.members]
+
+    def _dealt(self, standings: list[Standing]) -> View:
+        """A view between two steps may have reached some, who began the second in it, and not all that are left."""
+        shared = self.memory.shared
+        return shared if any(shared.epoch == standing.dealt for standing in standings) else View()
 
     def _silent(self, now: float) -> list[str]:
         """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""

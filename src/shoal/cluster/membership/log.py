@@ -41,6 +41,8 @@ class Memory(msgspec.Struct):
     epoch: int = 0
     """The highest that was ever used."""
     installed: Install = msgspec.field(default_factory=lambda: Install(view=View(), through=0))
+    shared: View = msgspec.field(default_factory=View)
+    """The last view that was made between two steps, to share out the second."""
     lost: dict[str, str] = msgspec.field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
@@ -50,5 +52,6 @@ class Memory(msgspec.Struct):
             case Installed(install=install):
                 self.epoch = max(self.epoch, install.view.epoch)
                 self.installed = install
+                self.shared = install.view if install.between else self.shared
             case Lost(member=member, reason=reason):
                 self.lost[member] = reason

@@ -128,6 +128,7 @@ class Member:
             formed=self.formed,
             blank=self.blank,
             between=self._between,
+            dealt=self.dealt.epoch,
         )
 
     def install(self, said: Install) -> bool:
@@ -138,6 +139,8 @@ class Member:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
+        elif said.dealt.epoch > self.dealt.epoch:  # others have begun the step in a view between that and this
+            self.dealt = said.dealt
         self.view, self.formed, self.waiting = said.view, 0, None
         if said.between:
             self.dealt = said.view

@@ -73,6 +73,8 @@ class Standing(Message, frozen=True, kw_only=True):
     """I have no state yet: neither from a donor nor from a checkpoint."""
     between: bool = False
     """I stand right before the step the proposal named."""
+    dealt: Epoch = 0
+    """Of the view whose members share out the next step's samples, as far as I know."""
 
 
 class Doubt(Message, frozen=True, kw_only=True):
@@ -125,6 +127,8 @@ class Install(Message, frozen=True, kw_only=True):
     """Members that have no state yet."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
+    dealt: View = View()
+    """Who shares out the next step, where some have begun it in a view that others never entered; else nobody."""
     donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
     plates: Annotated[tuple[Plate, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()

@@ -103,6 +103,8 @@ class World:
         self.later(self.random.uniform(0.5, 3.0), self.add_member)
 
     def _freeze(self) -> None:
+        if not self.living:  # all are lost, and others have not come yet
+            return
         victim = self.random.choice(self.living)
         victim.frozen = True
         self.later(self.random.uniform(0.2, 12.0), victim.thaw)

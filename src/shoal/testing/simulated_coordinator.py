@@ -47,7 +47,7 @@ class SimulatedCoordinator:
     def _do(self, effects: Sequence[Effect]) -> None:
         """One after the other; a kill may come between any two."""
         for effect in effects:
-            if self.world.random.random() < 0.0005:
+            if self.world.random.random() < 0.0005 and not self.world.quiet:
                 self.kill()
                 self.world.later(2.0, self.restart)
                 return

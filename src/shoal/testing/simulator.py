@@ -30,6 +30,8 @@ class World:
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._sides: dict[str, int] = {}
+        self.quiet = False
+        """Whether nothing goes wrong any more."""
         self.lineage = 0
         """Of the newest history: all of it goes back to one beginning, unless everybody who knew it was lost."""
         self.committed: dict[tuple[int, int], Content] = {}
@@ -130,6 +132,7 @@ class World:
             self.add_member()
 
     def _heal(self) -> None:
+        self.quiet = True
         self._sides.clear()
         self.coordinator.restart()
         for member in self.living:

@@ -159,10 +159,11 @@ class RingEngine(Engine):
         return (size - 1) * bytes_ if way(leaving, size, self.by) is Straight else 2 * (size - 1) * bytes_ // size
 
     def landed(self, index: int) -> bool:
-        return self._begun[index][1].done.is_set()
+        begun = self._begun.get(index)  # steps overlap: what a meter has seen leave may belong to the one before
+        return begun is not None and begun[1].done.is_set()
 
     def payload_landed(self, index: int) -> bool:
-        return self._begun[index][1].done.is_set()
+        return self.landed(index)
 
     def network(self) -> Network:
         mesh = self.group.mesh

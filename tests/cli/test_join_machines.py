@@ -143,6 +143,16 @@ def joined(folder: Path, here: Home, *words: str) -> Forked:
     return command(folder, "join", here.address, *(() if "--key" in words else ("--key", str(here.key))), *words)
 
 
+def lose_one(there: Path, guest: Forked, seat: int) -> None:
+    """Both workers of a joined machine train; the one of this seat is killed, and another takes its place."""
+    for each in (1, 2):
+        trained(there, "one", each, guest)
+    before = pids(there, "one", seat)
+    os.kill(before[-1], signal.SIGKILL)
+    assert soon(WAIT, lambda: len(pids(there, "one", seat)) > len(before)), said(guest)
+    trained(there, "one", seat, guest)
+
+
 def trained(folder: Path, run: str, seat: int, process: Forked) -> None:
     assert soon(WAIT, lambda: steps(folder, run, seat) > 3), said(process)
 
@@ -151,12 +161,7 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
     with home(tmp_path, "--workers", "1", "--checkpoint", "20steps") as here:
         there = tmp_path / "there"
         guest = joined(there, here, "--workers", "2")
-        for seat in (1, 2):
-            trained(there, "one", seat, guest)
-        before = pids(there, "one", 2)
-        os.kill(before[-1], signal.SIGKILL)
-        assert soon(WAIT, lambda: len(pids(there, "one", 2)) > len(before)), said(guest)
-        trained(there, "one", 2, guest)
+        lose_one(there, guest, 2)
         outcomes = here.end(guest)
     assert "worker 2 was lost (SIGKILL)" in outcomes[1].err
     assert "it is started again (" in outcomes[1].err
@@ -211,12 +216,7 @@ def test_machines_join_a_run_that_meets_in_two_stages(tmp_path: Path) -> None:
     with home(tmp_path, "--workers", "1", "--plan", plan, "--checkpoint", "20steps") as here:
         there = tmp_path / "there"
         guest = joined(there, here, "--workers", "2")
-        for seat in (1, 2):
-            trained(there, "one", seat, guest)
-        before = pids(there, "one", 1)
-        os.kill(before[-1], signal.SIGKILL)
-        assert soon(WAIT, lambda: len(pids(there, "one", 1)) > len(before)), said(guest)
-        trained(there, "one", 1, guest)
+        lose_one(there, guest, 1)
         outcomes = here.end(guest)
     assert "worker 1 was lost (SIGKILL)" in outcomes[1].err
 

@@ -21,7 +21,7 @@ from test_p1_p7_members import WAIT, disturbed, doing, kill
 from shoal.cluster.launch import asking
 from shoal.cluster.launch.local import LocalLauncher
 from shoal.cluster.links.keys import Keys
-from shoal.cluster.membership.envelope import Envelope
+from shoal.cluster.membership.envelope import PROTOCOL, Envelope
 from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
 
@@ -135,13 +135,13 @@ def test_n13_a4_other_versions_and_noise_at_the_door_of_a_live_run(tmp_path: Pat
         (notice,) = live()
         assert Path(notice.folder).stat().st_mode & 0o777 == 0o700
         with stranger(f"ipc://{notice.folder}/coordinator") as other:
-            for protocol in (0, 2):
+            for protocol in (PROTOCOL - 1, PROTOCOL + 1):
                 other.say(*Envelope("one", protocol).seal(Hello(member="w9.9")))
                 told = refusal(other.answer(WAIT))
-                assert told == f"this side speaks protocol 1, the other {protocol}; use the same Shoal on both"
+                assert told == f"this side speaks protocol {PROTOCOL}, the other {protocol}; use the same Shoal on both"
             for number in range(300):
                 other.say(random.Random(number).randbytes(number))
-                other.say(b"shoal 1 one", random.Random(number).randbytes(number))
+                other.say(f"shoal {PROTOCOL} one".encode(), random.Random(number).randbytes(number))
             other.say(*Envelope("one").seal(Gone(member="w0.1000000", reason="lie")))
             heard(other, "one")
         assert [worker.rank for worker in doing()] == [0, 1, 2]
@@ -158,11 +158,15 @@ def other_protocol(number: int) -> None:
     asking.ASKING = replace(asking.ASKING, protocol=number)
 
 
+def both_named(other: int) -> str:
+    return f"speaks protocol {other}, the other {PROTOCOL}|speaks protocol {PROTOCOL}, the other {other}"
+
+
 GUESTS: dict[str, tuple[Callable[[], None], str]] = {
     "torch": (lambda: other_versions(torch="1.13.0"), r"the run is on torch \S+ and this machine has 1\.13\.0"),
     "shoal": (lambda: other_versions(shoal="99.0.0"), r"the run is on shoal \S+ and this machine has 99\.0\.0"),
-    "older": (lambda: other_protocol(0), "speaks protocol 0, the other 1|speaks protocol 1, the other 0"),
-    "newer": (lambda: other_protocol(2), "speaks protocol 2, the other 1|speaks protocol 1, the other 2"),
+    "older": (lambda: other_protocol(PROTOCOL - 1), both_named(PROTOCOL - 1)),
+    "newer": (lambda: other_protocol(PROTOCOL + 1), both_named(PROTOCOL + 1)),
 }
 
 

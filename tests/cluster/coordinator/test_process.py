@@ -22,7 +22,7 @@ from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import members, read
 from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.credentials import Key, Lock, Pair
-from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
+from shoal.cluster.membership.envelope import LARGEST_REPORT, PROTOCOL, Envelope
 from shoal.cluster.membership.log import Installed, Lost
 from shoal.cluster.membership.messages import Beat, Gone, Hello, Refused, Standing
 from shoal.cluster.membership.rules import Rules
@@ -120,21 +120,21 @@ def test_too_much_at_once_is_not_read(folder: Path) -> None:
         assert read(handle.setup.log) == before
 
 
-@pytest.mark.parametrize("protocol", [0, 2])
+@pytest.mark.parametrize("protocol", [PROTOCOL - 1, PROTOCOL + 1])
 def test_another_version_is_refused_and_both_are_named(folder: Path, protocol: int) -> None:
     """N13, both ways: the coordinator says so, and a member of another version understands."""
     with coordinator(folder) as handle:
         with stranger(handle.address) as other:
             other.say(*Envelope(RUN, protocol).seal(Hello(member="m1")))
             head, body = other.answer()
-        assert head == b"shoal 1 run-a"
+        assert head == f"shoal {PROTOCOL} run-a".encode()
         said = msgspec.msgpack.decode(body, type=Refused)
-        assert said.reason == f"this side speaks protocol 1, the other {protocol}; use the same Shoal on both"
+        assert said.reason == f"this side speaks protocol {PROTOCOL}, the other {protocol}; use the same Shoal on both"
         other_version = Agent("m1", handle.address, RUN)
         other_version._envelope = Envelope(RUN, protocol)
         other_version.start()
         with pytest.raises(
-            UsageError, match=f"m1 cannot join at .*: this side speaks protocol {protocol}, the other 1"
+            UsageError, match=f"m1 cannot join at .*: this side speaks protocol {protocol}, the other {PROTOCOL}"
         ):
             settle(other_version)
         other_version.close()

@@ -15,7 +15,7 @@ from shoal.cluster.coordinator.wal import members
 from shoal.cluster.launch.asking import ask, ask_apart, question, versions
 from shoal.cluster.links.keys import Keys
 from shoal.cluster.membership.credentials import Key, Lock, Pair
-from shoal.cluster.membership.envelope import ASKING, Envelope, Mismatch
+from shoal.cluster.membership.envelope import ASKING, PROTOCOL, Envelope, Mismatch
 from shoal.cluster.membership.invitation import LARGEST_SCRIPT, Ask, Brief
 from shoal.cluster.membership.line import Line
 from shoal.cluster.membership.rules import Rules
@@ -102,7 +102,7 @@ def test_n13_another_protocol_is_named_by_both_sides(tmp_path: Path) -> None:
     with office(tmp_path) as here:
         line = Line(here.address, other, key(OFFICE)).connect()
         try:
-            with pytest.raises(Mismatch, match="speaks protocol 99, the other 1"):
+            with pytest.raises(Mismatch, match=f"speaks protocol 99, the other {PROTOCOL}"):
                 converse(line, Deadline.after(SECONDS))
         finally:
             line.close()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope, Mismatch, Unreadable
+from shoal.cluster.membership.envelope import LARGEST_REPORT, PROTOCOL, Envelope, Mismatch, Unreadable
 from shoal.cluster.membership.messages import (
     Beat,
     Doubt,
@@ -76,7 +76,8 @@ def test_a_field_nobody_knows_is_not_read() -> None:
 
 
 def test_another_protocol_and_another_run_are_named() -> None:
-    with pytest.raises(Mismatch, match="this side speaks protocol 1, the other 7; use the same Shoal on both"):
+    both = f"this side speaks protocol {PROTOCOL}, the other 7; use the same Shoal on both"
+    with pytest.raises(Mismatch, match=both):
         HERE.report(Envelope("run-a", 7).seal(Leave(member="a")))
     with pytest.raises(Mismatch, match="this side is of run run-a, the other of run-b"):
         HERE.report(Envelope("run-b").seal(Leave(member="a")))

@@ -5,13 +5,9 @@
            └─ all have answered: decide what is complete ── Install(view e+1, through) to all
 
 While nothing changes nobody needs it: members train on in their view, and a coordinator that was killed comes back
-from its log. What it tells is in its log before it is told. Silence is judged by the coordinator's own clock only:
-a member that is not heard for `silence` seconds, or four of its steps, is out, if the coordinator still hears at
-least as many members as it misses. Otherwise it may be the one that is cut off while the others train on, and waits
-until their leases are over.
+from its log. What it tells is in its log before it is told. Whose silence is loss: `silence.py`.
 """
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -34,16 +30,8 @@ from shoal.cluster.membership.messages import (
     Standing,
 )
 from shoal.cluster.membership.rules import Rules
+from shoal.cluster.membership.silence import Seat, Silence
 from shoal.cluster.membership.view import View
-
-
-@dataclass
-class Seat:
-    """What is known of one who is, or wants to be, a member."""
-
-    heard: float
-    beat: Beat | None = None
-    plate: Plate = field(default_factory=Plate)
 
 
 @dataclass
@@ -75,9 +63,7 @@ class Coordinator:
         self._missed = 0
         self._installs = 0
         self._ahead = rules.ahead
-        self._ticked = now
-        self._deaf = -math.inf
-        """When it last missed more members than it heard."""
+        self._silence = Silence(rules, now)
         self._do: list[Effect] = []
 
     @property
@@ -106,12 +92,9 @@ class Coordinator:
 
     def tick(self, now: float) -> list[Effect]:
         """Time passes; several times a second."""
-        asleep, self._ticked = now - self._ticked, now
-        if asleep > self.rules.asleep:  # who was not heard meanwhile may have spoken
-            for seat in self.seats.values():
-                seat.heard += asleep
-        for member in self._silent(now):
-            self._lose(member, self._verdict(self.seats[member], now), now)
+        for member, why in self._silence.given_up(self.seats, self.view, now).items():
+            if member in self.seats:  # guests go with the last of the run's own
+                self._lose(member, why, now)
         doubted = self.doubts.verdict(self.view, {m: seat.heard for m, seat in self.seats.items()}, now)
         if doubted is not None and self.proposal is None:
             if not doubted[1].startswith(CLOSED):  # a host that says so at once has a good link
@@ -282,35 +265,6 @@ class Coordinator:
         """A view between two steps may have reached some, who began the second in it, and not all that are left."""
         shared = self.memory.shared
         return shared if any(shared.epoch == standing.dealt for standing in standings) else View()
-
-    def _silent(self, now: float) -> list[str]:
-        """Who is to be given up. Members that are in the majority may still train: not before their lease is over."""
-        silent = [member for member, seat in self.seats.items() if self._verdict(seat, now)]
-        # guests cannot train on by themselves, so they have no vote
-        voters = [member for member in self.seats if member in self.view and not self._guest(member)]
-        # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
-        quiet = [member for member in voters if now - self.seats[member].heard > self.rules.quiet]
-        missed = len({*quiet, *silent} & {*voters})
-        if len(voters) - missed >= missed:
-            # one that was cut off itself hears some again before others: those get time to be heard
-            return silent if now - self._deaf > 2 * self.rules.silence else []
-        self._deaf = now
-        over = self.rules.lease + self.rules.silence
-        return [member for member in silent if member not in voters or now - self.seats[member].heard > over]
-
-    def _verdict(self, seat: Seat, now: float) -> str:
-        """Why a member is to be given up; empty: it is not."""
-        period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
-        unheard = now - seat.heard
-        patience = self._patience(self.rules.silence, period)
-        if unheard > patience - min(self.rules.margin, patience / 6):
-            return f"silent for {unheard:.1f} s"
-        if idle > self._patience(self.rules.stuck, period):
-            return f"its training thread has not run for {idle:.1f} s"
-        return ""
-
-    def _patience(self, least: float, period: float) -> float:
-        return min(self.rules.longest, max(least, self.rules.steps * period))
 
     def _remind(self, now: float) -> None:
         proposal = self.proposal

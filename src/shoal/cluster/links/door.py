@@ -1,6 +1,6 @@
 """Where a worker is reached: one socket that only receives, and a porter who lets in the keys of the book alone.
 
-Every worker has one door and, for each peer, a socket of its own that only sends: two connections per pair, so that no
+Every worker has one door and, for each peer, two sockets of its own that only send (see `peer.py`), so that no
 direction waits for the other. A stranger gets no further than ZeroMQ's handshake, in which nobody holds more than
 64 KiB for it; what it says reaches no code of ours. A door on one host is a file in a folder that is the user's alone.
 """

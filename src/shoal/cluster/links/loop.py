@@ -177,7 +177,7 @@ class Loop(threading.Thread):
         """Last words, and the end of the thread."""
         for peer in self.peers.values():
             if peer.bye is not None:  # nobody is there to hear it, and closing would wait
-                peer.way.close(linger=0)
+                peer.close()
             elif peer.up:
                 self._ack(peer)
                 self._say(peer, Bye(*self._head(), reason[:LONGEST_REASON], lost))
@@ -331,7 +331,7 @@ class Loop(threading.Thread):
         self._count(flying.payload.size + HEAD)
 
     def _say(self, peer: Peer, message: AnyMessage) -> None:
-        peer.way.send(encode(message))
+        peer.aside.send(encode(message))
         peer.told = now()
         self._count(HEAD)
 

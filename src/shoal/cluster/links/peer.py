@@ -1,4 +1,9 @@
-"""A peer as one worker's communication thread sees it: its links, its life, its last words."""
+"""A peer as one worker's communication thread sees it: its links, its life, its last words.
+
+Two sockets lead to it, each with a connection of its own. Chunks go by one; acknowledgements and beats by the other, so
+that they never stand behind chunks: where both send as much as they can, an acknowledgement would otherwise come a
+whole window late, and the link would be used by half.
+"""
 
 import contextlib
 from dataclasses import dataclass, field
@@ -26,6 +31,9 @@ class Peer:
     rank: int
     entry: Entry
     way: "zmq.Socket[bytes]"
+    """For chunks."""
+    aside: "zmq.Socket[bytes]"
+    """For what is short."""
     out: Outgoing = field(default_factory=Outgoing)
     into: Incoming = field(default_factory=Incoming)
     up: bool = False
@@ -51,9 +59,10 @@ class Peer:
 
     @classmethod
     def reach(cls, rank: int, entry: Entry, door: Door) -> "Peer":
-        way = door.way_to(entry.address, entry.public)
-        peer = cls(rank, entry, way)
+        way, aside = (door.way_to(entry.address, entry.public) for _ in range(2))
+        peer = cls(rank, entry, way, aside)
         peer._monitor = way.get_monitor_socket()
+        aside.connect(entry.address)
         way.connect(entry.address)
         return peer
 
@@ -61,6 +70,7 @@ class Peer:
         """Nothing more is said to it."""
         self.way.disable_monitor()
         self.way.close(linger=0)
+        self.aside.close(linger=0)
 
     def look(self, now: float) -> bool:
         """What became of the connection since the last look; whether it has just been made (again)."""

@@ -14,7 +14,7 @@ from zmq.utils import z85
 
 from shoal.cluster.links.book import Book
 
-MOST = 64
+MOST = 128
 """Strangers that wait at once; the one that has waited longest is sent away for the next."""
 _ADDRESS = "inproc://zeromq.zap.01"  # where libzmq asks, by its RFC 27
 _WELCOME, _NOT_NOW = b"200", b"300"

@@ -2,14 +2,17 @@
 
     python benchmarks/ring.py [--case "4 hosts, 100mbit, 20ms: 10MB"] … [--repeats 3]
 
-Both live in the same processes, one on every host, and take turns. All begin at the same moment (one machine has one
+All live in the same processes, one on every host, and take turns. All begin at the same moment (one machine has one
 clock); a turn lasts until the last is done. Ideal: 2 (p-1)/p of the bytes at the link's rate, plus 2 (p-1) times
-the delay of one way, which is that of two links.
+the delay of one way, which is that of two links. Beside them plain TCP: as many bytes from each host to the next, in
+one piece, without adding, waiting or encrypting anything.
 """
 
 import argparse
+import socket
 import statistics
 import tempfile
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -45,6 +48,33 @@ CASES = [
 ]
 UNITS = {"KB": 1000, "MB": 1_000_000}
 PORT = 7700
+PLAIN = 7701
+CONTESTANTS = 3
+
+
+class Plain:
+    """TCP connections round the ring, with nothing on top."""
+
+    def __init__(self, addresses: list[str], rank: int, size: int) -> None:
+        p = len(addresses)
+        self._leaving, self._came = bytearray(size * 2 * (p - 1) // p), bytearray(size * 2 * (p - 1) // p)
+        self._door = socket.create_server((addresses[rank], PLAIN))
+        self._next = addresses[(rank + 1) % p], PLAIN
+
+    def meet(self) -> None:
+        """When all doors are open."""
+        self._out = socket.create_connection(self._next, 30.0)
+        self._into, _ = self._door.accept()
+        for each in (self._out, self._into):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send_all(self) -> None:
+        sender = threading.Thread(target=self._out.sendall, args=(self._leaving,))
+        sender.start()
+        view, got = memoryview(self._came), 0
+        while got < len(view):
+            got += self._into.recv_into(view[got:])
+        sender.join(60.0)
 
 
 def worker(
@@ -64,6 +94,9 @@ def worker(
     other = gloo(FileStore(f"{folder}/store", hosts), rank, hosts, 60.0)
     leaving.fill_(rank + 1.0)
     tensor = torch.ones(n)
+    plain = Plain(addresses, rank, 4 * n)
+    group.gather(b"")  # all doors are open
+    plain.meet()
 
     def ours() -> None:
         engine.start(0)
@@ -73,20 +106,21 @@ def worker(
         other.allreduce([tensor]).wait()
 
     turns = []
-    for turn in range(2 * repeats + 2):
+    contestants = (ours, theirs, plain.send_all)
+    for turn in range(CONTESTANTS * (repeats + 1)):
         at = max(float(text) for text in group.gather(str(now()).encode())) + 0.4
         time.sleep(max(0.0, at - now() - 0.01))
         while now() < at:
             pass
-        (ours, theirs)[turn % 2]()
+        contestants[turn % CONTESTANTS]()
         turns.append((at, now()))
     assert result[0] == result[-1] == size
     say(turns)
     group.close()
 
 
-def measure(case: str, repeats: int) -> tuple[Spec, int, list[float], list[float]]:
-    """Seconds of our turns and of gloo's; the first of each does not count."""
+def measure(case: str, repeats: int) -> tuple[Spec, int, list[list[float]]]:
+    """Seconds of our turns, of gloo's and of plain TCP's; the first of each does not count."""
     text, _, amount = case.partition(": ")
     spec = Spec.parse(text)
     elements = int(amount[:-2]) * UNITS[amount[-2:]] // 4
@@ -101,7 +135,7 @@ def measure(case: str, repeats: int) -> tuple[Spec, int, list[float], list[float
         ]
         heard = [msgspec.convert(child.hear(120.0), list[tuple[float, float]]) for child in children]
     turns = [max(done for _, done in turn) - turn[0][0] for turn in zip(*heard, strict=True)]
-    return spec, elements * 4, turns[2::2], turns[3::2]
+    return spec, elements * 4, [turns[CONTESTANTS + each :: CONTESTANTS] for each in range(CONTESTANTS)]
 
 
 def main() -> None:
@@ -111,14 +145,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     machine = machine_line()
-    table = Table("hosts", "rate", "delay", "bytes", "ideal ms", "shoal ms", "gloo ms", "shoal / ideal", "gloo / ideal")
+    names = [f"{name}{of}" for of in (" ms", " / ideal") for name in ("shoal", "gloo", "TCP")]
+    table = Table("hosts", "rate", "delay", "bytes", "ideal ms", *names)
     for case in options.case or CASES:
-        spec, size, ours, theirs = measure(case, options.repeats)
+        spec, size, turns = measure(case, options.repeats)
         link, p = spec.hosts[0].link, spec.size
         ideal = 2 * (p - 1) / p * size * 8 / link.rate.bits + 2 * (p - 1) * 2 * link.delay.seconds
-        a, b = statistics.median(ours), statistics.median(theirs)
-        cells = [f"{1e3 * value:.2f}" for value in (ideal, a, b)]
-        table.add(p, link.rate, link.delay, size, *cells, f"{a / ideal:.3f}", f"{b / ideal:.3f}")
+        medians = [statistics.median(each) for each in turns]
+        cells = [f"{1e3 * value:.2f}" for value in (ideal, *medians)]
+        table.add(p, link.rate, link.delay, size, *cells, *(f"{value / ideal:.3f}" for value in medians))
     if options.out:
         write_report(options.out, "ring", "All-reduce over links and over gloo", [machine], table)
 

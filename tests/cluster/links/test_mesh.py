@@ -169,14 +169,14 @@ def test_replayed_and_foreign_messages_change_nothing(tmp_path: Path) -> None:
     with meshes(2, tmp_path) as made:
         loop = made[0].loop
         peer, sent = loop.peers[1], []
-        once = loop._transmit
+        once = loop.voice.transmit
 
         def thrice(to, flying) -> None:
             sent.append(flying)
             for _ in range(3):
                 once(to, flying)
 
-        loop._transmit = thrice  # type: ignore[method-assign]
+        loop.voice.transmit = thrice  # type: ignore[method-assign]
         for _ in range(5):
             check(total(made, tensors), tensors)
         assert soon(WAIT, lambda: made[1].loop.repeated >= 2 * len(sent) > 0)

@@ -12,7 +12,6 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
-import msgspec
 import zmq
 
 from shoal.cluster.board import Board
@@ -20,22 +19,18 @@ from shoal.cluster.links.allowance import SHORTEST, Allowance
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.frames import Payload, unpack
-from shoal.cluster.links.link import HEAD, Flying
-from shoal.cluster.links.messages import LONGEST_REASON, Ack, AnyMessage, Beat, Bye, Chunk, decode, encode
+from shoal.cluster.links.messages import Ack, Beat, Bye, Chunk, decode
 from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.refused import Refused
+from shoal.cluster.links.speaking import ACK_CHUNKS, ACK_SECONDS, BEAT, Speaker
 from shoal.cluster.links.task import Send, Task, View
 from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
 
 TICK, SHORT_TICK = 0.05, 0.005
 """Seconds between two looks at the connections; the shorter while a member of the view is not reached yet."""
-BEAT = 0.5
-"""Seconds after which something is said to a peer, if only that we live."""
-ACK_CHUNKS, ACK_SECONDS = 4, 0.02
 AT_ONCE = 128
 """Messages that are heard before anything is said."""
-ASK_AGAIN = 0.1
 ABSENT = 1.0
 """Seconds this thread may have been away (a stopped process, a starved machine) before silence is not the peers'."""
 LARGEST_EARLY = 256 << 20
@@ -49,10 +44,10 @@ class Loop(threading.Thread):
         self, run: str, book: Book, rank: int, door: Door, board: Board, allowance: Allowance | None = None
     ) -> None:
         super().__init__(name="shoal-links", daemon=True)
-        self.run_id, self.book, self.rank, self.door, self.board = run, dict(book), rank, door, board
-        self.epoch, self.view = 0, View(sorted({*book, rank}), rank)
+        self.run_id, self.book, self.rank, self.door = run, dict(book), rank, door
+        self.voice = Speaker(run, rank, board, allowance)
+        self.view = View(sorted({*book, rank}), rank)
         self.peers = {peer: Peer.reach(peer, entry, door) for peer, entry in book.items() if peer != rank}
-        self.allowance = allowance
         if allowance is not None:
             for peer in self.peers.values():
                 peer.out.estimate.most = allowance.rate / len(self.peers)
@@ -67,6 +62,10 @@ class Loop(threading.Thread):
         self._early_bytes = 0
         self._ticked = 0.0
         self._ending = False
+
+    @property
+    def epoch(self) -> int:
+        return self.voice.epoch
 
     def call(self, command: Callable[[], None]) -> None:
         """From any thread: do this soon."""
@@ -97,8 +96,9 @@ class Loop(threading.Thread):
     def _pause(self) -> float:
         pause = ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
         pause = min(pause, self._tick_seconds)
-        if self.allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
-            pause = min(pause, max(SHORTEST, self.allowance.wait(now())))
+        allowance = self.voice.allowance
+        if allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
+            pause = min(pause, max(SHORTEST, allowance.wait(now())))
         return pause
 
     @property
@@ -119,10 +119,10 @@ class Loop(threading.Thread):
             return
         self.door.let_in(self.book)
         self._hear_all()
-        if self.allowance is not None:
-            self._spend()
+        self.voice.spend(self.peers.values())
         self.turned = now()
-        self._acknowledge()
+        for peer in self.peers.values():
+            self.voice.acknowledge(peer, self.turned)
         if self.turned - self._ticked >= self._tick_seconds:
             self._ticked = self.turned
             self._tick()
@@ -164,14 +164,14 @@ class Loop(threading.Thread):
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
         self.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
-        self.epoch, self.view = epoch, View(ranks, self.rank)
+        self.voice.epoch, self.view = epoch, View(ranks, self.rank)
         self._next.clear()
         for peer in self.peers.values():
             peer.out.reset()
             peer.into.reset()
         for peer in (self.peers[rank] for rank in self.view.others):
             peer.awaited = now()
-            self._ack(peer, again=True)  # whoever was first has sent into the void
+            self.voice.ack(peer, again=True)  # whoever was first has sent into the void
 
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
@@ -179,8 +179,8 @@ class Loop(threading.Thread):
             if peer.bye is not None:  # nobody is there to hear it, and closing would wait
                 peer.close()
             elif peer.up:
-                self._ack(peer)
-                self._say(peer, Bye(*self._head(), reason[:LONGEST_REASON], lost))
+                self.voice.ack(peer)
+                self.voice.goodbye(peer, reason, lost)
         self._ending = True
 
     @property
@@ -216,7 +216,7 @@ class Loop(threading.Thread):
         entered, peer.epoch = message.epoch > peer.epoch, max(peer.epoch, message.epoch)
         if isinstance(message, Beat):
             peer.state = message.state
-            self._say(peer, Ack(*self._head(), peer.into.expected, message.stamp, 0))
+            self.voice.echo(peer, message.stamp)
         elif isinstance(message, Bye):
             peer.bye = message
         elif message.epoch != self.epoch:
@@ -226,7 +226,7 @@ class Loop(threading.Thread):
         else:
             self._take(peer, message, parts[1])
         if entered:
-            self._pump(peer)
+            self.voice.pump(peer)
 
     def _take(self, peer: Peer, chunk: Chunk, frame: zmq.Frame) -> None:
         if chunk.seq < peer.into.expected:
@@ -234,12 +234,12 @@ class Loop(threading.Thread):
             peer.into.unsaid += ACK_CHUNKS  # its sender does not know
             return
         if chunk.seq > peer.into.expected:
-            self._ask_again(peer)
+            self.voice.ask_again(peer)
             return
         try:
             payload = unpack(chunk, frame)
         except Refused:
-            self._ask_again(peer)
+            self.voice.ask_again(peer)
             raise
         key = (chunk.channel, chunk.task)
         task = self._tasks.get(key)
@@ -273,88 +273,8 @@ class Loop(threading.Thread):
             task.ended = now()
             self._tasks.pop(task.key, None)
 
-    # Saying
-
     def _sender(self, task: Task) -> Send:
-        def send(peer: int, phase: int, index: int, payload: Payload) -> None:
-            link = self.peers[peer].out
-            chunk = Chunk(
-                self.run_id,
-                self.epoch,
-                0,
-                self.rank,
-                0,
-                *task.key,
-                task.kind,
-                phase,
-                index,
-                task.total,
-                0,
-                payload.dtype,
-                payload.shape,
-                payload.crc,
-            )
-            link.queue(chunk, payload, task.urgency)
-            self._pump(self.peers[peer])
-
-        return send
-
-    def _pump(self, peer: Peer) -> None:
-        while self._send_next(peer):
-            pass
-
-    def _send_next(self, peer: Peer) -> bool:
-        """A chunk leaves, if one may. What comes before its receiver is in the view is dropped there, and what waits in
-        a socket that is not connected is sent again when it is: both would be twice on the link."""
-        there = peer.up and peer.epoch >= self.epoch
-        flying = peer.out.next(now()) if there and self._may() else None
-        if flying is not None:
-            self._transmit(peer, flying)
-        return flying is not None
-
-    def _may(self) -> bool:
-        return self.allowance is None or self.allowance.wait(now()) <= 0
-
-    def _spend(self) -> None:
-        """What has become free goes to the peers in turn."""
-        waiting = [peer for peer in self.peers.values() if peer.out.waiting]
-        while waiting and self._may():
-            waiting = [peer for peer in waiting if self._send_next(peer)]
-
-    def _transmit(self, peer: Peer, flying: Flying) -> None:
-        stamp = now()
-        flying.sent = stamp
-        chunk = msgspec.structs.replace(flying.chunk, step=self._step(), stamp=int(stamp * 1e9))
-        peer.way.send(encode(chunk), zmq.SNDMORE)
-        peer.way.send(flying.payload.frame, copy=False)
-        peer.told = stamp
-        self._count(flying.payload.size + HEAD)
-
-    def _say(self, peer: Peer, message: AnyMessage) -> None:
-        peer.aside.send(encode(message))
-        peer.told = now()
-        self._count(HEAD)
-
-    def _count(self, size: int) -> None:
-        if self.allowance is not None:
-            self.allowance.spent(size, now())
-
-    def _head(self) -> tuple[str, int, int, int, int]:
-        return self.run_id, self.epoch, self._step(), self.rank, 0
-
-    def _step(self) -> int:
-        return max(0, self.board.step(self.rank))
-
-    def _ack(self, peer: Peer, again: bool = False) -> None:
-        into = peer.into
-        held = int((now() - into.stamped) * 1e9) if into.stamp else 0
-        self._say(peer, Ack(*self._head(), into.expected, into.stamp, held, again))
-        into.unsaid = into.stamp = 0
-
-    def _acknowledge(self) -> None:
-        for peer in self.peers.values():
-            if peer.into.unsaid >= ACK_CHUNKS or (peer.into.unsaid and self.turned - peer.into.since >= ACK_SECONDS):
-                self._ack(peer)
+        return lambda peer, phase, index, payload: self.voice.send(task, self.peers[peer], phase, index, payload)
 
     def _acked(self, peer: Peer, ack: Ack) -> None:
         moment = now()
@@ -362,32 +282,17 @@ class Loop(threading.Thread):
             peer.out.estimate.round_trip(moment - (ack.stamp + ack.held) / 1e9, moment)
         peer.out.acknowledged(ack.expected, moment)
         if ack.again:
-            self._repeat(peer)
-        self._pump(peer)
-
-    def _ask_again(self, peer: Peer) -> None:
-        moment = now()
-        if moment - peer.into.asked > max(ASK_AGAIN, peer.out.estimate.rtt or 0.0):
-            peer.into.asked = moment
-            self._ack(peer, again=True)
-
-    def _repeat(self, peer: Peer) -> None:
-        for flying in peer.out.flying:
-            self._transmit(peer, flying)
-        peer.again = now()
+            self.voice.repeat(peer)
+        self.voice.pump(peer)
 
     def _tick(self) -> None:
         moment = now()
         for peer in self.peers.values():
             if peer.look(moment):
-                self._beat(peer)
-                self._repeat(peer)  # nobody knows what the old connection still delivered
-                self._pump(peer)
+                self.voice.beat(peer)
+                self.voice.repeat(peer)  # nobody knows what the old connection still delivered
+                self.voice.pump(peer)
             if peer.up and moment - peer.told >= BEAT:
-                self._beat(peer)
+                self.voice.beat(peer)
             if peer.up and peer.out.overdue(moment):
-                self._transmit(peer, peer.out.flying[0])
-
-    def _beat(self, peer: Peer) -> None:
-        state = self.board.state(self.rank)
-        self._say(peer, Beat(*self._head(), int(now() * 1e9), state))
+                self.voice.transmit(peer, peer.out.flying[0])

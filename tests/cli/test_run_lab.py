@@ -119,12 +119,17 @@ def test_order_and_a_limited_bandwidth_between_hosts(tmp_path):
     words = ("--lab", "2 hosts, 100mbit", "--plan", "tictac", "--bandwidth", "20mbit", "--name", "needed")
     done = forked.train(tmp_path, forked.TRAIN, *words)
     assert done.code == 0, done.err
-    assert "there a lost worker ends the run" in done.err
+    assert "there a loss takes the run back to its last checkpoint" in done.err
     assert "hidden behind computing" in forked.shoal(tmp_path, "show", "needed").out
 
 
-def test_a_host_that_is_killed_under_order_needed_ends_the_run_by_name(tmp_path):
+def test_a_host_that_is_killed_under_order_needed_takes_the_run_back(tmp_path):
+    """Once: the kill is not done again. Every sample still counts once."""
     (tmp_path / "lab.toml").write_text('hosts = 2\n[[event]]\nat = "step 2"\nkill = 1\n')
-    done = forked.train(tmp_path, forked.TRAIN, "--lab", "lab.toml", "--plan", "order(needed)")
-    assert done.code == 1
-    assert "worker 1 died of SIGKILL" in done.err
+    words = ("--lab", "lab.toml", "--plan", "order(needed)", "--name", "one", "--checkpoint", "1steps", "--json")
+    done = forked.train(tmp_path, forked.TRAIN, *words)
+    assert done.code == 0, done.err
+    assert "worker 1 died of SIGKILL (signal 9); the run begins again at its last checkpoint (1 of 3)" in done.err
+    assert done.json["losses"] == 1
+    ledger = forked.shoal(tmp_path, "show", "one", "--ledger", "--json").json["epochs"]
+    assert [(each["samples"], each["missing"], each["duplicate"]) for each in ledger] == [(24, 0, 0)] * 2

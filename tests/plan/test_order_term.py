@@ -70,7 +70,7 @@ def test_what_does_not_go_together_is_refused(written: str, said: str) -> None:
 
 def test_needed_says_that_a_loss_ends_the_run() -> None:
     (warning,) = check(Plan.parse("tictac"), 2)
-    assert "there a lost worker ends the run" in warning
+    assert "there a loss takes the run back to its last checkpoint" in warning
     assert check(Plan.parse("tictac"), 1) == []
     assert check(Plan.parse("order(ready), int8"), 2) == []
 

@@ -22,7 +22,7 @@ def prepare(options: Options) -> "Job":
     """Check everything that can be wrong before anything starts, then open the run's record."""
     import msgspec
 
-    from shoal.cli.resume import from_record, pick
+    from shoal.cli.resume import from_record, pick, survived
     from shoal.core import record
     from shoal.core.errors import UsageError
     from shoal.core.ids import check_id, new_id
@@ -47,6 +47,7 @@ def prepare(options: Options) -> "Job":
     checkpoint = None
     if attempts:
         hold(directory, run_id)
+        spec = survived(spec, directory) if spec is not None else None
         checkpoint = pick(directory, run_id)
         step = int(checkpoint.name.rpartition("-")[2]) if checkpoint is not None else 0
         info = msgspec.structs.replace(info, attempt=len(attempts) + 1, step=step)

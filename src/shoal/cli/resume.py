@@ -10,6 +10,7 @@ from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.cli.options import Options
+    from shoal.cluster.lab.spec import Spec
     from shoal.core.record import RunInfo
 
 
@@ -46,6 +47,23 @@ def from_record(options: "Options") -> "tuple[Options, list[RunInfo]]":
         checkpoint=options.checkpoint if options.checkpoint is not None else last.checkpoint,
     )
     return completed, attempts
+
+
+def survived(lab: "Spec", directory: Path) -> "Spec":
+    """The lab without the kills it has done: they are what the run goes on after."""
+    import msgspec
+
+    from shoal.cluster.lab.actions import Kill
+    from shoal.watch.record import Record
+
+    done = {(event.text, event.planned) for event in Record.open(directory).happenings()}
+    events = [
+        msgspec.structs.replace(event, chance=0.0)
+        if isinstance(event.action, Kill) and (str(event.action), str(event.at)) in done
+        else event
+        for event in lab.events
+    ]
+    return msgspec.structs.replace(lab, events=tuple(events))
 
 
 def pick(directory: Path, run: str) -> Path | None:

@@ -74,7 +74,7 @@ def run(
         if bandwidth is not None:
             limit(bandwidth, links=lab is not None or resume is not None, trusted=trusted)
         job = prepare(options)
-        raise typer.Exit(supervise(job, json=json, quiet=quiet))
+        raise typer.Exit(supervise(job, options, json=json, quiet=quiet))
 
 
 def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
@@ -91,16 +91,21 @@ def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
     os.environ[BANDWIDTH_VARIABLE] = bandwidth
 
 
-def supervise(job: "Job", *, json: bool, quiet: bool) -> int:
+def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
     """Run the job, show it, write its summary; returns the exit code."""
     import msgspec
 
+    from shoal.cli.again import again
     from shoal.watch.record import Record
     from shoal.watch.summary import summarise, write_summary
 
     failure, code = None, EXIT_INTERRUPTED
     try:
-        failure = launch(job, quiet)
+        failure, times = launch(job, quiet), 0
+        while failure is not None and (next_ := again(options, job, failure, times)) is not None:
+            sweep(job.dir)
+            job, times = next_, times + 1
+            failure = launch(job, quiet)
         code = EXIT_FAILED if failure else 0
     except KeyboardInterrupt:
         pass  # everything is stopped; what there is of the run is summed up below

@@ -252,7 +252,7 @@ class WorkerLost(Event, tag="lost", frozen=True, kw_only=True):
     """All of it in a sentence."""
     worker: int
     reason: str
-    """A signal, `oom` (the kernel killed it for want of memory), `evicted`, or `not finite`."""
+    """A signal, `oom` (the kernel killed it for want of memory), `silent`, `evicted`, or `not finite`."""
     step: int
     """The one it was in."""
     second: float

@@ -19,6 +19,8 @@ _held: dict[Path, int] = {}
 
 def hold(directory: Path, run: str, seconds: float = PATIENCE) -> None:
     """Make this process, and the workers it forks, the only ones of the run in `directory` until they end."""
+    if directory in _held:
+        return
     file = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     deadline = Deadline.after(seconds)
     while True:

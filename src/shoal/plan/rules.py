@@ -80,7 +80,7 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
 
 def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:
     if plan.order.by in ("needed", "auto") and workers > 1:
-        return f"{plan.order} leaves steps open between hosts: there a lost worker ends the run; go on with --resume"
+        return f"{plan.order} leaves steps open between hosts: there a loss takes the run back to its last checkpoint"
     return None
 
 

@@ -78,7 +78,7 @@ class Together:
             for one in self.joined:
                 one.take_turns()
         if not joined.alone and not joined.exchange.repeatable:
-            self.group.session.rigid = "this plan cannot repeat a step without it; go on with shoal run --resume"
+            self.group.session.rigid = "this plan cannot repeat a step without it"
 
     def _before_step(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
         if self._quiet:

@@ -19,6 +19,8 @@ class Failure:
     """Other workers that failed by themselves."""
     oom: bool = False
     """The signal was the kernel's, for want of memory."""
+    done: bool = False
+    """Others had done their work by then."""
 
 
 @dataclass
@@ -52,7 +54,8 @@ def blame(workers: Sequence[Worker]) -> Failure | None:
     report = reports[first.pid]
     died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
     also = tuple(worker.rank for worker in own if worker is not first)
-    return Failure(first.rank, report, -first.status if died and first.status else None, also, first.oom)
+    done = any(worker.status == 0 for worker in workers)
+    return Failure(first.rank, report, -first.status if died and first.status else None, also, first.oom, done)
 
 
 def secondary(report: Report | None) -> bool:

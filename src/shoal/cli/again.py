@@ -1,0 +1,83 @@
+"""A run that nobody can go on with begins again at its newest checkpoint, in the same command.
+
+    a worker dies ──> the others go on (cluster/launch/survival.py) ──> and if they cannot, or none is left:
+                  └─> everybody is stopped ──> shoal run --resume, by itself, up to `--restarts` times
+
+So it is with a single worker, with plans that leave a step open, with gloo and NCCL, and when all workers die at once.
+What was done since the checkpoint is done again. Not after an exception of the script, which would only be raised
+again, nor with --min-workers above 1: then fewer are to end the run.
+"""
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.cli.options import Options
+    from shoal.cluster.launch.blame import Failure
+    from shoal.cluster.launch.job import Job
+
+
+def again(options: "Options", job: "Job", failure: "Failure", times: int) -> "Job | None":
+    """The next attempt after `times` others, if there is to be one."""
+    from shoal.cli.prepare import prepare
+
+    restarts, least = options.survive
+    if times >= restarts or least > 1 or not from_outside(failure):
+        return None
+    why = reason(failure)
+    typer.echo(f"shoal: {why}; the run begins again at its last checkpoint ({times + 1} of {restarts})", err=True)
+    if job.survive is None:  # otherwise it is in the record already
+        note(job, failure, f"{why}; all were stopped")
+    return prepare(replace(options, resume=job.run, name=None))
+
+
+def from_outside(failure: "Failure") -> bool:
+    """Whether the run ended for something the script did not do: a signal, or a peer that was not heard any more.
+
+    A peer that had done its work was not lost: the script makes more steps on some workers than on others.
+    """
+    return failure.signal is not None or (failure.report is not None and failure.report.peer and not failure.done)
+
+
+def reason(failure: "Failure") -> str:
+    from shoal.cli.ending import signal_name
+
+    if failure.signal is not None:
+        return f"worker {failure.rank} died of {'oom' if failure.oom else signal_name(failure.signal)}"
+    assert failure.report is not None
+    return failure.report.error
+
+
+def note(job: "Job", failure: "Failure", text: str) -> None:
+    """Write the loss into the record."""
+    from shoal.core.events import Step, WorkerLost
+    from shoal.core.journal import Journal
+    from shoal.core.record import launcher_file
+    from shoal.watch.record import Record
+
+    record = Record.open(job.dir)
+    done = [event.step for event in record.events(failure.rank) if isinstance(event, Step)]
+    journal = Journal(launcher_file(job.dir))
+    journal.emit(
+        WorkerLost(
+            at=time.time(),
+            text=text,
+            worker=failure.rank,
+            reason=in_short(failure),
+            step=max(done, default=-1) + 1,
+            second=time.time() - record.attempts[-1].started,
+            attempt=job.attempt,
+        )
+    )
+    journal.close()
+
+
+def in_short(failure: "Failure") -> str:
+    from signal import Signals
+
+    if failure.oom or failure.signal is None:
+        return "oom" if failure.oom else "silent"
+    return next((each.name for each in Signals if each.value == failure.signal), f"signal {failure.signal}")

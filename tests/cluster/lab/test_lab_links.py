@@ -3,6 +3,7 @@
 import math
 import socket
 import statistics
+import time
 
 import pytest
 
@@ -172,3 +173,43 @@ def test_the_seed_decides_which_frames_are_lost(possible: None) -> None:
 
     assert course(1) == course(1)
     assert course(1) != course(2)
+
+
+PORT, ROUNDS = 7811, 8
+
+
+def pour(say: Say, address: str, until: float) -> None:
+    """Send as much as the link takes."""
+    with socket.create_connection((address, PORT), 10.0) as flow:
+        flow.settimeout(10.0)
+        while time.monotonic() < until:
+            flow.sendall(bytes(1 << 20))
+    say(None)
+
+
+def drain(say: Say, address: str, since: float) -> None:
+    """How many bytes came after `since`."""
+    with socket.create_server((address, PORT)) as door:
+        door.settimeout(10.0)
+        say(None)
+        flow, _ = door.accept()
+        flow.settimeout(10.0)
+        late = 0
+        while data := flow.recv(1 << 20):
+            late += len(data) * (time.monotonic() > since)
+    say(late)
+
+
+def test_a_flow_goes_on_though_its_link_becomes_slower_under_way(lab: Lab) -> None:
+    """What waits before the device was cut for the faster link; it must not wait for ever."""
+    address, begin = lab.hosts[1].address, time.monotonic()
+    set_both(lab, Link(rate=Rate(10**9)))
+    with inside(lab, 1, drain, address, begin + 4.0) as down:
+        down.hear(10.0)
+        with inside(lab, 0, pour, address, begin + 6.0) as up:
+            for mbit in [1000, 100, 10] * ROUNDS:
+                set_both(lab, Link(rate=Rate(mbit * 10**6)))
+                time.sleep(0.1)
+            set_both(lab, Link(rate=Rate(10**8)))
+            up.hear(30.0)
+            assert down.hear(30.0) > 1 << 20

@@ -50,6 +50,7 @@ class Lab:
         self._switch: Switch | None = None
         self._reaper: Reaper | None = None
         self._links: list[Link] = []
+        self._bursts: dict[int, int] = {}
         self._noise = [(0.0, 0.0)] * len(self._all)
         self._hears = _everyone(len(self._all))
         self._quotas: dict[int, Quota | None] = {}
@@ -75,7 +76,7 @@ class Lab:
         """Give a host's link new values, in both directions, from now on."""
         self._ready.set_link(self._rank(host), link)
         self._links[host] = link
-        hold_back(self.hosts[host], link)
+        self._bursts[host] = hold_back(self.hosts[host], link, self._bursts.get(host, 0))
 
     def link(self, host: int) -> Link:
         """What a host's link is now."""

@@ -30,13 +30,22 @@ def configure(host: Host, hosts: Iterable[Host]) -> None:
     _call("ip", "-n", host.name, "-batch", "-", stdin="\n".join(lines))
 
 
-def hold_back(host: Host, link: Link) -> None:
+LARGEST_PACKET = 66_000
+"""Bytes of what TCP hands down in one piece, to be cut into frames later, with its heads."""
+
+
+def hold_back(host: Host, link: Link, before: int = 0) -> int:
     """The switch keeps the rate exactly. This only makes senders wait for their link, as TCP does for a real device,
-    instead of overrunning it; its bursts, 4 ms long, are spread out by the switch."""
-    burst = max(2 * FRAME, link.rate.bits // 8 // 250)
+    instead of overrunning it; its bursts, 4 ms long, are spread out by the switch.
+
+    Returns the burst's bytes; `before` is what it was till now. What waits already may be as large as that, and of a
+    smaller one nothing would ever leave again.
+    """
+    burst = max(2 * FRAME, link.rate.bits // 8 // 250, min(before, LARGEST_PACKET))
     tbf = f"tbf rate {link.rate.bits}bit burst {burst} limit {max(QUEUE, burst)}"
     qdisc = (tbf if link.rate.bits else "pfifo limit 10000").split()
     _call("tc", "-n", host.name, "qdisc", "replace", "dev", INTERFACE, "root", *qdisc)
+    return burst if link.rate.bits else 0
 
 
 def _call(*argv: str, stdin: str | None = None) -> None:

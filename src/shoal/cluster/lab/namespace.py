@@ -30,8 +30,8 @@ def configure(host: Host, hosts: Iterable[Host]) -> None:
     _call("ip", "-n", host.name, "-batch", "-", stdin="\n".join(lines))
 
 
-LARGEST_PACKET = 66_000
-"""Bytes of what TCP hands down in one piece, to be cut into frames later, with its heads."""
+LARGEST_PACKET = 72_000
+"""Bytes of what TCP hands down in one piece (64 KiB at the most), to be cut into frames later, with their heads."""
 
 
 def hold_back(host: Host, link: Link, before: int = 0) -> int:

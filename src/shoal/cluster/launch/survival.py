@@ -5,7 +5,7 @@
     a worker falls silent ─────> the coordinator gives it up ──> it is killed, and so on as above
     a worker's script raises ──> the run ends                                                    (the user's fault)
 
-A run whose last worker is lost ends too: nobody is left who knows its state but the checkpoints.
+A run whose last worker is lost ends too: nobody is left who knows its state but the checkpoints (see cli/again.py).
 """
 
 import shutil
@@ -114,7 +114,7 @@ class Survival:
         place.reasons.append(reason)
         again = place.starts <= self.policy.restarts and not self.over and not harmful
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
-            self._note(seat, reason, f"{living} are left, and the run ends")
+            self._note(seat, reason, f"{living} are left, and the run cannot go on")
             return False
         if again:
             place.due = Deadline.after(PAUSE)

@@ -121,10 +121,15 @@ class Play:
         self.finish()
         self.take()
 
-    def lose(self, stage: Stage, rank: int, session: Told, survivors: Sequence[str]) -> None:
-        """After `begin`: the last worker is lost, and the exchange is finished without it."""
+    def lose(
+        self, stage: Stage, rank: int, session: Told, survivors: Sequence[str], finishers: Sequence[int] = (0,)
+    ) -> None:
+        """After `begin`: the last worker is lost, and the exchange is finished without it.
+
+        `finishers`: the ranks that finish before, if anybody does; those that others cannot finish without.
+        """
         if stage in (Stage.finished, Stage.whole):
-            if rank == 0:
+            if rank in finishers:
                 self.finish()
             else:
                 self.exchange.finish(0)  # whatever others need of this worker leaves

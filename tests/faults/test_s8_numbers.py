@@ -17,10 +17,23 @@ def events(folder: Path, kind: str, rank: int = 0) -> list[dict]:
 
 @pytest.mark.parametrize("workers", [3, *(pytest.param(workers, marks=pytest.mark.soak) for workers in (1, 2))])
 def test_s8_a_poisoned_sample_is_skipped_by_all_and_named(tmp_path: Path, workers: int) -> None:
+    skipped_and_named(tmp_path, workers, "allreduce")
+
+
+CODED = ["onebit, by_size(0)", "dgc(0.1), by_size(0)", "lowrank(1)", "int8, by_size(0), meet(twostage)"]
+
+
+@pytest.mark.parametrize("plan", [CODED[0], *(pytest.param(plan, marks=pytest.mark.soak) for plan in CODED[1:])])
+def test_s8_the_same_under_a_codec(tmp_path: Path, plan: str) -> None:
+    """No codec carries such numbers: the others are told that there were some."""
+    skipped_and_named(tmp_path, 3, plan)
+
+
+def skipped_and_named(tmp_path: Path, workers: int, plan: str) -> None:
     script(tmp_path, samples=50, batch=4, epochs=2)
     text = (tmp_path / "script.py").read_text()
     (tmp_path / "script.py").write_text(text.replace("data = Tensor", f"{POISON}\ndata = Tensor"))
-    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", str(workers), "script.py")
+    outcome = shoal(tmp_path, "run", "--name", "one", "--workers", str(workers), "--plan", plan, "script.py")
     assert outcome.code == 0, outcome.err
     assert all(math.isfinite(float(word)) for word in outcome.checksum.split()[1:])
     skipped = events(tmp_path, "skipped")
@@ -83,7 +96,8 @@ def test_s8_three_in_a_row_end_a_run_that_needs_everybody(tmp_path: Path) -> Non
         "worker 1 failed: shoal.core.errors.DivergedError: worker 1's gradients were not finite in 3 steps"
         in outcome.err
     )
-    assert [event["step"] for event in events(tmp_path, "skipped")] == [2, 3, 4]
+    told = [event for rank in range(2) for event in events(tmp_path, "skipped", rank)]  # the last one by whoever ends
+    assert {(event["step"], *event["workers"]) for event in told} == {(2, 1), (3, 1), (4, 1)}
 
 
 def test_s8_a_grad_scaler_is_left_alone(tmp_path: Path) -> None:

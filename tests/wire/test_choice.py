@@ -1,33 +1,18 @@
-"""The largest elements: the compiled threshold is the reference's, to the bit, and as many as asked for are chosen."""
+"""The largest elements: exactly as many as asked for, whatever the sample held, and never what is not finite."""
 
 import numpy as np
 import pytest
 import torch
 
-from shoal.wire import choice, kernels
-
-SIZES = [1, 7, 100, choice.LEAST, choice.LEAST + 1, choice.LEAST + 33, 200_003]
-KINDS = {
-    "normal": lambda n: torch.randn(n),
-    "equal": lambda n: torch.ones(n),
-    "zeros": lambda n: torch.zeros(n),
-    "tiny": lambda n: torch.randn(n) * 1e-39,
-    "few": lambda n: torch.where(torch.rand(n) < 0.01, torch.randn(n), torch.zeros(n)),
-}
+from shoal.wire import choice
+from shoal.wire.layout import Layout
+from shoal.wire.shares import most, of_all, wanted
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("numel", SIZES)
-@pytest.mark.parametrize("feedback", [False, True])
-def test_the_compiled_threshold_is_the_references(kind, numel, feedback):
-    torch.manual_seed(numel)
-    values, rest = KINDS[kind](numel), torch.randn(numel) if feedback else None
-    for ratio in (0.001, 0.01, 0.3, 1.0):
-        count = choice.wanted(ratio, numel)
-        for shift in (0, 5):
-            found = choice._threshold(values, rest, count, shift)
-            with kernels.reference():
-                assert found == choice._threshold(values, rest, count, shift)
+def chosen(values, count, shift=0, rest=None):
+    shares = of_all(count / values.numel(), Layout.flat(values.numel()))
+    assert shares.rows[0, 2] == count
+    return choice.largest(values, rest, shares, shift)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -35,20 +20,40 @@ def test_what_is_not_finite_is_told_wherever_it_lies(bad):
     for place in (0, 4000, 9999):
         values = torch.randn(10_000)
         values[place] = bad
-        assert choice.largest(values, None, 10, 0, 0) is None
-        assert choice.largest(torch.randn(10_000), values, 10, 0, 0) is None
+        assert chosen(values, 10) is None
+        assert chosen(torch.randn(10_000), 10, rest=values) is None
 
 
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1])
-def test_about_as_many_are_chosen_as_were_asked_for(ratio):
+def test_as_many_are_chosen_as_were_asked_for(ratio):
     numel = 300_000
-    count = choice.wanted(ratio, numel)
+    count = wanted(ratio, numel)
     generator = torch.Generator().manual_seed(0)
-    chosen = []
     for shift in range(20):
-        places, values = choice.largest(torch.randn(numel, generator=generator), None, count, 0, shift)
-        assert len(places) <= choice.most(count, numel)
+        whole = torch.randn(numel, generator=generator)
+        places, values = chosen(whole, count, shift)
+        assert len(places) == count <= most(count, numel)
         assert (np.diff(places) > 0).all()
-        assert np.isfinite(values).all()
-        chosen.append(len(places))
-    assert 0.8 * count < np.mean(chosen) < 1.25 * count
+        assert (whole.numpy()[places] == values).all()
+        assert np.abs(values).min() == whole.abs().topk(count).values[-1]
+
+
+def test_the_sample_changes_nothing():
+    whole = torch.randn(200_000)
+    first = [array.copy() for array in chosen(whole, 200, 0)]
+    for shift in range(1, 30):
+        assert all((one == other).all() for one, other in zip(first, chosen(whole, 200, shift), strict=True))
+
+
+def test_of_equal_ones_the_first_travel_and_of_zeros_none():
+    assert chosen(torch.ones(50_000), 7)[0].tolist() == list(range(7))
+    assert len(chosen(torch.zeros(50_000), 7)[0]) == 0
+    few = torch.zeros(50_000)
+    few[[3, 40_000]] = torch.tensor([-1.0, 2.0])
+    assert chosen(few, 7)[0].tolist() == [3, 40_000]
+
+
+def test_a_thread_keeps_its_memory():
+    whole = torch.randn(100_000)
+    one, other = chosen(whole, 100)[0], chosen(whole, 100, 1)[0]
+    assert np.shares_memory(one, other)

@@ -81,18 +81,29 @@ class Numbers:
         # of several optimizers each may find the same bad step
         self._row = {member: max(1, before.get(member, 0) + (step > last)) for member in guilty or [NOBODY]}
         self._last = step
+        found = {seat_of(member): told for member, told in guilty.items()}
         if self.alone or self.group.rank == 0:
-            self._tell({seat_of(member): told for member, told in guilty.items()})
-        self._judge(members)
+            self._tell(found)
+        try:
+            self._judge(members)
+        except (DivergedError, PeerLost):  # the run ends, perhaps before worker 0 has come so far
+            if not self.alone and self.group.rank > 0:
+                self._note(found)
+            raise
 
-    def _tell(self, guilty: dict[int, Testimony]) -> None:
-        step = self._step()
+    def _note(self, guilty: dict[int, Testimony]) -> tuple[list[int], list[str]]:
+        """In this worker's record; which places and samples that are."""
         places = [place for told in guilty.values() for place in told.places]
         samples = [sample for told in guilty.values() for sample in told.samples]
-        self.sink.emit(Skipped(at=time.time(), step=step, workers=list(guilty), places=places, samples=samples))
+        event = Skipped(at=time.time(), step=self._step(), workers=list(guilty), places=places, samples=samples)
+        self.sink.emit(event)
+        return places, samples
+
+    def _tell(self, guilty: dict[int, Testimony]) -> None:
+        places, samples = self._note(guilty)
         whose = ", ".join(f"worker {rank}" for rank in guilty) or "no single worker"
         which = f" (samples {_few(samples)})" if samples else f" (positions {_few(places)})" if places else ""
-        sys.stderr.write(f"shoal: step {step} skipped: gradients of {whose} are not finite{which}\n")
+        sys.stderr.write(f"shoal: step {self._step()} skipped: gradients of {whose} are not finite{which}\n")
 
     def _judge(self, members: Sequence[str]) -> None:
         session = self.group.session

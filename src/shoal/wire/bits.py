@@ -57,10 +57,10 @@ def write_places(places: Places, numel: int, out: Bytes) -> None:
         return
     low = _low(count, numel)
     split = packed_size(count, low)
-    pack((places & ((1 << low) - 1)).astype(np.uint32), low, out[:split])
     if kernels.fast():
-        kernels.get("write_upper")(places, low, out[split:])
+        kernels.get("write_places")(places, low, split, out)
         return
+    pack((places & ((1 << low) - 1)).astype(np.uint32), low, out[:split])
     upper = np.zeros(8 * (len(out) - split), np.uint8)
     upper[(places >> low) + np.arange(count)] = 1
     out[split:] = np.packbits(upper, bitorder="little")

@@ -5,6 +5,8 @@ version (1) | codec (1) | extra (2) | count (4) | elements (8)        little-end
 
 import struct
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -13,14 +15,16 @@ from shoal.core.errors import PayloadError
 VERSION = 1
 HEAD = struct.Struct("<BBHIQ")
 ALIGNED = 16
+Bytes = npt.NDArray[np.uint8]
 
 
 def padded(size: int) -> int:
     return -(-size // ALIGNED) * ALIGNED
 
 
-def write_head(out: Tensor, code: int, numel: int, count: int = 0, extra: int = 0) -> None:
-    HEAD.pack_into(out.numpy().data, 0, VERSION, code, extra, count, numel)
+def write_head(out: Tensor | Bytes, code: int, numel: int, count: int = 0, extra: int = 0) -> None:
+    data = out.numpy() if isinstance(out, Tensor) else out
+    HEAD.pack_into(data.data, 0, VERSION, code, extra, count, numel)
 
 
 def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:

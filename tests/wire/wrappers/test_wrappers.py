@@ -1,10 +1,13 @@
 """Wrappers: what they conserve, and what they leave alone."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from shoal.core.errors import PayloadError, UsageError
+from shoal.core.errors import PayloadError, ShoalError, UsageError
 from shoal.testing.codec import mutated, sample
+from shoal.wire import kernels
 from shoal.wire.chain import Wrapping, chain
 from shoal.wire.codecs.cast import Fp16
 from shoal.wire.codecs.int8 import Int8
@@ -74,6 +77,40 @@ def test_momentum_conserves_velocities():
         velocity = 0.5 * velocity + values
         due += velocity
     torch.testing.assert_close(sent + state["residual"], due, atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize("codec", [LayerK(0.05), TopK(0.02), TopK(0.05, Int8(64)), LayerK(1.0)])
+@pytest.mark.parametrize("masking", [True, False])
+def test_momentum_by_the_kernel_is_momentum_by_torch(codec, masking):
+    """To the bit: payloads, velocity and residual."""
+    wrapped = Momentum(codec, 0.9, masking=masking)
+    results = []
+    for slow in (False, True):
+        state = wrapped.start(LAYOUT)
+        payloads = []
+        for step in range(4):
+            with kernels.reference() if slow else nullcontext():
+                payload, state = wrapped.encode(sample(LAYOUT, step), LAYOUT, state, Moment(step=step))
+            payloads.append(payload)
+        results.append([*payloads, state["velocity"], state["residual"]])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_momentum_refuses_what_is_not_finite_by_name(slow):
+    values = sample(LAYOUT)
+    values[LAYOUT.parts[2].offset] = float("nan")
+    with kernels.reference() if slow else nullcontext(), pytest.raises(ShoalError, match=r"'norm\.weight' holds NaN"):
+        Momentum(LayerK(0.05)).encode(values, LAYOUT)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("codec", [Momentum(LayerK(0.05)), Feedback(TopK(0.05))])
+def test_a_residual_that_is_not_finite_is_refused_by_name(codec, slow):
+    state = codec.start(LAYOUT)
+    state["residual"][LAYOUT.parts[3].offset + 7] = float("inf")
+    with kernels.reference() if slow else nullcontext(), pytest.raises(ShoalError, match=r"'b\.weight' holds NaN"):
+        codec.encode(sample(LAYOUT), LAYOUT, state)
 
 
 def test_clipping_is_by_layer():

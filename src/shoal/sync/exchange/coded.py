@@ -2,10 +2,12 @@
 
     bucket full -> encode -> the payloads of all workers meet (sync/meet) -> their sum -> bucket
 
-Replicas hold the same bits afterwards, as with the exchange inside. A tensor on a device is encoded on the host. Do not
-use a codec where the network is faster than encoding: `shoal bench` tells.
+Replicas hold the same bits afterwards, as with the exchange inside. What is not finite is not encoded: all get NaN in
+place of that bucket, as a sum would give them, and codecs remember what they did. A tensor on a device is encoded on
+the host. Do not use a codec where the network is faster than encoding: `shoal bench` tells.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -43,6 +45,8 @@ class CodedExchange(Exchange):
         self._plain: dict[int, int] = {}
         self._started: list[int] = []
         """Coded buckets of this exchange."""
+        self._spoiled: set[int] = set()
+        """Those of them in which this worker has numbers that are not finite."""
         self._word: Tightened | None = None
         """The guard's, of this exchange."""
 
@@ -118,6 +122,7 @@ class CodedExchange(Exchange):
         if self._guard is not None:
             self._guard.prepare()
         self._started, self._word = [], None
+        self._spoiled.clear()
 
     def start(self, index: int) -> None:
         began, sent, wire, bucket = now(), self.sent, self.wire, self._buckets[index]
@@ -125,13 +130,7 @@ class CodedExchange(Exchange):
             self._counting(lambda: self.inner.start(self._plain[index]))
         else:
             bucket.seal(self.weight)
-            values, place = self._values(index), self._coded[index]
-            self._started.append(index)
-            if self._guard is not None:
-                self._guard.adapt(self.meeting)
-            self._counting(lambda: self.meeting.start(place, values, bucket.filled))
-            if self._guard is not None:
-                self.wire += self._guard.started(place, values)
+            self._encode(index, bucket)
             self.raw += bucket.raw
             self.encoding += now() - began
         if self.meter is not None:
@@ -139,10 +138,24 @@ class CodedExchange(Exchange):
             waits = self.meeting.residual(self._coded[index]) if index in self._coded else None
             self.meter.weigh(index, bucket.flat[: bucket.plan.payload], waits)
 
+    def _encode(self, index: int, bucket: Bucket) -> None:
+        values, place = self._values(index), self._coded[index]
+        self._started.append(index)
+        if self._guard is not None:
+            self._guard.adapt(self.meeting)
+        if _finite(values):
+            self._counting(lambda: self.meeting.start(place, values, bucket.filled))
+        else:
+            self._spoiled.add(index)
+            self._counting(lambda: self.meeting.spoil(place))
+        if self._guard is not None:
+            self.wire += self._guard.started(place, self._values(index))
+
     def _values(self, index: int) -> Tensor:
         """What this worker offers of a bucket that is sealed: float32 on the host."""
         bucket = self._buckets[index]
-        return bucket.flat[: bucket.plan.payload].detach().to("cpu", torch.float32)
+        values = bucket.flat[: bucket.plan.payload].detach().to("cpu", torch.float32)
+        return torch.zeros_like(values) if index in self._spoiled else values
 
     def _counting(self, act: Callable[[], T]) -> T:
         """Do it, and count the bytes it took as ours."""
@@ -184,6 +197,8 @@ class CodedExchange(Exchange):
         if self._guard is not None and (finding := self._guard.finished(self._coded[index], out)) is not None:
             self._word = self._guard.judge(finding)
             self.tell(self._word)
+        if any(map(math.isnan, counts)):
+            out.fill_(torch.nan)
         if not direct:
             result.copy_(out)
         bucket.marks.copy_(torch.tensor(counts))
@@ -219,6 +234,11 @@ class CodedExchange(Exchange):
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.inner.gather(data)
+
+
+def _finite(values: Tensor) -> bool:
+    """One pass over what has just been written; a sum that overflows is looked at more closely."""
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 def takes(plan: BucketPlan) -> bool:

@@ -3,10 +3,11 @@
     meeting.open(layouts)               once; one layout per bucket
     meeting.prepare()                   before the first bucket of an exchange
     meeting.start(i, values, present)   bucket i is full: encode it and let it go; `present` says which layers it has
+    meeting.spoil(i)                    instead: this worker's numbers of it are not finite; what it remembers stays
     meeting.launched()                  all buckets of this exchange have started
     meeting.progress()                  never blocks
     meeting.landed(i)                   whether all that finish(i) waits for is here
-    meeting.finish(i, out)              out = the sum; returns how many workers had each layer
+    meeting.finish(i, out)              out = the sum; returns how many workers had each layer, NaN if one was spoiled
 
 `values` are float32 on the CPU, are not changed, and stay as they are until the next `prepare`. Buckets start in the
 same order everywhere, and all have started before the first is finished. All workers get the same bits. A meeting that
@@ -64,6 +65,9 @@ class Meeting(Repeatable, ABC):
 
     @abstractmethod
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None: ...
+
+    @abstractmethod
+    def spoil(self, index: int) -> None: ...
 
     def launched(self) -> None:
         """All buckets of this exchange have started."""

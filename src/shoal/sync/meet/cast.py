@@ -58,6 +58,17 @@ class CastMeeting(Meeting):
         scaled = torch.mul(values, self._scales[index], out=self._scratch[: layout.numel])
         leaving[: layout.numel].copy_(scaled.clamp_(-self._largest, self._largest))
         leaving[layout.numel :].copy_(torch.tensor(present))
+        self._leave(index)
+
+    def spoil(self, index: int) -> None:
+        leaving, numel = self._pairs[index][0], self._layouts[index].numel
+        self._scales[index] = self._next[index]
+        leaving[:numel].zero_()
+        leaving[numel:].fill_(torch.nan)
+        self._leave(index)
+
+    def _leave(self, index: int) -> None:
+        leaving = self._pairs[index][0]
         self.sent += leaving.numel() * leaving.element_size()
         self.wire += self.engine.wire(index)
         self.engine.start(index)

@@ -30,8 +30,8 @@ class ChangingMeeting(Meeting):
 
     def __init__(self, engine: Engine, make: Callable[[int, int], Keeping], place: Callable[[], Place]) -> None:
         self.engine, self._make, self._place = engine, make, place
-        self._offered: dict[int, tuple[Tensor, Sequence[bool]]] = {}
-        """What has started, in order."""
+        self._offered: dict[int, tuple[Tensor, Sequence[bool]] | None] = {}
+        """What has started, in order; None: it was spoiled."""
         self._before: dict[int, list[tuple[Tensor, Tensor]]] = {}
         """States of these buckets, and what they were before."""
         self._copies: dict[int, list[Tensor]] = {}
@@ -81,12 +81,20 @@ class ChangingMeeting(Meeting):
         self._offered[index] = (values, list(present))
         self._start(index)
 
+    def spoil(self, index: int) -> None:
+        self._offered[index] = None
+        self._start(index)
+
     def _start(self, index: int) -> None:
         tensors, copies = self.inner.memory(index), self._copies.get(index, [])
         if [tensor.shape for tensor in tensors] != [copy.shape for copy in copies]:
             copies = self._copies[index] = [torch.empty_like(tensor) for tensor in tensors]
         self._before[index] = [(tensor, copy.copy_(tensor)) for tensor, copy in zip(tensors, copies, strict=True)]
-        self.inner.start(index, *self._offered[index])
+        offered = self._offered[index]
+        if offered is None:
+            self.inner.spoil(index)
+        else:
+            self.inner.start(index, *offered)
 
     def launched(self) -> None:
         self.inner.launched()

@@ -1,9 +1,10 @@
 """Payloads are gathered; everybody decodes all of them and adds them up in order of rank.
 
-    what kind (1 byte: 0 nothing, 1 coded) | which layers it has, a bit each | padding to 16 | the codec's payload
+    what kind (1 byte: 0 nothing, 1 coded, 2 spoiled) | which layers it has, a bit each | padding to 16 | the codec's
+    payload
 
-A worker that has nothing sends only that it has nothing, and keeps its residual. A layer it has not keeps its residual
-too: nobody would use it. With p workers each sends its payload p - 1 times and decodes p: right for few workers.
+A worker that has nothing, or nothing finite, sends only that, and keeps its residual. A layer it has not keeps its
+residual too: nobody would use it. With p workers each sends its payload p - 1 times and decodes p: right for few.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +17,14 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.meet.base import Keeping
-from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
+from shoal.sync.meet.presence import Marks, held, none, read_marks, write_marks
 from shoal.wire.codec import Codec, State, aligned
 from shoal.wire.head import padded
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 from shoal.wire.wrappers.feedback import RESIDUAL
 
-NOTHING, CODED = 0, 1
+NOTHING, CODED, SPOILED = 0, 1, 2
 TRIAL = Layout.of([("matrix", (64, 48)), ("vector", (48,))])
 
 
@@ -59,11 +60,18 @@ class GatherMeeting(Keeping):
             self._post(index, present, lambda out: self.codec.pack(values, layout, state, moment, out))
         self._steps[index] += 1
 
-    def _post(self, index: int, present: Sequence[bool], write: Callable[[Tensor], int]) -> None:
-        """Let go of what `write` writes, if there is anything."""
+    def spoil(self, index: int) -> None:
+        self._post(index, (), lambda out: 0, SPOILED)
+        self._steps[index] += 1
+
+    def _post(
+        self, index: int, present: Sequence[bool], write: Callable[[Tensor], int], otherwise: int = NOTHING
+    ) -> None:
+        """Let go of what `write` writes, if there is anything; else of the word `otherwise`."""
         area, start = self._areas[index], prefix_of(self._layouts[index])
         length = start
         area[:start].zero_()
+        area[0] = otherwise
         if any(present):
             length += write(area[start:])
             write_marks(present, area[1:start])
@@ -104,10 +112,10 @@ class GatherMeeting(Keeping):
 
     def _add(self, payload: Tensor, layout: Layout, out: Tensor) -> Marks:
         start, parts = prefix_of(layout), len(layout.parts)
-        if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED):
+        if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED, SPOILED):
             raise PayloadError(f"a payload of {payload.numel()} bytes begins with no kind that is known; it is foreign")
-        if int(payload[0]) == NOTHING:
-            return np.zeros(parts, np.uint8)
+        if int(payload[0]) != CODED:
+            return none(parts, int(payload[0]) == SPOILED)
         self.codec.add(aligned(payload[start:]), layout, out)
         return read_marks(payload[1:start], parts)
 

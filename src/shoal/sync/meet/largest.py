@@ -15,7 +15,7 @@ from functools import partial
 from torch import Tensor
 
 from shoal.sync.engine.base import Engine
-from shoal.sync.meet.gather import GatherMeeting, prefix_of
+from shoal.sync.meet.gather import NOTHING, SPOILED, GatherMeeting, prefix_of
 from shoal.wire.codec import refuse_non_finite
 from shoal.wire.codecs.largest import Largest, Weights, choose, weigh, within
 from shoal.wire.wrappers.feedback import RESIDUAL, Feedback
@@ -29,6 +29,8 @@ class LargestMeeting(GatherMeeting):
         super().__init__(Feedback(self._largest), engine, rank, seed)
         self._full: dict[int, Sequence[bool]] = {}
         """Buckets that nothing has left of yet in this exchange, and which layers they have."""
+        self._spoiled: set[int] = set()
+        """Those of them that hold nothing finite."""
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         layout, left = self._layouts[index], self._states[index][RESIDUAL]
@@ -38,6 +40,10 @@ class LargestMeeting(GatherMeeting):
                 left[part.offset : part.end] += values[part.offset : part.end]
         self._full[index] = list(present)
 
+    def spoil(self, index: int) -> None:
+        self._full[index] = [False] * len(self._layouts[index].parts)
+        self._spoiled.add(index)
+
     def launched(self) -> None:
         full = dict(self._full)
         layouts = [self._layouts[index] for index in full]
@@ -45,8 +51,10 @@ class LargestMeeting(GatherMeeting):
         chosen = choose([self._weigh(*one) for one in full.items()], layouts, budget) if full else []
         for (index, present), layout, pieces in zip(full.items(), layouts, chosen, strict=True):
             left = self._states[index][RESIDUAL]
-            self._post(index, present, partial(self._largest.write, pieces, left, layout, clear=True))
+            otherwise = SPOILED if index in self._spoiled else NOTHING
+            self._post(index, present, partial(self._largest.write, pieces, left, layout, clear=True), otherwise)
             del self._full[index]
+        self._spoiled.clear()
 
     def _weigh(self, index: int, present: Sequence[bool]) -> Weights:
         """Layers this worker does not have keep what is left of them: nobody would use it."""

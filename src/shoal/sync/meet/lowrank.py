@@ -62,13 +62,22 @@ class LowRankMeeting(Meeting):
         for part, here in zip(layout.parts, present, strict=True):
             if not here:
                 whole[part.offset : part.end].zero_()
+        self._leave(index, present, torch.tensor(present, dtype=torch.float32))
+
+    def spoil(self, index: int) -> None:
+        parts = len(self._layouts[index].parts)
+        self._wholes[index].zero_()
+        self._leave(index, [False] * parts, torch.full([parts], torch.nan))
+
+    def _leave(self, index: int, present: Sequence[bool], marks: Tensor) -> None:
+        """P of what there is leaves, with a mark of every layer."""
+        layout, leaving = self._layouts[index], self._ps[index][0]
         self._present[index] = list(present)
         first, _ = self.codec.sizes(layout)
-        leaving = self._ps[index][0]
         for name, q in self._states[index].items():
             self._before[index][name].copy_(q)
-        self.codec.first(whole, layout, self._states[index], leaving[:first])
-        leaving[first:].copy_(torch.tensor(present, dtype=torch.float32))
+        self.codec.first(self._wholes[index], layout, self._states[index], leaving[:first])
+        leaving[first:].copy_(marks)
         self._started.append(index)
         self._halfway.append(index)
         self.first.start(index)

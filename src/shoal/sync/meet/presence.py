@@ -9,7 +9,7 @@ from torch import Tensor
 
 from shoal.wire.codec import State
 
-Marks = npt.NDArray[np.uint8]
+Marks = npt.NDArray[np.uint8] | npt.NDArray[np.float64]
 
 
 def write_marks(present: Sequence[bool], out: Tensor) -> None:
@@ -20,6 +20,11 @@ def write_marks(present: Sequence[bool], out: Tensor) -> None:
 
 def read_marks(data: Tensor, count: int) -> Marks:
     return np.unpackbits(data.numpy(), count=count, bitorder="little")
+
+
+def none(count: int, spoiled: bool) -> Marks:
+    """Of a worker that has no layer; NaN, which stays in any sum, if that is because its numbers are not finite."""
+    return np.full(count, np.nan if spoiled else 0.0)
 
 
 @contextmanager

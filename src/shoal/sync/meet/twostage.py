@@ -28,8 +28,8 @@ from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.meet.base import Keeping
 from shoal.sync.meet.cut import HEAD, RAW, Cut, cut, divisible, rooms
-from shoal.sync.meet.gather import CODED, NOTHING, TRIAL
-from shoal.sync.meet.presence import Marks, held, read_marks, write_marks
+from shoal.sync.meet.gather import CODED, NOTHING, SPOILED, TRIAL
+from shoal.sync.meet.presence import Marks, held, none, read_marks, write_marks
 from shoal.sync.meet.shares import Share
 from shoal.wire.codec import Codec, State, aligned
 from shoal.wire.codecs.twobit import TwoBit
@@ -99,6 +99,15 @@ class TwoStageMeeting(Keeping):
         self._halfway.append(index)
         self.engine.post(index, longest)
 
+    def spoil(self, index: int) -> None:
+        start, bound = self._cuts[index].prefix, self._areas[index].numel() // self.size
+        for owner in range(self.size):
+            _say(SPOILED, self._areas[index][owner * bound :][:start])
+        self._steps[index] += 1
+        self.sent += self.size * start
+        self._halfway.append(index)
+        self.engine.post(index, start)
+
     def _held(self, made: Cut, named: State, present: Sequence[bool]) -> AbstractContextManager[None]:
         if all(present):
             return nullcontext()
@@ -110,9 +119,9 @@ class TwoStageMeeting(Keeping):
     ) -> int:  # fmt: skip
         """One share as bytes; returns how many."""
         start = made.prefix
-        out[:start].zero_()
+        _say(NOTHING, out[:start])
         if not any(present):
-            return start  # kind: nothing
+            return start
         length = codec.pack(values[0], share.layout, state, moment, out[start:])
         out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(CODED, length)), dtype=torch.uint8))
         write_marks(present, out[HEAD.size : start])
@@ -161,6 +170,11 @@ class TwoStageMeeting(Keeping):
         self._counts[index] = counts.tolist()
         present = [bool(count) for count in counts]
         state, number = self._own_states[index], len(self._cuts) + index
+        if np.isnan(counts).any():  # nobody uses the sum: the owner keeps its residual
+            _say(SPOILED, self._areas[number][: made.prefix])
+            self._lengths[index] = made.prefix
+            self.engine.post(number, made.prefix)
+            return
         # what nobody has, nobody would use: the owner keeps its residual of it
         with self._held(made, self.owner.named(state, share.layout), present):
             moment = Moment(self.seed, self._steps[index], self.size + self.rank, index)
@@ -176,13 +190,13 @@ class TwoStageMeeting(Keeping):
         kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
         end = start + padded(length)
         stop = end + RAW.bound(share.plain_layout)
-        if kind not in (NOTHING, CODED) or (kind == CODED and payload.numel() < stop):
+        if kind not in (NOTHING, CODED, SPOILED) or (kind == CODED and payload.numel() < stop):
             raise PayloadError(
                 f"worker {rank}: a payload of {payload.numel()} bytes says it is of kind {kind} and holds {length} "
                 "coded; it is foreign"
             )
-        if kind == NOTHING:
-            return np.zeros(parts, np.uint8)
+        if kind != CODED:
+            return none(parts, kind == SPOILED)
         try:
             codec.add(aligned(payload[start : start + length]), share.layout, out[0])
             RAW.add(aligned(payload[end:stop]), share.plain_layout, out[1])
@@ -232,6 +246,12 @@ def owners_codec(codec: Codec, workers: int) -> Codec:
     if isinstance(inner, TwoBit):
         inner = replace(inner, threshold=inner.threshold * workers)
     return replace(codec, codec=inner) if isinstance(codec, Feedback) else inner
+
+
+def _say(kind: int, out: Tensor) -> None:
+    """A share that is a word and nothing else."""
+    out.zero_()
+    out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(kind, 0)), dtype=torch.uint8))
 
 
 def _place(piece: Piece, out: Tensor) -> Tensor:

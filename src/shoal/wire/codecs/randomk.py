@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
-from shoal.wire import choice
+from shoal.wire import shares
 from shoal.wire.codec import Codec, State, refuse_non_finite
 from shoal.wire.codecs.raw import Raw
 from shoal.wire.head import HEAD, read_head, write_head
@@ -35,7 +35,7 @@ class RandomK(Codec):
     values: Codec = field(default_factory=Raw)
 
     def _count(self, layout: Layout) -> int:
-        return choice.wanted(self.ratio, layout.numel)
+        return shares.wanted(self.ratio, layout.numel)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]

@@ -5,11 +5,13 @@ Do not use it as a plan's codec: without any, an exchange adds up in place and c
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from shoal.wire.codec import Codec, State, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.head import HEAD, Bytes, exactly, finite, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 
@@ -36,6 +38,13 @@ class Raw(Codec):
         if rest is not None:
             body.add_(rest)
             rest.zero_()
+        return size
+
+    def write(self, values: npt.NDArray[np.float32], data: Bytes) -> int:
+        """As `pack`, of values that are known to be finite."""
+        write_head(data, self.code, len(values))
+        size = HEAD.size + 4 * len(values)
+        data[HEAD.size : size].view(np.float32)[:] = values
         return size
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:

@@ -18,11 +18,12 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import Codec, State
 from shoal.wire.codecs.raw import Raw
 from shoal.wire.head import HEAD, padded, read_head, write_head
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
+from shoal.wire.push import Push
 
 SPARSE, DENSE = 0, 1
 
@@ -48,8 +49,13 @@ class Sparse(Codec):
         return replace(self, ratio=ratio)
 
     @abstractmethod
-    def choose(self, values: Tensor, layout: Layout, moment: Moment, rest: Tensor | None) -> Chosen:
-        """With `rest`: adds `values` to it, and takes out what is chosen."""
+    def choose(
+        self, values: Tensor, layout: Layout, moment: Moment, rest: Tensor | None, push: Push | None = None
+    ) -> Chosen:
+        """With `rest`: adds `values` to it, or the velocity they push, and takes out what is chosen.
+
+        Refuses what is not finite.
+        """
 
     @abstractmethod
     def most(self, layout: Layout) -> int:
@@ -70,29 +76,39 @@ class Sparse(Codec):
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
-        return self.send(values, layout, moment, out, rest)[0]
+        return self.send(values, layout, moment, out, rest)
 
     def send(
-        self, values: Tensor, layout: Layout, moment: Moment, out: Tensor, rest: Tensor | None
-    ) -> tuple[int, npt.NDArray[np.int64] | None]:
-        """As `pack`; and which places travel, None for all."""
+        self, values: Tensor, layout: Layout, moment: Moment, out: Tensor, rest: Tensor | None, push: Push | None = None
+    ) -> int:
+        """As `pack`; with `push`, of a velocity."""
         if _dense(self, layout):
-            write_head(out, self.code, layout.numel, extra=DENSE)
-            return HEAD.size + self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest), None
-        chosen = self.choose(values, layout, moment, rest)
+            return self._send_all(values, layout, moment, out, rest, push)
+        chosen = self.choose(values, layout, moment, rest, push)
         count = len(chosen.places)
-        start = self._start(count, layout)
-        write_head(out, self.code, layout.numel, count, SPARSE)
-        size = bits.places_size(count, layout.numel)
-        out[HEAD.size + size : start].zero_()
-        bits.write_places(chosen.places, layout.numel, out[HEAD.size : HEAD.size + size].numpy())
+        size = HEAD.size + bits.places_size(count, layout.numel)
+        start, data = padded(size), out.numpy()
+        write_head(data, self.code, layout.numel, count, SPARSE)
+        bits.write_places(chosen.places, layout.numel, data[HEAD.size : size])
+        data[size:start] = 0
+        if isinstance(self.values, Raw):
+            return start + self.values.write(chosen.values, data[start:])
         left = None if rest is None else torch.zeros(count)
         sent = torch.from_numpy(chosen.values)
-        refuse_non_finite(sent, Layout.flat(count))
         length = self.values.pack(sent, Layout.flat(count), {}, moment, out[start:], left)
-        if rest is not None and left is not None and not isinstance(self.values, Raw):
+        if rest is not None and left is not None:
             rest[torch.from_numpy(chosen.places)] += left
-        return start + length, chosen.places
+        return start + length
+
+    def _send_all(
+        self, values: Tensor, layout: Layout, moment: Moment, out: Tensor, rest: Tensor | None, push: Push | None
+    ) -> int:
+        write_head(out, self.code, layout.numel, extra=DENSE)
+        values = values if push is None else push.gain(values)
+        length = self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest)
+        if push is not None:
+            push.lose()
+        return HEAD.size + length
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
-from shoal.wire import choice, kernels, levels
+from shoal.wire import kernels, levels
 from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
 from shoal.wire.layout import Layout, Part
 from shoal.wire.moment import Moment, uniforms
+from shoal.wire.sample import MOST, Lines
 
 PLAIN = 31
 """Stands where a layer's shift would."""
@@ -122,8 +123,8 @@ class Ternary(Codec):
 
         Of a large layer a sample tells how far its values spread, so that it is read once.
         """
-        if self.clip and x.numel() > 4 * choice.MOST:
-            sample = choice.Lines.of(x.numel()).sample(x, rest)
+        if self.clip and x.numel() > 4 * MOST:
+            sample = Lines.of(x.numel()).sample(x, rest)
             largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
         else:
             largest, squares, numel = *_measured(x, rest), x.numel()

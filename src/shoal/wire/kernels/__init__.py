@@ -6,7 +6,7 @@
 
 Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
 compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled; what
-kernels share (inline.py) is put into each.
+kernels are made of (inline.py, flags.py, ranks.py) is put into each.
 """
 
 import hashlib
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MODULES = ("blocks", "levels", "select", "bits", "elias", "rice", "half")
+INLINED = ("inline", "flags", "ranks")
 
 _slow = False
 
@@ -89,10 +90,15 @@ def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: 
 
 def _inlined(numba: Any) -> dict[str, Any]:
     """What kernels share, as the compiler wants it."""
-    module = importlib.import_module("shoal.wire.kernels.inline")
-    shared = {name: numba.njit(getattr(module, name), inline="always") for name in module.NAMES}
+    shared: dict[str, Any] = {}
+    for name in INLINED:
+        module = importlib.import_module(f"shoal.wire.kernels.{name}")
+        for piece in [getattr(module, each) for each in module.NAMES]:
+            function = types.FunctionType(piece.__code__, {**piece.__globals__, **shared})
+            shared[piece.__name__] = numba.njit(function, inline="always")
     machine = importlib.import_module("shoal.wire.kernels.instructions")
-    return shared | {name: getattr(machine, name) for name in module.CONVERSIONS}
+    names = importlib.import_module("shoal.wire.kernels.inline").CONVERSIONS
+    return shared | {name: getattr(machine, name) for name in names}
 
 
 @cache

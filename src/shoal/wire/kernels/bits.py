@@ -7,18 +7,32 @@ import numpy as np
 SIGNATURES = {
     "pack_bits": ("void(uint32[::1], int64, uint8[::1])", False),
     "unpack_bits": ("void(uint8[::1], int64, uint32[::1])", False),
-    "write_upper": ("void(int64[::1], int64, uint8[::1])", False),
+    "write_places": ("void(int64[::1], int64, int64, uint8[::1])", False),
     "read_upper": ("int64(uint8[::1], int64, int64[::1])", False),
     "add_at": ("void(int64[::1], float32[::1], float32[::1])", False),
 }
 
 
-def write_upper(places: Any, low: Any, out: Any) -> None:
-    """The upper bits of ascending places: number i sets bit (place >> low) + i."""
-    out[:] = 0
+def write_places(places: Any, low: Any, split: Any, out: Any) -> None:
+    """Ascending places: the `low` lower bits of each side by side in `split` bytes, then the upper ones.
+
+    Of those, number i sets bit (place >> low) + i.
+    """
+    out[split:] = 0
+    held, bits, to = np.uint64(0), 0, 0
+    mask = (np.int64(1) << low) - np.int64(1)
     for i in range(len(places)):
+        held |= np.uint64(places[i] & mask) << np.uint64(bits)
+        bits += low
+        while bits >= 8:
+            out[to] = np.uint8(held & np.uint64(255))
+            held >>= np.uint64(8)
+            bits -= 8
+            to += 1
         at = (places[i] >> low) + i
-        out[at >> 3] |= np.uint8(1 << (at & 7))
+        out[split + (at >> 3)] |= np.uint8(1 << (at & 7))
+    if bits > 0:
+        out[to] = np.uint8(held & np.uint64(255))
 
 
 def read_upper(data: Any, low: Any, places: Any) -> Any:

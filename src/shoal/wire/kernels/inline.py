@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("add_into", "top_bits", "tops_of", "kth_largest", "noise", "signs", "eights", "fours")
+NAMES = ("add_into", "top_bits", "noise", "signs", "eights", "fours")
 CONVERSIONS = ("to_half", "from_half")
 """These are one instruction of the processor when compiled (instructions.py)."""
-
-
-GROUP = 8
-"""Elements that are skipped together: few, for at one in a hundred many groups hold one."""
 
 
 def add_into(left: Any, x: Any) -> None:
@@ -27,38 +23,6 @@ def top_bits(bits: Any) -> Any:
     for i in range(len(bits)):
         most = max(most, bits[i] & np.int32(0x7FFFFFFF))
     return most
-
-
-def tops_of(bits: Any, groups: Any, tops: Any) -> None:
-    """The same of every group."""
-    for g in range(groups):
-        most = np.int32(0)
-        for q in range(GROUP):
-            most = max(most, bits[g * GROUP + q] & np.int32(0x7FFFFFFF))
-        tops[g] = most
-
-
-def kth_largest(numbers: Any, count: Any, k: Any) -> Any:
-    """Of the first `count`, none below 0: ten or eleven bits at a time. They are moved about."""
-    bins = np.empty(2048, np.int32)
-    found, rank = np.int32(0), k
-    for shift, width in ((20, 11), (10, 10), (0, 10)):
-        bins[:] = 0
-        mask = np.int32((1 << width) - 1)
-        for i in range(count):
-            bins[(numbers[i] >> np.int32(shift)) & mask] += 1
-        digit = (1 << width) - 1
-        while bins[digit] < rank:
-            rank -= bins[digit]
-            digit -= 1
-        found |= np.int32(digit << shift)
-        kept = 0
-        for i in range(count):
-            if ((numbers[i] >> np.int32(shift)) & mask) == digit:
-                numbers[kept] = numbers[i]
-                kept += 1
-        count = kept
-    return found
 
 
 def noise(place: Any, word: Any) -> Any:

@@ -1,83 +1,77 @@
-"""The kernels of sparsifiers: the elements whose magnitude reaches a threshold, in one pass, and that threshold."""
+"""The kernel of sparsifiers: the largest elements of every layer of a bucket, in one pass over memory.
+
+What reaches `least` is a candidate; when there are too many, only the largest stay and `least` rises to the smallest of
+them. A sample says where to begin, a little too low, so that this is seldom. So what is chosen is exact, whatever the
+sample held, and each element is read once, where momentum and residual are brought up to date.
+"""
 
 from typing import Any
 
 import numpy as np
 
-from shoal.wire.kernels.inline import GROUP, add_into, kth_largest, top_bits, tops_of
+from shoal.wire.kernels.flags import flag, flag_added, flag_moved, flagged, take
+from shoal.wire.kernels.ranks import LINE, keep_largest, let_go, put_back, sampled
 
 SIGNATURES = {
-    "select_above": (
-        "int64(float32[::1], float32[::1], boolean, float32, int64[::1], float32[::1])",
+    "select_largest": (
+        "int64(float32[::1], float32[::1], boolean, float32[::1], boolean, float32, boolean, int64[:, ::1], int64, "
+        "int64[::1], float32[::1], int32[::1])",
         False,
     ),
-    "kth_magnitude": ("int32(float32[::1], float32[::1], boolean, int64, int64, int64, int64, int32[::1])", False),
 }
+PIECE = 1024
+"""Elements that are brought up to date before they are looked at: three arrays of them stay in the nearest cache."""
+TINY, INFINITE = 0x00800000, 0x7F800000
+"""Bits of the least magnitude that travels, and of the least that is not finite."""
 
 
-def select_above(values: Any, rest: Any, feedback: Any, threshold: Any, places: Any, found: Any) -> int:
-    """Write place and value of each; with feedback they are taken out of `rest += values`. -1: not finite.
+def select_largest(
+    values: Any, rest: Any, feedback: Any, velocity: Any, moving: Any, momentum: Any, masking: Any, rows: Any,
+    shift: Any, places: Any, found: Any, bits: Any,
+) -> Any:  # fmt: skip
+    """Place and value of the largest of each run; how many, -1 where something is not finite.
 
-    As many as `places` holds; the others stay. Pieces without any are skipped by one vectorised comparison.
+    A row is a run's (start, end, number wanted, stride of the sample's lines, rank in the sample; 0 for no sample).
+    With feedback `rest += values`, and what is chosen is taken out of it; when moving, which feedback is needed for,
+    `velocity = momentum * velocity + values` is added instead, and masked where chosen. `places`, `found` and `bits`
+    are as long as each other, and hold any run's candidates after what is chosen of the runs before.
     """
-    limit = np.empty(1, np.float32)
-    limit[0] = threshold
-    least = limit.view(np.int32)[0]
-    count, room = 0, len(places)
-    tops = np.empty(4096 // GROUP + 1, np.int32)
-    for begin in range(0, len(values), 4096):
-        x, left = values[begin : begin + 4096], rest[begin : begin + 4096]
-        if feedback:
-            add_into(left, x)
-            x = left
-        bits, groups = x.view(np.int32), len(x) // GROUP
-        tops_of(bits, groups, tops)
-        tops[groups] = top_bits(bits[groups * GROUP :])
-        for g in range(groups + 1):
-            if tops[g] < least:
-                continue
-            if tops[g] >= np.int32(0x7F800000):
-                return -1
-            for i in range(g * GROUP, min((g + 1) * GROUP, len(x))):
-                if (bits[i] & np.int32(0x7FFFFFFF)) >= least and count < room:
-                    places[count] = begin + i
-                    found[count] = x[i]
-                    count += 1
-                    if feedback:
-                        x[i] = np.float32(0)
+    flags, busy, hits = np.empty(PIECE, np.uint8), np.empty(PIECE // 8 + 1, np.int64), np.empty(PIECE + 1, np.int64)
+    least = np.empty(1, np.int32)
+    limit, whole = least.view(np.float32), rest if feedback else values
+    count: Any = 0
+    for row in range(rows.shape[0]):
+        start, end, wanted, stride, rank = rows[row, 0], rows[row, 1], rows[row, 2], rows[row, 3], rows[row, 4]
+        guess, base = np.int32(TINY), count
+        if rank > 0:
+            first, step = start + shift % stride * LINE, stride * LINE
+            guess = sampled(values, rest, feedback, velocity, moving, momentum, first, end, step, rank, bits)
+            guess = min(max(guess, np.int32(TINY)), np.int32(INFINITE))
+        least[0] = guess
+        for again in range(2):
+            for begin in range(start, end, PIECE):
+                stop = min(begin + PIECE, end)
+                if count + PIECE >= len(places):
+                    least[0] = keep_largest(places, found, bits, base, count, wanted, rest, feedback) + np.int32(1)
+                    count = base + wanted
+                if moving and not again:
+                    flag_moved(velocity[begin:stop], momentum, rest[begin:stop], values[begin:stop], limit[0], flags)
+                elif feedback and not again:
+                    flag_added(rest[begin:stop], values[begin:stop], limit[0], flags)
+                else:
+                    flag(whole[begin:stop], limit[0], flags)
+                number = flagged(flags, stop - begin, busy, hits)
+                count = take(whole, begin, hits, number, places, found, count, feedback)
+                if count < 0:
+                    return -1
+            if count - base >= wanted or guess == np.int32(TINY):
+                break
+            put_back(places, found, base, count, rest, feedback)  # the sample held more of the large ones than its due
+            guess, count = np.int32(TINY), base
+            least[0] = guess
+        if count - base > wanted:
+            keep_largest(places, found, bits, base, count, wanted, rest, feedback)
+            count = base + wanted
+        if moving and masking:
+            let_go(velocity, places, base, count)
     return count
-
-
-def kth_magnitude(values: Any, rest: Any, feedback: Any, line: Any, first: Any, stride: Any, k: Any, bits: Any) -> Any:
-    """The bits of the k-th largest magnitude in lines first, first + stride, … of `values`, or of `values + rest`.
-
-    The k-th largest of the largest of each group is no larger than that, so that few groups have to be looked into.
-    `bits` is scratch, as long as all these lines.
-    """
-    found, count = bits.view(np.float32), 0
-    for begin in range(first * line, len(values) - line + 1, stride * line):
-        if feedback:
-            for i in range(line):
-                found[count + i] = values[begin + i] + rest[begin + i]
-        else:
-            for i in range(line):
-                found[count + i] = values[begin + i]
-        count += line
-    groups = count // GROUP
-    if k > groups:
-        for i in range(count):
-            bits[i] &= np.int32(0x7FFFFFFF)
-        return kth_largest(bits, count, k)
-    tops = np.empty(groups, np.int32)
-    tops_of(bits, groups, tops)
-    least = kth_largest(tops.copy(), groups, k)
-    kept = 0
-    for g in range(groups + 1):
-        if g < groups and tops[g] < least:
-            continue
-        for i in range(g * GROUP, min((g + 1) * GROUP, count)):
-            one = bits[i] & np.int32(0x7FFFFFFF)
-            if one >= least:
-                bits[kept] = one
-                kept += 1
-    return kth_largest(bits, kept, k)

@@ -19,6 +19,7 @@ from shoal.wire.codec import Codec, State, refuse_non_finite
 from shoal.wire.codecs.sparse import Sparse
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
+from shoal.wire.push import Push
 from shoal.wire.wrappers.feedback import RESIDUAL
 
 VELOCITY = "velocity"
@@ -52,17 +53,10 @@ class Momentum(Codec):
     def pack(
         self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
     ) -> int:
-        velocity, residual = state[VELOCITY], state[RESIDUAL]
         if self.clip:
             values = clipped(values, layout, self.clip)
-        torch.add(values, velocity, alpha=self.momentum, out=velocity)
-        length, sent = self.codec.send(velocity, layout, moment, out, residual)
-        if self.masking:
-            if sent is None:
-                velocity.zero_()
-            else:
-                velocity[torch.from_numpy(sent)] = 0.0
-        return length
+        push = Push(state[VELOCITY], self.momentum, self.masking)
+        return self.codec.send(values, layout, moment, out, state[RESIDUAL], push)
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         self.codec.add(payload, layout, out)

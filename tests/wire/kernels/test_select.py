@@ -1,0 +1,96 @@
+"""The kernel that chooses does what its reference does, to the bit: places, values, residual and velocity."""
+
+import numpy as np
+import pytest
+import torch
+
+from shoal.wire import choice, kernels
+from shoal.wire.kernels.select import PIECE
+from shoal.wire.layout import Layout
+from shoal.wire.push import Push
+from shoal.wire.shares import by_layer, of_all
+
+SHAPES = {
+    "one": [1],
+    "odd": [7, 1, 100, 0, 33],
+    "pieces": [PIECE, PIECE + 1, 4 * PIECE + 33],
+    "large": [200_003, 65_536],
+    "none": [],
+}
+KINDS = {
+    "normal": lambda n: torch.randn(n),
+    "equal": lambda n: torch.ones(n),
+    "zeros": lambda n: torch.zeros(n),
+    "tiny": lambda n: torch.randn(n) * 1e-38,
+    "few": lambda n: torch.where(torch.rand(n) < 0.01, torch.randn(n), torch.zeros(n)),
+    "rising": lambda n: torch.arange(n, dtype=torch.float32),
+    "falling": lambda n: -torch.arange(n, 0, -1, dtype=torch.float32),
+    "lines": lambda n: torch.randn(n) * torch.where(torch.arange(n) // 16 % 31 == 0, 100.0, 1.0),
+}
+WAYS = ["plain", "feedback", "moving", "masking"]
+
+
+def run(values, shares, way, shift, fast):
+    """Two steps; everything that came of them."""
+    rest, velocity = torch.linspace(-1, 1, values.numel()), torch.linspace(2, -2, values.numel())
+    push = Push(velocity, 0.9, way == "masking") if way in ("moving", "masking") else None
+    results = []
+    for step in range(2):
+        given = values.clone()
+        if fast:
+            places, found = choice.largest(given, None if way == "plain" else rest, shares, shift + step, push)
+        else:
+            with kernels.reference():
+                places, found = choice.largest(given, None if way == "plain" else rest, shares, shift + step, push)
+        assert torch.equal(given, values)
+        results += [places.copy(), found.copy()]
+    return [*results, rest.numpy(), velocity.numpy()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_chosen_and_what_is_left_are_the_references(kind, shape, way):
+    layout = Layout.of([(f"layer{number}", (size,)) for number, size in enumerate(SHAPES[shape])])
+    torch.manual_seed(layout.numel)
+    values = KINDS[kind](layout.numel)
+    for ratio in (0.001, 0.01, 0.3, 1.0):
+        for shares in (by_layer(ratio, layout), of_all(ratio, layout)):
+            one, other = (run(values, shares, way, 5, fast) for fast in (True, False))
+            for found, expected in zip(one, other, strict=True):
+                assert found.dtype == expected.dtype
+                assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_sample_that_holds_all_the_large_ones_is_not_believed(way):
+    """Its lines are those that shift 0 takes: the threshold it gives is reached by too few."""
+    shares = of_all(0.01, Layout.flat(100_000))
+    _, _, count, stride, rank = shares.rows[0].tolist()
+    values = torch.randn(100_000)
+    values[torch.arange(100_000) // 16 % stride == 0] *= 1000
+    assert 0 < rank < int((values.abs() > 10).sum()) < 2 * count
+    for found, expected in zip(*(run(values, shares, way, 0, fast) for fast in (True, False)), strict=True):
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("where", ["values", "rest", "velocity"])
+def test_what_is_not_finite_is_told_in_any_layer(bad, fast, where):
+    layout = Layout.of([("a", (5000,)), ("b", (30,)), ("c", (3 * PIECE + 5,))])
+    for place in (0, 4999, 5003, 5030 + PIECE, layout.numel - 1):
+        tensors = {name: torch.randn(layout.numel) for name in ("values", "rest", "velocity")}
+        tensors[where][place] = bad
+        push = Push(tensors["velocity"], 0.9, True)
+        shares = by_layer(0.01, layout)
+        if fast:
+            assert choice.largest(tensors["values"], tensors["rest"], shares, 0, push) is None
+        else:
+            with kernels.reference():
+                assert choice.largest(tensors["values"], tensors["rest"], shares, 0, push) is None
+
+
+def test_a_sum_that_overflows_is_told():
+    huge = torch.full((3000,), 3e38)
+    assert choice.largest(huge, huge.clone(), of_all(0.01, Layout.flat(3000))) is None

@@ -176,9 +176,10 @@ class Loop(threading.Thread):
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
         for peer in self.peers.values():
+            peer.look(now())  # it may have been reached a moment ago
             if peer.bye is not None:  # nobody is there to hear it, and closing would wait
                 peer.close()
-            elif peer.up:
+            elif peer.hears:
                 self.voice.ack(peer)
                 self.voice.goodbye(peer, reason, lost)
         self._ending = True

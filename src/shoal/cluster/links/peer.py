@@ -5,17 +5,16 @@ that they never stand behind chunks: where both send as much as they can, an ack
 whole window late, and the link would be used by half.
 """
 
-import contextlib
 from dataclasses import dataclass, field
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from shoal.cluster.board import State
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.link import Incoming, Outgoing
 from shoal.cluster.links.messages import Bye
+from shoal.cluster.links.road import Road
 
 FIRST_WORD = 15.0
 """Seconds in which a peer that never was heard may come."""
@@ -36,17 +35,14 @@ class Peer:
     """For what is short."""
     out: Outgoing = field(default_factory=Outgoing)
     into: Incoming = field(default_factory=Incoming)
-    up: bool = False
-    """Whether the way to it is connected and its key was right."""
+    roads: tuple[Road, ...] = ()
+    """Both connections, that for chunks first."""
     heard: float | None = None
     """When anything of this run last came from it; None: never."""
     epoch: int = 0
     """The newest view it has spoken in."""
     awaited: float | None = None
     """Since when it takes part in a view with this worker, where views change."""
-    down: float | None = None
-    """Since when the way to it is closed, if it was open once."""
-    refusals: int = 0
     largest: int = 0
     """Bytes of the largest chunk that came from it."""
     told: float = 0.0
@@ -60,34 +56,31 @@ class Peer:
     @classmethod
     def reach(cls, rank: int, entry: Entry, door: Door) -> "Peer":
         way, aside = (door.way_to(entry.address, entry.public) for _ in range(2))
-        peer = cls(rank, entry, way, aside)
-        peer._monitor = way.get_monitor_socket()
-        aside.connect(entry.address)
-        way.connect(entry.address)
-        return peer
+        return cls(rank, entry, way, aside, roads=(Road(way, entry.address), Road(aside, entry.address)))
 
     def close(self) -> None:
         """Nothing more is said to it."""
-        self.way.disable_monitor()
-        self.way.close(linger=0)
-        self.aside.close(linger=0)
+        for road in self.roads:
+            road.close()
+
+    @property
+    def up(self) -> bool:
+        """Whether the way to it is connected and its key was right."""
+        return self.roads[0].up
+
+    @property
+    def hears(self) -> bool:
+        """Whether a word would reach it."""
+        return self.roads[1].up
 
     def look(self, now: float) -> bool:
-        """What became of the connection since the last look; whether it has just been made (again)."""
-        made = False
-        with contextlib.suppress(zmq.Again):
-            while True:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-                if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self.up, self.down, made = True, None, True
-                elif event == zmq.EVENT_DISCONNECTED and self.up:
-                    self.up, self.down, self.refusals = False, now, 0
-                elif event == zmq.EVENT_CONNECT_RETRIED:
-                    self.refusals += 1
-        return made
+        """What became of the connections since the last look; whether that for chunks has just been made (again)."""
+        made = [road.look(now) for road in self.roads]
+        return made[0]
 
     def gone(self, now: float) -> bool:
-        return self.down is not None and self.refusals >= GONE_REFUSALS and now - self.down >= GONE_SECONDS
+        way = self.roads[0]
+        return way.down is not None and way.refusals >= GONE_REFUSALS and now - way.down >= GONE_SECONDS
 
     def silent(self, now: float, floor: float) -> float | None:
         """How long it has said nothing, if that is longer than a peer may: a chunk is on the way so long at most."""
@@ -107,5 +100,3 @@ class Peer:
             return f"{self} at {self.entry.address}, which never came"
         state = State(self.state).name if self.state in State._value2member_map_ else "busy"
         return f"{self}, last seen {state} in step {self.step}, {max(0.0, now - self.heard):.1f} s ago"
-
-    _monitor: "zmq.Socket[bytes]" = field(init=False, repr=False)

@@ -6,6 +6,7 @@
 Everything in here runs in the communication thread; what comes back is heard in `loop.py`.
 """
 
+import contextlib
 from collections.abc import Iterable
 
 import msgspec
@@ -82,8 +83,9 @@ class Speaker:
         stamp = now()
         flying.sent = stamp
         chunk = msgspec.structs.replace(flying.chunk, step=self._step(), stamp=int(stamp * 1e9))
-        peer.way.send(encode(chunk), zmq.SNDMORE)
-        peer.way.send(flying.payload.frame, copy=False)
+        with contextlib.suppress(zmq.Again):  # there is no connection any more: it leaves again when there is one
+            peer.way.send(encode(chunk), zmq.SNDMORE | zmq.NOBLOCK)
+            peer.way.send(flying.payload.frame, zmq.NOBLOCK, copy=False)
         peer.told = stamp
         self._count(flying.payload.size + HEAD)
 
@@ -94,7 +96,8 @@ class Speaker:
         peer.again = now()
 
     def _say(self, peer: Peer, message: AnyMessage) -> None:
-        peer.aside.send(encode(message))
+        with contextlib.suppress(zmq.Again):  # whoever misses it asks again
+            peer.aside.send(encode(message), zmq.NOBLOCK)
         peer.told = now()
         self._count(HEAD)
 

@@ -45,6 +45,7 @@ from shoal.cluster.membership.messages import (
     Standing,
 )
 from shoal.cluster.membership.pulse import Look, Period, Rest
+from shoal.cluster.membership.redial import Redial
 from shoal.cluster.membership.view import View
 from shoal.core import errors
 from shoal.core.clock import Deadline, now
@@ -54,8 +55,6 @@ BEAT = 0.25
 """Seconds between beats."""
 LOOK = 0.02
 """Longest wait of the agent's thread: what the training thread has to say leaves by then."""
-UNANSWERED = 1.0
-"""Seconds without an answer after which the coordinator is called anew."""
 RETRY = 0.02
 """Seconds after which one is tried again that found nobody connected."""
 PERSIST = 6.0
@@ -244,17 +243,17 @@ class Agent:
             self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
 
     def _serve(self, line: Line) -> None:
-        due, renewed = 0.0, now()
+        due, self._redial = 0.0, Redial(now())
         while not self._closing:
-            if now() - max(self._heard, renewed) > UNANSWERED:
+            if self._redial.due(now()):
                 line.renew()
-                renewed = now()
             if now() >= due:
                 due = now() + (BEAT if self._speak(line) else RETRY)
             self._answer(line)
             for order in line.orders(min(LOOK, max(0.0, due - now()))):
                 with self._changed:
                     self._heard = now()
+                    self._redial.heard(self._heard)
                     self._obey(order, line)
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
@@ -285,6 +284,7 @@ class Agent:
         match order:
             case Lease():
                 self._member.renew(order)
+                self._redial.round_trip(self._heard - order.sent)
             case Propose():
                 self._propose(order, line)
             case Install():

@@ -209,6 +209,36 @@ def test_who_joins_knows_the_factors_of_lowrank_to_the_bit(tmp_path: Path) -> No
         assert {step: first[step] for step in both} == {step: other[step] for step in both}
 
 
+def sent(folder: Path, run: str, seat: int) -> list[object]:
+    """Bytes of every step of the worker in a seat on sockets, for sums."""
+    return [event["wire"] for event in events(folder, run, seat) if event["event"] == "step"]
+
+
+def test_one_worker_speaks_for_each_machine_whoever_is_lost(tmp_path: Path) -> None:
+    """Workers of a machine add up in its memory; the first of those that are left sends the sum."""
+    with home(tmp_path, "--workers", "2") as here:
+        there = tmp_path / "there"
+        guest = joined(there, here, "--workers", "2")
+        for seat in (2, 3):
+            trained(there, "one", seat, guest)
+        before = pids(here.folder, "one", 0)
+        os.kill(before[-1], signal.SIGKILL)  # it has led its machine
+        assert soon(WAIT, lambda: len(pids(here.folder, "one", 0)) > len(before)), here.said
+        for seat in (0, 1):
+            here.trained(seat)
+        os.kill(pids(there, "one", 2)[-1], signal.SIGKILL)
+        assert soon(WAIT, lambda: len(pids(there, "one", 2)) > 1), said(guest)
+        for seat in (2, 3):
+            trained(there, "one", seat, guest)
+        here.end(guest)
+    silent = [all(wire == 0 for wire in sent(folder, "one", seat)[-3:]) for folder, seat in seats_of(here, there)]
+    assert sorted(silent[:2]) == sorted(silent[2:]) == [False, True], "one of each machine sends"
+
+
+def seats_of(here: Home, there: Path) -> list[tuple[Path, int]]:
+    return [(here.folder, 0), (here.folder, 1), (there, 2), (there, 3)]
+
+
 @pytest.mark.soak
 def test_machines_join_a_run_that_meets_in_two_stages(tmp_path: Path) -> None:
     """Shares are cut for one worker, for three, for two when one is lost, and for three again."""

@@ -50,6 +50,19 @@ class Arena:
             self.descriptor = -1
 
 
+class Regions:
+    """Parts of an arena, one after the other from `start` on; every worker takes the same ones in the same order."""
+
+    def __init__(self, arena: Arena, start: int) -> None:
+        self._arena, self._used = arena, start
+
+    def take(self, size: int) -> memoryview:
+        size = pages(size)
+        memory = memoryview(self._arena.map(self._used, size))
+        self._used += size
+        return memory
+
+
 def pages(size: int) -> int:
     """`size` rounded up to whole pages."""
     return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

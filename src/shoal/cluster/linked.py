@@ -2,8 +2,9 @@
 
 What is between hosts by default. `--trusted` takes `SpreadGroup` instead, which authenticates nobody.
 
-Where members may change, the coordinator tells with every view where its members are reached and by which keys; an
-operation is complete when all have told each other that they hold its result: one more latency.
+Where members may change, the coordinator tells with every view where its members are reached and by which keys, and who
+shares a machine's memory; an operation is complete when all have told each other that they hold its result: one more
+latency.
 """
 
 import atexit
@@ -16,8 +17,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.house import House, Household, Sharing, leaders
 from shoal.cluster.links.allowance import allowance_from_environment
 from shoal.cluster.links.book import Book, Entry
 from shoal.cluster.links.door import Door
@@ -57,10 +60,11 @@ class LinkedGroup(Group):
     store: object = None
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
 
-    local: SharedGroup | None = None
-    """The workers of this host, where hosts have several and no member changes."""
+    local: Sharing | None = None
+    """The workers of this host, where hosts may have several."""
     leaders: Sequence[int] = ()
     """The first worker of each host."""
+    _house: House | None = None
 
     def __init__(
         self,
@@ -71,7 +75,9 @@ class LinkedGroup(Group):
         board: Board | None = None,
         session: Elastic | None = None,
         guest: bool = False,
+        home: tuple[Arena, Household] | None = None,
     ) -> None:
+        """`home`: what this worker shares with others of its machine, where members change."""
         self.guest = guest
         self.talkers: list[Talker] = []
         self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
@@ -87,6 +93,9 @@ class LinkedGroup(Group):
             self.rank, self.size = seat, len(book)
             self.mesh.meet(self.seconds)
         else:
+            if home is not None:
+                self._house = House(*home, seat, self.board, self.seconds, session)
+                self.local = self._house
             self._follow(session, door)
 
     def new_channel(self) -> int:
@@ -102,7 +111,8 @@ class LinkedGroup(Group):
     def _follow(self, session: Elastic, door: Door) -> None:
         """Change with the members of the run."""
         public = door.keys.public.decode() if door.keys is not None else ""
-        session.agent.plate = Plate(door.address, public, os.uname().nodename, self.guest)
+        house = self._house.name if self._house is not None else ""
+        session.agent.plate = Plate(door.address, public, os.uname().nodename, self.guest, house)
         session.leaves, session.confirms = self.mesh.leave, self._confirm
         session.entered.insert(0, self._enter)
         self.mesh.watch = _Watch(session)
@@ -116,6 +126,10 @@ class LinkedGroup(Group):
         plates = zip(seats, view.members, session.install.plates, strict=True)
         self.mesh.enrol({seat: Entry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})
         self.mesh.reform(view.epoch, seats)
+        houses = [plate.house for plate in session.install.plates]
+        self.leaders = leaders(view, houses)
+        if self._house is not None:
+            self._house.enter(view, houses)
 
     def _confirm(self) -> None:
         assert isinstance(self.session, Elastic)

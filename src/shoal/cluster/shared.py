@@ -15,8 +15,9 @@ import numpy as np
 from torch import Tensor
 
 from shoal.cluster import board
-from shoal.cluster.arena import Arena, pages
+from shoal.cluster.arena import Arena, Regions, pages
 from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.house import first_number
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.session import Session, Steady, seat_of
 from shoal.cluster.membership.view import View
@@ -25,8 +26,6 @@ from shoal.cluster.patience import Patience
 from shoal.core.errors import UsageError
 
 MAILBOX = 1 << 20
-VIEW_BITS = 40
-"""Numbers of a view: more rounds than any run has."""
 _LENGTH = struct.Struct("<q")
 
 
@@ -40,6 +39,7 @@ class SharedGroup(Group):
         if seats > board.MOST_WORKERS:
             raise UsageError(f"{seats} workers on one host; at most {board.MOST_WORKERS} are possible")
         self.arena, self.seat, self.seats, self.seconds = arena, seat, seats, deadline_seconds()
+        self.places = range(seats)
         self.session = session or Steady(seat, seats)
         self.board = board.Board(arena.map(0, board.BYTES))
         self.board.enter(seat)
@@ -48,7 +48,8 @@ class SharedGroup(Group):
         memory = np.frombuffer(arena.map(board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
         self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * seats].view(np.int64).reshape(4, seats)
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
-        self._used = board.BYTES + flags_bytes + seats * MAILBOX
+        self.region = Regions(arena, board.BYTES + flags_bytes + seats * MAILBOX).take
+        """More shared memory, the same for every worker; all ask for the same in the same order."""
         self.session.entered.insert(0, self._enter)
         if isinstance(self.session, Elastic):
             self.session.leaves, self.session.all_stay = self._leave, self._all_stay
@@ -80,14 +81,7 @@ class SharedGroup(Group):
     @property
     def base(self) -> int:
         """The number from which flags count in this view."""
-        return self.session.view.epoch << VIEW_BITS
-
-    def region(self, size: int) -> memoryview:
-        """`size` more bytes of shared memory, the same for every worker; all ask for the same in the same order."""
-        size = pages(size)
-        memory = memoryview(self.arena.map(self._used, size))
-        self._used += size
-        return memory
+        return first_number(self.session.view)
 
     def gather(self, data: bytes) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data), self._confirm)

@@ -24,6 +24,7 @@ from shoal.plan.wrappers import Meet
 from shoal.sync.engine.base import Engine
 from shoal.sync.engine.collective import CollectiveEngine
 from shoal.sync.engine.hosts import HostsEngine
+from shoal.sync.engine.leading import LeadingEngine
 from shoal.sync.engine.memory import MemoryEngine
 from shoal.sync.engine.ring import RingEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
@@ -194,8 +195,10 @@ class Engines:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return MemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
-            local = self.group.local is not None
-            return HostsEngine(self.group, self.by) if local else RingEngine(self.group, by=self.by)
+            if self.group.local is None:
+                return RingEngine(self.group, by=self.by)
+            kind = HostsEngine if len(self.group.local.places) > 1 else LeadingEngine
+            return kind(self.group, self.by)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
         if device not in self._process_groups:

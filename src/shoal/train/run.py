@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -10,26 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.cluster.board import State
 from shoal.cluster.launch.context import Context, find
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.cluster.membership.elastic import Elastic
 from shoal.core import record
 from shoal.core.errors import Quarantined, UsageError
-from shoal.core.events import Ended, Logged, Reported, Sink, Started, Warned
+from shoal.core.events import Ended, Logged, Reported, Sink
 from shoal.core.goal import Goal, goal_from_environment
 from shoal.core.journal import Journal
-from shoal.core.lock import hold
 from shoal.core.seeds import mix, seed_all
 from shoal.data.loader import Loader
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
-from shoal.plan.rules import check
 from shoal.plan.terms import AllReduce, Alone
 from shoal.sync.statistics import Statistics
 from shoal.train.build import OVERLAPPING, Engines, build_exchange, build_pace, default_device
@@ -39,11 +33,11 @@ from shoal.train.checkpoint.interval import Interval
 from shoal.train.checkpoint.keeper import Keeper, base
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
-from shoal.train.checkpoint.writer import clear
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
 from shoal.train.members import check_alike, sort_members
+from shoal.train.opening import announce, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
@@ -74,12 +68,8 @@ class Run:
         self.device = default_device(group.rank)
         by = plan.exchange.by if isinstance(plan.exchange, AllReduce) else "auto"
         self._engines = Engines(group, context.dir, by)
-        warnings = check(plan, group.size)
-        if by != "auto" and group.size > 1 and not isinstance(group, LinkedGroup):
-            warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
-        if os.environ.get(BANDWIDTH_VARIABLE) and group.size > 1 and not isinstance(group, LinkedGroup):
-            warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
-        self._begin(context)
+        warnings = without_effect(plan, group)
+        make_folder(context, plan)
         self._journal = Journal(record.worker_file(context.dir, group.seat))
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group, context.speed)
@@ -95,7 +85,7 @@ class Run:
         self._reported: dict[str, float] = {}
         self._latency = latency_from_environment(self.is_main)
         seed_all(context.seed)
-        self._announce(warnings if group.rank == 0 else [], context.attempt)
+        announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self.close)
 
     def _keep(self, context: Context) -> None:
@@ -142,48 +132,6 @@ class Run:
         session = self._group.session
         data = handover.write(together.joined, where, session.dealt, agenda)
         self._group.transfer(self.dir).give(session.view, session.fresh, data)
-
-    def _begin(self, context: Context) -> None:
-        """Worker 0 makes the folder, unless a launcher has done so."""
-        if not context.begun and self.is_main:
-            info = record.RunInfo(
-                run=context.run,
-                plan=str(self.plan),
-                workers=self.size,
-                seed=context.seed,
-                script=sys.argv[0],
-                command=sys.argv,
-                started=time.time(),
-                versions=record.versions(),
-                machine=record.machine(),
-                arguments=sys.argv[1:],
-                folder=os.getcwd(),
-                checkpoint=context.checkpoint,
-            )
-            record.write_info(context.dir, info)
-            hold(context.dir, context.run)
-        if self._group.session.waiting:  # the others have begun long ago
-            return
-        if self.is_main:
-            clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
-        self._group.gather(b"")
-
-    def _announce(self, warnings: list[str], attempt: int) -> None:
-        self._sink.emit(
-            Started(
-                at=time.time(),
-                rank=self._group.seat,
-                size=self.size,
-                host=platform.node(),
-                pid=os.getpid(),
-                threads=torch.get_num_threads(),
-                device=str(self.device),
-                attempt=attempt,
-            )
-        )
-        for text in warnings:
-            self._sink.emit(Warned(at=time.time(), text=text))
-        self._journal.flush()
 
     @property
     def rank(self) -> int:

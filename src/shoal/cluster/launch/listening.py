@@ -15,6 +15,7 @@ from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board
 from shoal.cluster.coordinator.grants import Welcome
 from shoal.cluster.group import Group
+from shoal.cluster.house import Household
 from shoal.cluster.launch.place import Office, Place
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.door import Door
@@ -44,6 +45,7 @@ class Listening(Place):
     def __init__(self, listen: Listen, welcome: Welcome, arena: Arena, run: str, workers: int) -> None:
         self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
         self._pairs = [Pair.new() for _ in range(workers)]  # before the fork, so that the coordinator knows them
+        self._household = Household(tuple(range(workers)))
 
     def open(self) -> None:
         pass
@@ -64,7 +66,8 @@ class Listening(Place):
         assert session is not None
         self._pairs = []
         door = Door(f"tcp://{self.listen.host}:*", Keys.new())
-        return LinkedGroup(self.run, {}, rank, door, Board(self.arena.map(0, BYTES)), session)
+        home = (self.arena, self._household)
+        return LinkedGroup(self.run, {}, rank, door, Board(self.arena.map(0, BYTES)), session, home=home)
 
     def tick(self, board: Board) -> None:
         pass

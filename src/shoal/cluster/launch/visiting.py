@@ -19,6 +19,7 @@ from shoal.cluster.board import BYTES, Board, State
 from shoal.cluster.coordinator.channel import Command, News, Stop
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.group import Group
+from shoal.cluster.house import Household
 from shoal.cluster.launch.asking import ask, question
 from shoal.cluster.launch.blame import Worker, parse
 from shoal.cluster.launch.job import Job, Watcher
@@ -49,6 +50,7 @@ class Away(Place):
 
     def __init__(self, brief: Brief, address: str, key: Key, own: str, arena: Arena) -> None:
         self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
+        self._household = Household(tuple(sorted(map(seat_of, brief.members))))
 
     def open(self) -> None:
         pass
@@ -61,7 +63,8 @@ class Away(Place):
 
     def enter(self, rank: int, size: int, session: Elastic | None = None) -> Group:
         door = Door(f"tcp://{self.own}:*", Keys.new())
-        return LinkedGroup(self.brief.run, {}, rank, door, Board(self.arena.map(0, BYTES)), session, guest=True)
+        board, home = Board(self.arena.map(0, BYTES)), (self.arena, self._household)
+        return LinkedGroup(self.brief.run, {}, rank, door, board, session, guest=True, home=home)
 
     def tick(self, board: Board) -> None:
         pass

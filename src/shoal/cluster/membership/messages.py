@@ -31,6 +31,8 @@ class Plate(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     host: Text = ""
     guest: bool = False
     """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
+    house: Text = ""
+    """The same for workers that share a machine's memory, and for no others; empty: it shares it with nobody."""
 
 
 class Hello(Message, frozen=True, kw_only=True):

@@ -55,6 +55,7 @@ class RingEngine(Engine):
         self._begun: dict[int, tuple[Callable[[], Task], Task]] = {}
         """Tasks of the exchange under way, in order, and how each is made again."""
         self._urgencies: Sequence[int] = ()
+        self._round = 0
         self._landed: dict[int, float] = {}
         self._started = 0.0
         self._tuning: Tuning | None = None
@@ -71,7 +72,7 @@ class RingEngine(Engine):
     def _tune(self) -> None:
         """Try two ways for the buckets that may go either, where all hear what each found (see `sums/tuning.py`)."""
         sizes = [_bytes(leaving) for leaving, _ in self._pairs if leaving.element_size() > 2]
-        if self.by != "auto" or self.among is not None or not 0 < sum(sizes) <= MUCH or not self.group.session.elastic:
+        if self.by != "auto" or not 0 < sum(sizes) <= MUCH or not self.group.session.elastic:
             return
         self._tuning = Tuning(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
         self.group.session.entered.append(self._members_changed)
@@ -89,9 +90,11 @@ class RingEngine(Engine):
 
     def heard(self, words: Sequence[float | None]) -> None:
         assert self._tuning is not None
-        self._tuning.heard(words)
+        seats = self.group.mesh.view.ranks
+        self._tuning.heard([w for seat, w in zip(seats, words, strict=True) if not self.among or seat in self.among])
 
     def prepare(self) -> None:
+        self._round += 1
         self._begun.clear()
         self._landed.clear()
         if self._tuning is not None:
@@ -104,10 +107,15 @@ class RingEngine(Engine):
     def _begin(self, index: int, make: Callable[[], Task]) -> None:
         task = make()
         task.channel, task.among = self.channel, self.among
-        task.urgency = self._urgencies[index] if self._urgencies else 0
+        task.urgency = self._urgency(index)
         self._begun.pop(index, None)  # so that it is the last
         self._begun[index] = (make, task)
         self.group.mesh.submit(task)
+
+    def _urgency(self, index: int) -> int:
+        """What is left of one exchange goes before all of the next, which a peer cannot begin without it."""
+        urgency = self._urgencies[index] if self._urgencies else 0
+        return self._round * len(self._urgencies) + urgency if urgency else 0
 
     def _sum(self, index: int) -> Task:
         leaving, result = self._pairs[index]
@@ -140,7 +148,12 @@ class RingEngine(Engine):
         self._wait(index)
 
     def whole(self) -> bool:
-        return all(task.done.is_set() and task.error is None for _, task in list(self._begun.values()))
+        return all(self.holds(index) for index in list(self._begun))
+
+    def holds(self, index: int) -> bool:
+        """Whether it has come, and nothing went wrong."""
+        begun = self._begun.get(index)
+        return begun is not None and begun[1].done.is_set() and begun[1].error is None
 
     def repeat(self) -> None:
         begun, self._begun = self._begun, {}

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from shoal.cluster.house import Sharing
 from shoal.cluster.membership.view import View
-from shoal.cluster.shared import SharedGroup
 
 Flags = npt.NDArray[np.int64]
 
@@ -20,7 +20,7 @@ Flags = npt.NDArray[np.int64]
 class Tally:
     """The flags of some items, and how often they were exchanged in this view."""
 
-    def __init__(self, group: SharedGroup) -> None:
+    def __init__(self, group: Sharing) -> None:
         self.group, self.patience = group, group.patience
         self._full: Sequence[Flags] = ()
         self._read: Sequence[Flags] = ()

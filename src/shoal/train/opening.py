@@ -1,0 +1,84 @@
+"""How a worker's part of the record begins: the run's folder, what the plan will not do here, and the first event.
+
+Worker 0 makes the folder, unless a launcher has done so. Newcomers find one in which the others have long begun.
+"""
+
+import os
+import platform
+import sys
+import time
+
+import torch
+
+from shoal.cluster.group import Group
+from shoal.cluster.launch.context import Context
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
+from shoal.core import record
+from shoal.core.events import Started, Warned
+from shoal.core.journal import Journal
+from shoal.core.lock import hold
+from shoal.plan.plan import Plan
+from shoal.plan.rules import check
+from shoal.plan.terms import AllReduce
+from shoal.train.checkpoint.writer import clear
+
+
+def make_folder(context: Context, plan: Plan) -> None:
+    """A collective call, but for newcomers."""
+    group = context.group
+    main = group.rank == 0 and not group.guest
+    if main and not context.begun:
+        record.write_info(context.dir, _info(context, plan))
+        hold(context.dir, context.run)
+    if group.session.waiting:  # the others have begun long ago
+        return
+    if main:
+        clear(context.dir, int(context.resume.name.rpartition("-")[2]) if context.resume is not None else 0)
+    group.gather(b"")
+
+
+def _info(context: Context, plan: Plan) -> record.RunInfo:
+    return record.RunInfo(
+        run=context.run,
+        plan=str(plan),
+        workers=context.group.size,
+        seed=context.seed,
+        script=sys.argv[0],
+        command=sys.argv,
+        started=time.time(),
+        versions=record.versions(),
+        machine=record.machine(),
+        arguments=sys.argv[1:],
+        folder=os.getcwd(),
+        checkpoint=context.checkpoint,
+    )
+
+
+def without_effect(plan: Plan, group: Group) -> list[str]:
+    """What was asked for and does nothing, with this group."""
+    warnings = check(plan, group.size)
+    if group.size > 1 and not isinstance(group, LinkedGroup):
+        if isinstance(plan.exchange, AllReduce) and plan.exchange.by != "auto":
+            warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
+        if os.environ.get(BANDWIDTH_VARIABLE):
+            warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
+    return warnings
+
+
+def announce(journal: Journal, group: Group, device: torch.device, attempt: int, warnings: list[str]) -> None:
+    """The first events of this worker; worker 0 has the warnings."""
+    started = Started(
+        at=time.time(),
+        rank=group.seat,
+        size=group.size,
+        host=platform.node(),
+        pid=os.getpid(),
+        threads=torch.get_num_threads(),
+        device=str(device),
+        attempt=attempt,
+    )
+    journal.emit(started)
+    for text in warnings if group.rank == 0 else ():
+        journal.emit(Warned(at=time.time(), text=text))
+    journal.flush()

@@ -1,0 +1,123 @@
+"""Hosts with several workers where members are lost: the first that is left speaks for its host, and no bit differs."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from changing import Play, Stage, changing
+
+from shoal.cluster.arena import Regions
+from shoal.cluster.house import House, Household, leaders
+from shoal.cluster.linked import LinkedGroup
+from shoal.cluster.membership.session import member_name, seat_of
+from shoal.cluster.membership.view import View
+from shoal.cluster.shared import SharedGroup
+from shoal.plan.plan import Plan
+from shoal.testing import World, run_world
+from shoal.testing.world import Result
+from shoal.train.build import Engines, build_exchange
+from shoal.wire.bucket import lay_out
+
+SHAPES = {"w0": (70, 50), "w1": (33, 9), "b": (60,)}
+LOSS, ROUNDS = 2, 6
+TWO_AND_TWO = ("a", "a", "b", "b")
+LAST_ALONE = ("a", "a", "b")
+LAST_LEADS = ("a", "b", "a", "b")
+"""By seat: which machine."""
+
+
+def gradients(rank: int, number: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * rank + number)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
+
+
+def housed(world: World, houses: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
+    """Over links, with the memory that workers of one house share; here all share one, each house its own part."""
+    group, session = changing(world, links=True)
+    assert isinstance(group, LinkedGroup)
+    assert isinstance(world.group, SharedGroup)
+    seats = tuple(other for other, name in enumerate(houses) if name == houses[seat])
+    house = House(world.group.arena, Household(seats, houses[seat]), seat, group.board, 60.0, session)
+    start = (1 << 24) * (1 + sorted(set(houses)).index(houses[seat]))
+    house.region = Regions(world.group.arena, start).take
+
+    def entered(view: View) -> None:
+        names = [houses[seat_of(member)] for member in view.members]
+        house.enter(view, names)
+        group.leaders = leaders(view, names)
+
+    session.entered.append(entered)
+    entered(session.view)
+    group.local = house
+    return group, session
+
+
+def train(world: World, houses: Sequence[str], stage: Stage, plan: str) -> Result:
+    size, rank = len(houses), world.group.rank
+    group, session = housed(world, houses, rank)
+    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
+    assert exchange.repeatable
+    mine = Play(exchange, buckets, world.dir)
+    for number in range(LOSS):
+        mine.round(gradients(rank, number), 1 / size)
+    if rank == size - 1:
+        if stage is not Stage.absent:
+            mine.begin(gradients(rank, LOSS), 1 / size)
+        if stage in (Stage.finished, Stage.whole):
+            mine.finish()
+        mine.say("left")
+        return {"results": torch.zeros(0)}
+    mine.begin(gradients(rank, LOSS), 1 / size)
+    mine.lose(stage, rank, session, [member_name(seat) for seat in range(size - 1)], group.leaders)
+    for number in range(LOSS + 1, ROUNDS):
+        mine.round(gradients(rank, number), 1 / size)
+    return {"results": torch.stack(mine.results), "leaders": torch.tensor(group.leaders)}
+
+
+def due(size: int, stage: Stage, number: int) -> torch.Tensor:
+    there = size if number < LOSS or (number == LOSS and stage is Stage.whole) else size - 1
+    return sum(torch.cat([t.view(-1) for t in gradients(rank, number)]) for rank in range(there)) / size
+
+
+@pytest.mark.parametrize("houses", [TWO_AND_TWO, LAST_ALONE, LAST_LEADS], ids="".join)
+@pytest.mark.parametrize("stage", list(Stage), ids=lambda stage: stage.name)
+def test_the_others_go_on_with_the_same_bits(houses: Sequence[str], stage: Stage) -> None:
+    results = run_world(len(houses), lambda world: train(world, houses, stage, "allreduce"))[:-1]
+    for result in results:
+        assert torch.equal(result["results"], results[0]["results"])
+    for number, found in enumerate(results[0]["results"]):
+        torch.testing.assert_close(found, due(len(houses), stage, number), atol=1e-6, rtol=0)
+    assert results[0]["leaders"].tolist() == [houses.index(name) for name in dict.fromkeys(houses[:-1])]
+
+
+def lose_the_leader(world: World) -> Result:
+    """Seats are dealt so that the last, which is lost, has led its house: those behind it in rank stay."""
+    houses, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
+    group, session = housed(world, houses, world.group.seat)
+    members = [member_name(seat) for seat in order]
+    session.change(members)
+    rank = session.view.rank(session.member)
+    exchange = build_exchange(Plan(), group, Engines(group, world.dir))
+    buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
+    mine = Play(exchange, buckets, world.dir)
+    mine.round(gradients(rank, 0), 0.25)
+    mine.begin(gradients(rank, 1), 0.25)
+    if rank == 1:
+        mine.say("left")
+        return {"results": torch.zeros(0)}
+    assert group.leaders == [0, 3]
+    mine.lose(Stage.started, {0: 0, 2: 1, 3: 2}[rank], session, [members[r] for r in (0, 2, 3)])
+    assert group.leaders == [0, 1]
+    mine.round(gradients(rank, 2), 0.25)
+    return {"results": torch.stack(mine.results)}
+
+
+def test_another_speaks_for_a_house_whose_leader_is_lost() -> None:
+    results = [result["results"] for result in run_world(4, lose_the_leader)]
+    living = [result for result in results if len(result)]
+    assert len(living) == 3
+    assert all(torch.equal(result, living[0]) for result in living)
+    for number, there in enumerate(((0, 1, 2, 3), (0, 2, 3), (0, 2, 3))):
+        wanted = sum(torch.cat([t.view(-1) for t in gradients(rank, number)]) for rank in there) / 4
+        torch.testing.assert_close(living[0][number], wanted, atol=1e-6, rtol=0)

@@ -1,0 +1,45 @@
+"""Whatever is urgent, all of one exchange leaves before any of the next: a peer cannot begin that one without it."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from shoal.cluster.links.task import Task
+from shoal.sync.engine.ring import RingEngine
+from shoal.wire.bucket import Space
+
+
+def engine_that_notes(tasks: list[Task]) -> RingEngine:
+    view = SimpleNamespace(size=2, ranks=[0, 1])
+    mesh = SimpleNamespace(view=view, submit=tasks.append)
+    group: Any = SimpleNamespace(mesh=mesh, new_channel=lambda: 1, session=SimpleNamespace(elastic=False))
+    engine = RingEngine(group)
+    engine.open([Space(4, torch.float32, torch.device("cpu"))] * 4)
+    return engine
+
+
+def test_what_is_left_of_a_step_goes_before_the_urgent_of_the_next() -> None:
+    tasks: list[Task] = []
+    engine = engine_that_notes(tasks)
+    engine.hurry([3, 2, 1, 0])  # the first layers were last in the backward pass; bucket 3 is a word all wait for
+    for _ in range(3):
+        engine.prepare()
+        for index in range(4):
+            engine.start(index)
+    steps = [[task.urgency for task in tasks[begin : begin + 4]] for begin in range(0, 12, 4)]
+    for urgencies in steps:
+        assert urgencies[3] == 0, "words overtake all"
+        assert urgencies[2] < urgencies[1] < urgencies[0], "inside a step, by need"
+    for before, after in itertools.pairwise(steps):
+        assert max(before[:3]) < min(after[:3])
+
+
+def test_without_an_order_all_are_equal() -> None:
+    tasks: list[Task] = []
+    engine = engine_that_notes(tasks)
+    for _ in range(2):
+        engine.prepare()
+        engine.start(0)
+    assert [task.urgency for task in tasks] == [0, 0]

@@ -6,7 +6,7 @@ from pathlib import Path
 from fake_runs import ended, logged, make_run, reported, started, step, tear
 from rich.console import Console
 
-from shoal.core.events import Traffic, Warned
+from shoal.core.events import Entered, Traffic, Warned
 from shoal.core.record import Phases, worker_file
 from shoal.watch.draw import draw_run
 from shoal.watch.draw.bars import phase_bars
@@ -50,6 +50,16 @@ def test_a_run_that_has_only_begun_is_drawn(tmp_path: Path) -> None:
     assert "no step was taken" in page
     assert "mean step" not in page
     assert "metrics" not in page
+
+
+def test_who_came_later_and_what_the_others_waited_for(tmp_path: Path) -> None:
+    lent = Entered(at=1.0, step=152, given=26_000, lent=10_900_000, updates=100, seconds=5.2)
+    whole = Entered(at=1.0, step=7, given=8_400_000, seconds=3.0, why="a step changes much (3 bytes of 4)")
+    page = text_of(draw_run(make_run(tmp_path, [started(0), lent, whole, ended()])))
+    page = " ".join(page.split())
+    assert "worker 0 at step 152, after 5.20 s: 10.9 MB were lent while the others trained (100 updates)" in page
+    assert "they waited for 26.0 kB" in page
+    assert "the others waited for 8.4 MB; nothing was lent: a step changes much (3 bytes of 4)" in page
 
 
 def test_bars_are_shares_of_the_step() -> None:

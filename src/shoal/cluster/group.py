@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.cluster.board import Board
+from shoal.cluster.loans import Desk, Purse
 from shoal.cluster.membership.session import Session, Steady
 from shoal.cluster.transfer import ByFile, Transfer
 from shoal.core.errors import PeerLost, UsageError
@@ -57,6 +58,14 @@ class Group(ABC):
     def transfer(self, folder: Path) -> Transfer:
         """How newcomers get the state: by default through `folder`, which all workers see."""
         return ByFile(folder)
+
+    def desk(self) -> Desk | None:
+        """Where this worker lends its state to newcomers before they enter; None: they get it fast enough then."""
+        return None
+
+    def purse(self) -> Purse | None:
+        """Where this worker, a newcomer, takes what it is lent; None: nobody lends."""
+        return None
 
     @abstractmethod
     def close(self) -> None:

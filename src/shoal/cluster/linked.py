@@ -28,6 +28,7 @@ from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.handing_on import HandingOn
 from shoal.cluster.links.mesh import SILENCE, Mesh
 from shoal.cluster.links.task import Task
+from shoal.cluster.loans import LOANS_VARIABLE, Desk, Purse
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.messages import Plate
 from shoal.cluster.membership.session import Session, Steady, seat_of
@@ -164,6 +165,13 @@ class LinkedGroup(Group):
 
     def transfer(self, folder: Path) -> Transfer:
         return ByLinks(self.mesh)
+
+    def desk(self) -> Desk | None:
+        return Desk(self.mesh, self.session) if isinstance(self.session, Elastic) else None
+
+    def purse(self) -> Purse | None:
+        wanted = os.environ.get(LOANS_VARIABLE, "1") != "0"
+        return Purse(self.mesh, self.session) if wanted and isinstance(self.session, Elastic) else None
 
     def close(self) -> None:
         """Registered to run at the end: what this worker sent last is still on its way when the script is done."""

@@ -23,7 +23,8 @@ class Transfer(ABC):
     """Of one worker."""
 
     @abstractmethod
-    def give(self, view: View, newcomers: Sequence[str], data: bytes) -> None: ...
+    def give(self, view: View, newcomers: Sequence[str], data: bytes) -> None:
+        """Once to each of them in a view."""
 
     @abstractmethod
     def take(self, view: View, donor: str) -> bytes | bytearray | None: ...
@@ -60,11 +61,12 @@ class ByLinks(Transfer):
         self._taking: tuple[View, Taking] | None = None
 
     def give(self, view: View, newcomers: Sequence[str], data: bytes) -> None:
-        self.mesh.submit(Giving(data, [seat_of(member) for member in newcomers]))
+        # the first of each newcomer's in its first view, however many are given something here
+        self.mesh.submit(Giving(data, [seat_of(member) for member in newcomers]), number=0)
 
     def take(self, view: View, donor: str) -> bytearray | None:
         if self._taking is None or self._taking[0] != view:
             self._taking = (view, Taking(seat_of(donor), LARGEST))
-            self.mesh.submit(self._taking[1])
+            self.mesh.submit(self._taking[1], number=0)
         task = self._taking[1]
         return task.data if task.done.is_set() and task.error is None else None

@@ -233,6 +233,22 @@ class Saved(Event, tag="saved", frozen=True, kw_only=True):
     """Processor seconds of the thread that wrote it."""
 
 
+class Entered(Event, tag="entered", frozen=True, kw_only=True):
+    """This worker came to a run that trained already, and has its state."""
+
+    step: int
+    given: int
+    """Bytes of the state that came when it entered: the others waited for them."""
+    lent: int = 0
+    """Bytes that came before, while the others trained."""
+    updates: int = 0
+    """Of the optimizer, made here as the others made them meanwhile."""
+    seconds: float = 0.0
+    """From asking to having all of it."""
+    why: str = ""
+    """Why nothing was lent, where it could have been."""
+
+
 class Happened(Event, tag="happened", frozen=True, kw_only=True):
     """Something the launcher did to the run: an event of a lab."""
 
@@ -295,6 +311,7 @@ AnyEvent = (
     | Warned
     | Skipped
     | Saved
+    | Entered
     | Happened
     | WorkerLost
     | Answered

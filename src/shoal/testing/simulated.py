@@ -94,6 +94,8 @@ class SimulatedMember:
         self._beside = 0
         """Operations completed here while others had begun anew."""
         self._begun: object = None
+        self._wants = world.now + (world.random.choice([0.0, 1.0, 4.0]) if world.borrowers else 0.0)
+        """When it wants in: before that it would borrow somebody's state."""
         world.later(0.0, self._hello)
         world.later(BEAT, self._beat)
 
@@ -124,7 +126,7 @@ class SimulatedMember:
     def _hello(self) -> None:
         if not self.dead and self.machine.view.epoch == 0:
             if not self.frozen:
-                self.world.send(self.id, "coordinator", Hello(member=self.id))
+                self.world.send(self.id, "coordinator", Hello(member=self.id, waits=self.world.now < self._wants))
             self.world.later(1.0, self._hello)
 
     def _beat(self) -> None:

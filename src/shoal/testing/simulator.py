@@ -25,8 +25,10 @@ QUIET = 40.0
 class World:
     """A coordinator, members, a network between them, and what goes wrong."""
 
-    def __init__(self, seed: int, members: int = 4, *, faults: bool = True) -> None:
-        self.random, self.now, self.seed, self.faults = random.Random(seed), 0.0, seed, faults
+    def __init__(self, seed: int, members: int = 4, *, faults: bool = True, borrowers: bool = True) -> None:
+        """`borrowers`: some say that they wait for a loan before they want in."""
+        self.random, self.now, self.seed = random.Random(seed), 0.0, seed
+        self.faults, self.borrowers = faults, borrowers
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._sides: dict[str, int] = {}

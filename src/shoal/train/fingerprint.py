@@ -1,7 +1,7 @@
 """64 bits that stand for all parameters of a replica: equal replicas have equal ones."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -11,10 +11,14 @@ from shoal.train.joined import Joined
 
 def fingerprint(joined: Sequence[Joined]) -> int:
     """Of everything that workers train together; what each trains alone is left out."""
+    return fingerprint_of(parameter for one in joined if not one.alone for parameter in one.members.parameters)
+
+
+def fingerprint_of(tensors: Iterable[Tensor]) -> int:
+    """Of these, in this order."""
     digest = hashlib.blake2b(digest_size=8)
-    for one in joined:
-        for parameter in one.members.parameters if not one.alone else ():
-            digest.update(_sum(parameter.detach()).to_bytes(8, "little", signed=True))
+    for tensor in tensors:
+        digest.update(_sum(tensor.detach()).to_bytes(8, "little", signed=True))
     return int.from_bytes(digest.digest(), "little")
 
 

@@ -4,7 +4,8 @@ It listens in three places and changes none: hooks on the parameters (sync/backw
 round `optimizer.step`. What every worker has in each step it is told by `together.py`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -93,7 +94,7 @@ class Joined:
         """What keeps the model in few bits, by its term's name."""
         self.samples = 1
         """Of all workers, in the step that is made next."""
-        self._turns = False
+        self._turns = self._aside = False
         self._present = self._everyone = group.size
         self._counts: Sequence[int] = ()
         self._dealt = self.formed = group.session.dealt
@@ -113,18 +114,31 @@ class Joined:
         """Time every `optimizer.step`, and call `before_step` ahead of it. `first`: the first optimizer counts them."""
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if self._aside:
+                return
             before_step(self, optimizer, any(given is not None for given in (*args[1:], *kwargs.values())))
             self.progress.update_began()
 
         for number, optimizer in enumerate(self.members.optimizers):
 
             def after(_optimizer: Optimizer, _args: Any, _kwargs: Any, counts: bool = first and number == 0) -> None:
+                if self._aside:
+                    return
                 if self.deferred is not None:
                     self.deferred.stepped()
                 self.progress.update_ended(counts)
 
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(after)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Inside, steps of the optimizers are none of the training's: nobody counts or checks them."""
+        self._aside = True
+        try:
+            yield
+        finally:
+            self._aside = False
 
     def take_turns(self) -> None:
         """A backward pass may reach what was joined elsewhere too: let each exchange begin when the pass has ended.

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -36,6 +37,7 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
+from shoal.train.loan.lender import Lender
 from shoal.train.members import check_alike, sort_members
 from shoal.train.opening import announce, make_folder, without_effect
 from shoal.train.precision.build import build_precision
@@ -76,6 +78,8 @@ class Run:
         self._replay = context.replay
         self._together = Together(group, self._progress)
         self._together.hand_over, self._together.where = self._hand_over, lambda: self._where([0])
+        if (desk := group.desk()) is not None:
+            self._together.lender = Lender(desk, self._together.joined)
         self._loaders: list[Loader] = []
         self._phase = -1
         self._next_epoch: int | None = None
@@ -130,8 +134,16 @@ class Run:
         together = self._together
         where, agenda = together.boundary or together.stand()
         session = self._group.session
-        data = handover.write(together.joined, where, session.dealt, agenda)
-        self._group.transfer(self.dir).give(session.view, session.fresh, data)
+        transfer, whole = self._group.transfer(self.dir), []
+        for member in session.fresh:
+            rest = together.lender.rest(member) if together.lender is not None and member in session.lent else None
+            if rest is None:
+                whole.append(member)
+                continue
+            data = handover.write(together.joined, where, session.dealt, agenda, rest)
+            transfer.give(session.view, [member], data)
+        if whole:
+            transfer.give(session.view, whole, handover.write(together.joined, where, session.dealt, agenda))
 
     @property
     def rank(self) -> int:
@@ -184,10 +196,11 @@ class Run:
 
     def _come_late(self) -> None:
         """Become a member of a run that trains already; a donor hands over its state."""
-        handed = handover.take_over(self._group, self.dir)
+        handed, told = handover.take_over(self._group, self.dir, self._together.joined[0])
         together, progress = self._together, self._progress
         self._resume = together.resume = Resume.from_donor(handed.state, self._group.seat, self._seed)
         progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
+        self._sink.emit(msgspec.structs.replace(told, step=progress.step))
         if together.keeper is not None:
             together.keeper.follow(handed.agenda, progress.step)
         if together.ledger is not None:

@@ -26,6 +26,7 @@ from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
+from shoal.train.loan.lender import Lender
 from shoal.train.numbers import Numbers
 from shoal.train.progress import Progress
 from shoal.train.state import adopt_gradients, adopt_state
@@ -39,6 +40,7 @@ class Together:
     keeper: Keeper | None = None
     ledger: Ledger | None = None
     resume: Resume | None = None
+    lender: Lender | None = None
 
     def __init__(self, group: Group, progress: Progress) -> None:
         self.group, self.progress = group, progress
@@ -89,6 +91,8 @@ class Together:
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
             self._guards[id(joined)].check(optimizer)
+        if self.lender is not None:
+            self.lender.updating(joined, optimizer, closure)
 
     def _samples(self) -> tuple[list[int], list[str]]:
         """Positions and names of the samples this worker was given last."""
@@ -156,6 +160,8 @@ class Together:
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
+        if self.lender is not None:
+            self.lender.between()
         if self.group.guest and self.group.board.stopping:
             self._leave()
         if self._enough_left():
@@ -191,6 +197,8 @@ class Together:
                 self.ledger.cut()
         if session.fresh and session.gives:
             self.hand_over()
+        if self.lender is not None:
+            self.lender.close()
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""

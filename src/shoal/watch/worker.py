@@ -12,6 +12,7 @@ from shoal.core.events import (
     Buckets,
     Chosen,
     Ended,
+    Entered,
     Guarded,
     Layers,
     Priced,
@@ -69,6 +70,8 @@ class Worker(msgspec.Struct, kw_only=True):
     """What `wire(auto)` chose."""
     guarded: list[Guarded] = []
     """What the guard found: whatever was outside its budget, and its last finding."""
+    entered: list[Entered] = []
+    """When it came to a run that trained already, and what that took."""
     warnings: list[str] = []
     state: str = ""
     """done, failed, killed, running, unknown (on another host, no end recorded) or silent (no record)."""
@@ -141,11 +144,20 @@ def _add_other(worker: Worker, event: AnyEvent) -> None:
             worker.metrics = metrics
         case Traffic(peers=peers):
             worker.peers = peers
+        case _:
+            _add_word(worker, event)
+
+
+def _add_word(worker: Worker, event: AnyEvent) -> None:
+    """What is told in a sentence."""
+    match event:
         case Warned(text=text):
             worker.warnings.append(text)
         case Skipped(step=step, workers=guilty):
             whose = ", ".join(f"worker {rank}" for rank in guilty) or "no single worker"
             worker.warnings.append(f"step {step} skipped: gradients of {whose} are not finite")
+        case Entered():
+            worker.entered.append(event)
         case Ended(exit=state, error=error):
             worker.state, worker.error = state, error
 

@@ -4,7 +4,20 @@ from shoal.cluster.membership.coordinator import Coordinator
 from shoal.cluster.membership.decide import decide
 from shoal.cluster.membership.effects import Effect, Tell, Write
 from shoal.cluster.membership.log import Entry, Installed, Lost
-from shoal.cluster.membership.messages import Beat, Evicted, Gone, Hello, Install, Leave, Message, Propose, Standing
+from shoal.cluster.membership.messages import (
+    Beat,
+    Borrow,
+    Evicted,
+    Gone,
+    Hello,
+    Install,
+    Leave,
+    Lend,
+    Message,
+    Plate,
+    Propose,
+    Standing,
+)
 from shoal.cluster.membership.rules import Rules
 
 
@@ -282,3 +295,37 @@ def test_decisions() -> None:
     assert decide([standing("a", 4, 2), standing("b", 4, 3)]) == 4, "two different results"
     assert decide([standing("a", 5), standing("b", 4, 2)]) == 5, "somebody completed it"
     assert decide([standing("a", 5, 3), standing("b", 4, 3)]) == 5
+
+
+def test_who_waits_for_a_loan_is_introduced_to_the_donor_and_not_let_in_before_it_wants() -> None:
+    coordinator = gathered("a", "b")
+    for member in ("a", "b"):
+        coordinator.hear(beat(member, coordinator.view.epoch, step=10, period=0.5), 1.0)
+    plate = Plate("tcp://10.0.0.3:9", "k" * 40, "far")
+    effects = coordinator.hear(Hello(member="new", plate=plate, waits=True), 1.0)
+    assert told(effects, Lend) == {"a": Lend(epoch=1, member="new", plate=plate)}
+    borrow = told(effects, Borrow)["new"]
+    assert isinstance(borrow, Borrow)
+    assert (borrow.epoch, borrow.member, borrow.patience) == (1, "a", 5.0 + 4 * 0.5)
+    assert not told(coordinator.tick(1.1), Propose)
+    coordinator.hear(Hello(member="new", plate=plate), 1.2)
+    proposal = told(coordinator.tick(1.2), Propose)["new"]
+    assert isinstance(proposal, Propose)
+    for member in proposal.view.members:
+        new = member == "new"
+        standing = Standing(member=member, epoch=proposal.view.epoch, applied=4, blank=new, lent=new, between=not new)
+        effects = coordinator.hear(standing, 1.3)
+    install = told(effects, Install)["a"]
+    assert isinstance(install, Install)
+    assert (install.fresh, install.lent, install.donor) == (("new",), ("new",), "a")
+
+
+def test_nobody_is_introduced_while_a_view_is_made_or_where_nobody_is() -> None:
+    coordinator = gathered("a", "b")
+    coordinator.hear(Gone(member="b", reason="killed"), 1.0)
+    assert coordinator.proposal is not None
+    assert not told(coordinator.hear(Hello(member="new", waits=True), 1.0), Borrow)
+    assert told(stand(coordinator, a=(4, 0)), Install)
+    assert set(told(coordinator.hear(Hello(member="new", waits=True), 1.0), Borrow)) == {"new"}
+    effects = coordinator.hear(Gone(member="a", reason="killed"), 1.0)
+    assert set(told(effects, Propose)) == {"new"}, "who waits for a loan is all there is"

@@ -50,6 +50,8 @@ class Outgoing:
     queued: int = 0
     flying: deque[Flying] = field(default_factory=deque)
     next_seq: int = 0
+    arrived: int = 0
+    """Chunks before this number have arrived."""
     under_way: int = 0
     """Bytes sent and not acknowledged."""
     delivered: int = 0
@@ -82,6 +84,7 @@ class Outgoing:
 
     def acknowledged(self, expected: int, now: float) -> None:
         """Everything before `expected` has arrived."""
+        self.arrived = max(self.arrived, min(expected, self.next_seq))
         last = None
         while self.flying and self.flying[0].chunk.seq < expected:
             last = self.flying.popleft()
@@ -109,7 +112,7 @@ class Outgoing:
         """A new epoch: what is left of the old one concerns nobody."""
         self.waiting.clear()
         self.flying.clear()
-        self.next_seq = self.under_way = 0
+        self.next_seq = self.arrived = self.under_way = 0
         self.patience = PATIENCE
 
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from shoal.cluster.board import Board
 from shoal.cluster.links.allowance import Allowance
-from shoal.cluster.links.book import Book, check_book
+from shoal.cluster.links.book import Book, Entry, check_book
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.loop import Loop
 from shoal.cluster.links.peer import Peer
@@ -90,10 +90,10 @@ class Mesh:
             self._look_around(missing, deadline)
             threading.Event().wait(0.005)
 
-    def submit(self, task: Task) -> None:
-        """Hand in a task; members of the view hand in those of a channel in the same order."""
-        task.number = self._next[task.channel]
-        self._next[task.channel] += 1
+    def submit(self, task: Task, number: int | None = None) -> None:
+        """Hand in a task; members of the view hand in those of a channel in the same order, or say the number."""
+        task.number = self._next[task.channel] if number is None else number
+        self._next[task.channel] = task.number + 1
         self.loop.call(lambda: self.loop.add(task))
 
     def wait(self, task: Task, seconds: float) -> None:
@@ -133,6 +133,10 @@ class Mesh:
         """Reach these, and nobody else."""
         check_book(book)
         self._command(lambda: self.loop.enrol(book))
+
+    def befriend(self, rank: int, entry: Entry) -> None:
+        """Reach one more, which is in no view yet; until the next `enrol`."""
+        self.enrol({**self.loop.book, rank: entry})
 
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Go on with `ranks` only. Epochs only grow: one that is not new is refused."""

@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping
 
 from shoal.cluster.membership.credentials import Key
 from shoal.cluster.membership.envelope import Envelope, Mismatch
+from shoal.cluster.membership.introductions import Introductions
 from shoal.cluster.membership.line import Line
 from shoal.cluster.membership.member import Member
 from shoal.cluster.membership.messages import (
@@ -87,6 +88,7 @@ class Agent:
         self.id, self.address = check_id(member, "member"), address
         self.plate = Plate()
         """Where the others reach this worker; to be set before `start`."""
+        self.introductions = Introductions()
         self._envelope, self._key = Envelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
         self._member = Member(member, holds=holds)
@@ -150,10 +152,15 @@ class Agent:
         with self._changed:
             self._member.filled(dealt if dealt is not None else self._member.view)
 
+    def lent(self) -> None:
+        """A member's loan is here: the donor need not give all of the state."""
+        with self._changed:
+            self._member.lent = True
+
     def begin(self, step: int, deadline: Deadline) -> None:
         """A step is about to begin: newcomers enter here, before it; waits while they do."""
         with self._changed:
-            self._check()
+            self.check()
             while (standing := self._member.begin(step)) is not None:
                 self._unsaid, self.disturbed = standing, True
                 self._wait_free(deadline)
@@ -173,7 +180,7 @@ class Agent:
     def hold(self) -> Confirm | None:
         """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
         with self._changed:
-            self._check()
+            self.check()
             return self._member.hold() if self._member.settled else None
 
     def confirmed(self, said: Confirm) -> None:
@@ -187,7 +194,7 @@ class Agent:
         `seen`: all its parts were seen in memory that all can read, and nobody had left this view after that.
         """
         with self._changed:
-            self._check()
+            self.check()
             if seen is not None and seen == self._member.view and self._member.settled and self._member.inside:
                 self._member.seen()
             if not self._member.complete(now()):
@@ -204,17 +211,18 @@ class Agent:
             self._wait_free(deadline)
             return not self._member.inside
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise what ended this worker's part, if something has."""
         if self._error is not None:
             raise self._error
 
     def _wait_free(self, deadline: Deadline) -> None:
-        self._check()
+        self.check()
         while not self._member.free(now()):
             if deadline.expired:
                 raise errors.DeadlineError(f"{self.id} waited {deadline.budget:.0f} s {self._suspect()}")
             self._changed.wait(min(NAP, deadline.left))
-            self._check()
+            self.check()
 
     def _suspect(self) -> str:
         ago = now() - self._heard
@@ -255,6 +263,7 @@ class Agent:
                     self._heard = now()
                     self._redial.heard(self._heard)
                     self._obey(order, line)
+                    self.introductions.hear(order)
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
         if self._leaving:
@@ -273,7 +282,7 @@ class Agent:
             if self._error is not None:
                 return True
             if self._member.view.epoch == 0:
-                line.say(Hello(member=self.id, plate=self.plate))
+                line.say(Hello(member=self.id, plate=self.plate, waits=self.introductions.waits))
             for doubt in self._doubts:
                 line.say(doubt)
             moment = now()

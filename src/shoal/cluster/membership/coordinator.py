@@ -17,6 +17,7 @@ from shoal.cluster.membership.effects import Effect, Tell, Write
 from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Entry, Installed, Lost, Memory, Proposed
 from shoal.cluster.membership.messages import (
     Beat,
+    Borrow,
     Doubt,
     Evicted,
     Gone,
@@ -24,6 +25,7 @@ from shoal.cluster.membership.messages import (
     Install,
     Lease,
     Leave,
+    Lend,
     Plate,
     Propose,
     Report,
@@ -32,6 +34,9 @@ from shoal.cluster.membership.messages import (
 from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.silence import Seat, Silence
 from shoal.cluster.membership.view import View
+
+LENT_WITHIN, LENT_STEPS = 5.0, 4.0
+"""Seconds, and steps of the lender, in which a loan should begin, or go on."""
 
 
 @dataclass
@@ -117,10 +122,22 @@ class Coordinator:
 
     def _hello(self, report: Hello, now: float) -> None:
         seat = self.seats.setdefault(report.member, Seat(now))
-        seat.heard, seat.plate = now, report.plate
+        seat.heard, seat.plate, seat.waits = now, report.plate, report.waits
         self._came = now if self._came is None else self._came
         if self._due(now):
             self._propose(now)
+        elif report.waits and report.member not in self.view:
+            self._introduce(report)
+
+    def _introduce(self, newcomer: Hello) -> None:
+        """The first member of the view and one that waits, to each other: the donor of a view is its first one too."""
+        lender = next((member for member in self.view.members if member in self.seats), None)
+        if self.proposal is None and lender is not None:
+            epoch, seat = self.view.epoch, self.seats[lender]
+            patience = LENT_WITHIN + LENT_STEPS * (seat.beat.period if seat.beat is not None else 0.0)
+            borrow = Borrow(epoch=epoch, member=lender, plate=seat.plate, patience=patience)
+            lend = Lend(epoch=epoch, member=newcomer.member, plate=newcomer.plate)
+            self._do += [Tell(lender, lend), Tell(newcomer.member, borrow)]
 
     def _beat(self, beat: Beat, now: float) -> None:
         seat = self.seats.get(beat.member)
@@ -218,7 +235,7 @@ class Coordinator:
         new = tuple(
             member
             for member, seat in self.seats.items()
-            if member not in self.view and not self.doubts.kept_out(seat.plate, now)
+            if member not in self.view and not seat.waits and not self.doubts.kept_out(seat.plate, now)
         )
         if self.proposal is not None or not new or not self.view.members:
             return
@@ -248,6 +265,7 @@ class Coordinator:
             view=view,
             through=through,
             fresh=tuple(s.member for s in standings if s.blank and s.member in view),
+            lent=tuple(s.member for s in standings if s.lent and s.member in view),
             between=between,
             dealt=self._dealt([standing for standing in knowing if standing.applied == through]),
             donor=knowing[0].member if knowing else "",

@@ -2,22 +2,38 @@
 
 founder     start() ── in the first view, with everybody else ── trains
 newcomer    … builds its model … knock() ── in a view, without state ── take it from the donor ── filled() ── trains
+            where it pays, it borrows most of the state from a member before it is in a view: nobody waits for that
 """
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from shoal.cluster.board import Board
 from shoal.cluster.membership.agent import Agent
 from shoal.cluster.membership.credentials import Key
-from shoal.cluster.membership.messages import Install
+from shoal.cluster.membership.messages import Borrow, Install
 from shoal.cluster.membership.pulse import from_board
 from shoal.cluster.membership.session import Session, seat_of
 from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ViewEnded
 
-PAUSE, SLICE = 1e-3, 1.0
+PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
+
+
+class Loan(Protocol):
+    """A newcomer's, of a member's state."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether it is here, and right."""
+
+    def borrow(self, offer: Borrow | None) -> bool:
+        """Do what there is to do; False: there is enough, or no more to be had."""
+
+    def catch_up(self) -> None:
+        """Take in what has come since."""
 
 
 class Elastic(Session):
@@ -51,16 +67,19 @@ class Elastic(Session):
         self.agent.filled()
         self._look()
 
-    def knock(self, take: Callable[[], View | None]) -> None:
+    def knock(self, take: Callable[[], View | None], loan: Loan | None = None) -> None:
         """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
 
         Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
         """
-        deadline = Deadline.after(self.seconds)
+        self.agent.introductions.waits = loan is not None
         self.agent.start()
+        if loan is not None:
+            self._borrow(loan)
+        deadline = Deadline.after(self.seconds)
         while self.agent.blank:
             if self.disturbed:
-                self._await_view(deadline)
+                self._await_view(deadline, loan)
                 self._look()
             if self.install.donor and (dealt := take()) is not None:
                 self.agent.filled(dealt)
@@ -68,13 +87,26 @@ class Elastic(Session):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
             time.sleep(PAUSE)
 
-    def _await_view(self, deadline: Deadline) -> None:
+    def _borrow(self, loan: Loan) -> None:
+        """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
+        introductions = self.agent.introductions
+        while self.agent.view.epoch == 0 and loan.borrow(introductions.offer):
+            self.agent.check()
+            time.sleep(PAUSE)
+        if loan.proved:
+            self.agent.lent()
+        introductions.waits = False
+
+    def _await_view(self, deadline: Deadline, loan: Loan | None) -> None:
+        most = SLICE if loan is None or not loan.proved else SHORT_SLICE
         while True:
             try:
-                self.agent.wait_settled(Deadline.after(min(SLICE, deadline.left)))
+                self.agent.wait_settled(Deadline.after(min(most, deadline.left)))
             except DeadlineError:
                 if deadline.expired:
                     raise
+                if loan is not None and loan.proved:
+                    loan.catch_up()
                 if self.gives_up is not None and self.agent.unheard > self.gives_up:
                     raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
             else:
@@ -113,7 +145,7 @@ class Elastic(Session):
         install = self.install
         if install.view.epoch != self.view.epoch:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
-            self.gives = install.donor == self.member
+            self.lent, self.gives = install.lent, install.donor == self.member
             for tell in self.entered:
                 tell(self.view)
 

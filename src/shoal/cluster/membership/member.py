@@ -36,6 +36,8 @@ class Member:
     inside: bool = False
     blank: bool = True
     """Has no state yet; whoever brings it says `filled`."""
+    lent: bool = False
+    """Has most of it from somebody's loan."""
     evicted: str = ""
     begun: int = -1
     """The last step that was begun here."""
@@ -127,6 +129,7 @@ class Member:
             applied=self.applied,
             formed=self.formed,
             blank=self.blank,
+            lent=self.blank and self.lent,
             between=self._between,
             dealt=self.dealt.epoch,
         )

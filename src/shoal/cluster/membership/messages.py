@@ -1,7 +1,7 @@
 """What members and the coordinator say to each other. A closed set: anything else is not decoded.
 
 member  -> coordinator    Hello, Beat, Standing, Doubt, Leave   launcher -> coordinator  Gone
-coordinator -> member     Lease, Propose, Install, Evicted, Ended   member -> member     Confirm
+coordinator -> member     Lease, Propose, Install, Evicted, Ended, Lend, Borrow   member -> member   Confirm
 coordinator -> stranger   Refused
 """
 
@@ -40,6 +40,8 @@ class Hello(Message, frozen=True, kw_only=True):
 
     member: Name
     plate: Plate = Plate()
+    waits: bool = False
+    """But not yet: first I take over a member's state, while the others train."""
 
 
 class Beat(Message, frozen=True, kw_only=True):
@@ -73,6 +75,8 @@ class Standing(Message, frozen=True, kw_only=True):
     """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
+    lent: bool = False
+    """But most of it: a member of the view before this one has lent it to me."""
     between: bool = False
     """I stand right before the step the proposal named."""
     dealt: Epoch = 0
@@ -127,6 +131,8 @@ class Install(Message, frozen=True, kw_only=True):
     through: Count
     fresh: Names = ()
     """Members that have no state yet."""
+    lent: Names = ()
+    """Those of them to whom a member has lent most of it."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
     dealt: View = View()
@@ -135,6 +141,25 @@ class Install(Message, frozen=True, kw_only=True):
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
     plates: Annotated[tuple[Plate, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
     """Where each member of the view is reached, in order of rank."""
+
+
+class Lend(Message, frozen=True, kw_only=True):
+    """This one would like to have your state before it enters; said again as long as it waits for it."""
+
+    epoch: Epoch
+    """The view that stands."""
+    member: Name
+    plate: Plate
+
+
+class Borrow(Message, frozen=True, kw_only=True):
+    """That one was asked to lend you its state."""
+
+    epoch: Epoch
+    member: Name
+    plate: Plate
+    patience: Seconds
+    """In which something should come from it."""
 
 
 class Evicted(Message, frozen=True, kw_only=True):
@@ -168,5 +193,5 @@ class Confirm(Message, frozen=True, kw_only=True):
 
 Report = Hello | Beat | Standing | Doubt | Leave | Gone
 """What a coordinator hears."""
-Order = Lease | Propose | Install | Evicted | Refused | Ended
+Order = Lease | Propose | Install | Evicted | Refused | Ended | Lend | Borrow
 """What a coordinator says."""

@@ -39,6 +39,9 @@ class Session(ABC):
     fresh: tuple[str, ...] = ()
     """Members of the view that wait for the state of the others."""
 
+    lent: tuple[str, ...] = ()
+    """Those of them to whom a member has lent most of it."""
+
     gives: bool = False
     """Whether this worker is the one to give it to them."""
 

@@ -21,6 +21,8 @@ class Seat:
     heard: float
     beat: Beat | None = None
     plate: Plate = field(default_factory=Plate)
+    waits: bool = False
+    """Whether it takes over somebody's state before it enters."""
 
 
 class Silence:

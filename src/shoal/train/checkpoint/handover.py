@@ -5,21 +5,27 @@ donor      state and where the training stands ── cluster/transfer ──>
 newcomer   takes that of the view it was let in with, and goes on as the donor does
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import torch
 
 from shoal.cluster.group import Group
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
+from shoal.core.clock import now
+from shoal.core.events import Entered
 from shoal.train.checkpoint.keeper import Agenda
 from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import Where, common
 from shoal.train.joined import Joined
+from shoal.train.loan.borrower import Borrower
+from shoal.train.loan.bulk import UPDATE, bulk, proof
 
 
 @dataclass(frozen=True)
@@ -31,9 +37,16 @@ class Handed:
     agenda: Agenda
 
 
-def write(joined: Sequence[Joined], where: Where, dealt: View, agenda: Agenda) -> bytes:
-    """The state as it is now, for newcomers."""
+def write(
+    joined: Sequence[Joined], where: Where, dealt: View, agenda: Agenda, updates: Mapping[int, bytes] | None = None
+) -> bytes:
+    """The state as it is now, for newcomers; for one with a loan, what is not in it, and the last `updates`."""
     tensors, texts = common(joined)
+    if updates is not None:
+        lent = bulk(joined)
+        texts["loan"] = proof(lent)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in lent}
+        tensors |= {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in updates.items()}
     for number, one in enumerate(joined):
         tensors |= {f"{number}{MARK}{name}": tensor for name, tensor in one.pace.shared().items()}
     texts |= {
@@ -53,16 +66,37 @@ def read(data: bytes | bytearray) -> Handed:
     )
 
 
-def take_over(group: Group, folder: Path) -> Handed:
+def take_over(group: Group, folder: Path, joined: Joined) -> tuple[Handed, Entered]:
     """Become a member of a run that trains already, with what its donor hands over."""
-    session, transfer = group.session, group.transfer(folder)
+    session, transfer, purse, began = group.session, group.transfer(folder), group.purse(), now()
     assert isinstance(session, Elastic)
     handed: list[Handed] = []
+    borrower = Borrower(purse, joined) if purse is not None else None
+    given = 0
 
     def take() -> View | None:
+        nonlocal given
         data = transfer.take(session.view, session.install.donor)
-        handed[:] = [read(data)] if data is not None else []
-        return handed[0].dealt if handed else None
+        if data is None:
+            return None
+        given = len(data)
+        handed[:] = [read(data)]
+        tensors, texts = handed[0].state
+        if borrower is not None and "loan" in texts:
+            borrower.rest(tensors, texts)
+        return handed[0].dealt
 
-    session.knock(take)
-    return handed[0]
+    session.knock(take, borrower)
+    return handed[0], _told(borrower, "loan" in handed[0].state[1], given, now() - began)
+
+
+def _told(borrower: Borrower | None, lent: bool, given: int, seconds: float) -> Entered:
+    return Entered(
+        at=time.time(),
+        step=0,
+        given=given,
+        lent=borrower.purse.size if borrower is not None and lent else 0,
+        updates=borrower.updates if borrower is not None and lent else 0,
+        seconds=seconds,
+        why=borrower.why if borrower is not None else "",
+    )

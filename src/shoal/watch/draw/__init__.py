@@ -17,6 +17,7 @@ from shoal.watch.draw.tables import (
     happenings,
     losses,
     metrics_table,
+    newcomers,
     peers_table,
     warnings_list,
     workers_table,
@@ -55,5 +56,6 @@ def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[t
         ("bytes sent to each peer", peers_table(workers)),
         ("what the launcher did", happenings(record)),
         ("lost workers", losses(record)),
+        ("workers that came later", newcomers(workers)),
         ("warnings", warnings_list(workers)),
     ]

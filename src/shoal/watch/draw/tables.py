@@ -74,6 +74,20 @@ def losses(record: Record) -> Group | None:
     return Group(*lines) if lines else None
 
 
+def newcomers(workers: list[Worker]) -> Group | None:
+    """Workers that came while the others trained: how their state got to them, and what the others waited for."""
+    lines = []
+    for worker in workers:
+        for came in worker.entered:
+            lent = f"{figures.size(came.lent)} were lent while the others trained ({came.updates} updates), they waited"
+            whole = "the others waited"
+            told = f"worker {worker.rank} at step {came.step}, after {figures.seconds(came.seconds)}: "
+            told += f"{lent if came.lent else whole} for {figures.size(came.given)}"
+            told += f"; nothing was lent: {came.why}" if came.why and not came.lent else ""
+            lines.append(Text(figures.clean(told), overflow="fold"))
+    return Group(*lines) if lines else None
+
+
 def warnings_list(workers: list[Worker]) -> Group | None:
     """Each warning once, with the workers that gave it."""
     ranks: dict[str, list[str]] = {}

@@ -1,0 +1,91 @@
+"""A machine joins over a slow link while the others train: most of the state is lent to it before it enters."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import forked
+import pytest
+from forked import Forked, soon
+from test_join_machines import TRAIN, WAIT, Home, events, home, pids, said, trained
+
+from shoal.cluster.lab.lab import Lab
+from shoal.cluster.lab.load import load
+from shoal.cluster.lab.needs import missing
+
+pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")]
+
+LARGE = (
+    TRAIN.replace("nn.Linear(4, 8), nn.Dropout(0.2), nn.Linear(8, 2)", "nn.Linear(4, 700), nn.Linear(700, 700)")
+    .replace(
+        "torch.optim.AdamW(model.parameters(), lr=0.02)", "torch.optim.SGD(model.parameters(), 1e-4, momentum=0.9)"
+    )
+    .replace("torch.randn(160, 2)", "torch.randn(160, 700)")
+    .replace("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 0.5); optimizer.step()")
+    .replace("optimizer = torch", "import torch._dynamo\noptimizer = torch")
+)
+"""Its state has 4 MB: 1.6 s on a link of 20 Mbit/s."""
+
+
+@contextmanager
+def joining(folder: Path, plan: str) -> Iterator[tuple[Home, Path, Forked]]:
+    """A run of two workers on one host, and a machine that is about to join it over a slow link."""
+    with Lab(load("2 hosts, 20mbit, 2ms")) as lab:
+        at = f"{lab.hosts[0].address}:7700"
+        words = ("--workers", "2", "--plan", plan)
+        with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=LARGE) as here:
+            there = folder / "there"
+            there.mkdir()
+            line = ["join", here.address, "--key", str(here.key)]
+            yield here, there, Forked(there, lambda: (lab.enter(1), forked._command(line)))
+
+
+def entered(folder: Path, seat: int) -> list[dict[str, object]]:
+    return [event for event in events(folder, "one", seat) if event["event"] == "entered"]
+
+
+def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path) -> None:
+    with joining(tmp_path, "topk(0.001)") as (here, there, guest):
+        trained(there, "one", 2, guest)
+        here.end(guest)
+    (came,) = entered(there, 2)
+    assert came["why"] == ""
+    assert int(str(came["lent"])) > 3_900_000
+    assert int(str(came["updates"])) >= 5, "the others trained meanwhile"
+    assert int(str(came["given"])) < 400_000, "they waited for a tenth of the state at the most"
+    page = forked.shoal(there, "show", "one").out
+    assert "were lent while the others trained" in " ".join(page.split())
+
+
+def test_where_updates_are_large_the_others_wait(tmp_path: Path) -> None:
+    with joining(tmp_path, "allreduce") as (here, there, guest):
+        trained(there, "one", 2, guest)
+        here.end(guest)
+    (came,) = entered(there, 2)
+    assert "a step changes much" in str(came["why"])
+    assert (came["lent"], came["updates"]) == (0, 0)
+    assert int(str(came["given"])) > 3_900_000
+
+
+def waits(there: Path, guest: Forked) -> None:
+    """Its worker has begun, and its state is on the way."""
+    assert soon(WAIT, lambda: bool(pids(there, "one", 2))), said(guest)
+    assert not soon(0.8, lambda: bool(entered(there, 2))), "it is too fast for this test"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("who", ["lender", "borrower"])
+def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
+    with joining(tmp_path, "topk(0.001)") as (here, there, guest):
+        waits(there, guest)
+        seat: tuple[Path, int] = (here.folder, 0) if who == "lender" else (there, 2)
+        lost = pids(seat[0], "one", seat[1])[-1]
+        os.kill(lost, signal.SIGKILL)
+        back: Callable[[], bool] = lambda: pids(seat[0], "one", seat[1])[-1] != lost  # noqa: E731
+        assert soon(WAIT, back), here.said
+        trained(there, "one", 2, guest)
+        here.trained(0)
+        here.end(guest)
+    assert entered(there, 2)[-1]["lent"], entered(there, 2)

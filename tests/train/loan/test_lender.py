@@ -1,0 +1,218 @@
+"""Lender and borrower of two runs in one process: what is lent comes to the same bits, or is refused with a reason."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.core.errors import Evicted
+from shoal.train.checkpoint.shard import parse, pieces
+from shoal.train.checkpoint.snapshot import common
+from shoal.train.joined import Joined
+from shoal.train.loan.borrower import Borrower
+from shoal.train.loan.bulk import UPDATE, bulk, proof
+from shoal.train.loan.lender import Lender
+
+
+class Table:
+    """Desk and purse in one: items pass over it when the test says so."""
+
+    def __init__(self) -> None:
+        self.wanted = ["w7.0"]
+        self.given: list[bytes] = []
+        self.passed = self.size = 0
+        self.hopeless = ""
+
+    def asked(self) -> list[str]:
+        return self.wanted
+
+    def open(self, member: str) -> None:
+        pass
+
+    def serves(self, member: str) -> bool:
+        return member in self.wanted
+
+    def give(self, member: str, data: bytes) -> int:
+        self.given.append(data)
+        return len(self.given) - 1
+
+    def arrived(self, member: str) -> int:
+        return self.passed
+
+    def close(self) -> None:
+        pass
+
+    def follow(self, offer: object) -> bool:
+        return False
+
+    def items(self) -> list[bytearray]:
+        new, self.passed = self.given[self.passed :], len(self.given)
+        return [bytearray(data) for data in new]
+
+
+class Side:
+    """A model that is trained by nobody else."""
+
+    def __init__(self, size: int, seed: int, joined: Any) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.joined: Joined = joined(self.model, self.optimizer)
+
+    def step(self, share: float = 0.001) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = torch.randn_like(parameter).masked_fill(torch.rand_like(parameter) >= share, 0.0)
+        self.optimizer.step()
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def sides() -> Any:
+    """Makes sides whose optimizers tell nobody but the test's lender."""
+
+    class Members:
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            self.models, self.optimizers = [model], [optimizer]
+            self.names = [name for name, _ in model.named_parameters()]
+            self.parameters = list(model.parameters())
+
+    class Bare(Joined):
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            self.members = Members(model, optimizer)  # type: ignore[assignment]
+            self.deferred, self.precision, self.alone = None, {}, False
+
+    return lambda size=512, seed=1: Side(size, seed, Bare)
+
+
+def lending(side: Side, table: Table) -> Lender:
+    lender = Lender(table, [side.joined])  # type: ignore[arg-type]
+    side.optimizer.register_step_pre_hook(lambda *_: lender.updating(side.joined, side.optimizer, False))
+    return lender
+
+
+def test_a_loan_comes_to_the_lenders_bits_and_the_rest_is_small(sides: Any, table: Table) -> None:
+    here, there = sides(seed=1), sides(seed=2)
+    here.step()
+    lender, borrower = lending(here, table), Borrower(table, there.joined)  # type: ignore[arg-type]
+    lender.between()
+    assert not table.given, "an update is weighed first"
+    here.step()
+    lender.between()
+    for _ in range(3):
+        here.step()
+        assert borrower.borrow(None) or borrower.proved
+        lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.proved
+    lender.between()
+    assert lender.rest("w7.0") == {}, "all has arrived"
+    here.step()
+    rest = lender.rest("w7.0")
+    assert rest is not None
+    assert list(rest) == [4]
+    assert sum(map(len, rest.values())) < sum(map(len, table.given)) / 50
+    tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
+    borrower.rest(tensors, {"loan": proof(bulk([here.joined]))})
+    wanted = {name: tensor for name, tensor in common([here.joined])[0].items() if name in tensors}
+    assert len(wanted) == len(tensors) == len(bulk([here.joined])) == 2, "one weight, and its momentum"
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
+    assert lender.rest("w8.0") is None
+
+
+def refusal(table: Table) -> str:
+    return parse(table.given[-1])[1]["why"]
+
+
+def test_dense_updates_are_not_lent(sides: Any, table: Table) -> None:
+    here = sides()
+    lender = lending(here, table)
+    lender.between()
+    here.step(share=1.0)
+    lender.between()
+    assert "a step changes much" in refusal(table)
+    assert len(table.given) == 1, "the state did not travel"
+    assert lender.rest("w7.0") is None
+    borrower = Borrower(table, sides().joined)  # type: ignore[arg-type]
+    assert not borrower.borrow(None)
+    assert "a step changes much" in borrower.why
+
+
+def test_a_small_state_is_not_lent(sides: Any, table: Table) -> None:
+    lending(sides(size=64), table).between()
+    assert "the state is small" in refusal(table)
+
+
+def test_a_loan_is_withdrawn_when_its_updates_are_as_large_as_the_state(sides: Any, table: Table) -> None:
+    here, there = sides(), sides(seed=2)
+    lender, borrower = lending(here, table), Borrower(table, there.joined)  # type: ignore[arg-type]
+    here.step()
+    lender.between()
+    here.step()
+    lender.between()
+    for _ in range(3):
+        here.step(share=1.0)
+        lender.between()
+    assert "updates are" in refusal(table)
+    assert not borrower.borrow(None)
+    assert not borrower.proved or borrower.why
+    assert lender.rest("w7.0") is None
+
+
+def test_weights_that_something_else_changes_are_found_out(sides: Any, table: Table) -> None:
+    here, there = sides(), sides(seed=2)
+    lender, borrower = lending(here, table), Borrower(table, there.joined)  # type: ignore[arg-type]
+    here.step()
+    lender.between()
+    here.step()
+    lender.between()
+    here.step()
+    with torch.no_grad():
+        next(iter(here.model.parameters())).mul_(1.001)
+    lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.why == "updates come to other bits here"
+
+
+def test_weights_that_change_after_the_proof_end_this_worker_and_no_other(sides: Any, table: Table) -> None:
+    here, there = sides(), sides(seed=2)
+    lender, borrower = lending(here, table), Borrower(table, there.joined)  # type: ignore[arg-type]
+    here.step()
+    lender.between()
+    for _ in range(2):
+        here.step()
+        lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.proved
+    with torch.no_grad():
+        next(iter(here.model.parameters())).mul_(1.001)
+    with pytest.raises(Evicted, match="start this worker again"):
+        borrower.rest({}, {"loan": proof(bulk([here.joined]))})
+
+
+def test_another_model_is_told_so(sides: Any, table: Table) -> None:
+    there = sides(size=256)
+    borrower = Borrower(table, there.joined)  # type: ignore[arg-type]
+    tensors, texts = common([sides().joined])
+    table.give("w7.0", b"".join(pieces(tensors, texts | {"kind": "state"})))
+    assert not borrower.borrow(None)
+    assert "has the model changed since?" in borrower.why
+
+
+def test_a_newcomer_that_is_gone_is_lent_nothing_more(sides: Any, table: Table) -> None:
+    here = sides()
+    lender = lending(here, table)
+    here.step()
+    lender.between()
+    here.step()
+    lender.between()
+    table.wanted = []
+    lender.between()
+    given = len(table.given)
+    here.step()
+    lender.between()
+    assert len(table.given) == given

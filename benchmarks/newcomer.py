@@ -29,7 +29,7 @@ from shoal.cluster.loans import LOANS_VARIABLE
 HERE = Path(__file__).resolve().parent
 PLANS = "allreduce;onebit;topk(0.01);dgc(0.001)"
 PATIENCE = 120.0
-BEFORE = 40
+BEFORE = 20
 """Steps before a newcomer's of which the median is taken."""
 NOTE = (
     "Median (smallest-largest) over the newcomers. *Lent*: how many got most of the state before they entered. *Stands "
@@ -77,7 +77,7 @@ class Training:
         self.wait("step with it", lambda: self.of(0, "step")[-1]["step"] > first + 10)
         at = {event["step"]: event["at"] for event in self.of(0, "step")}
         took = {n: at[n] - at[n - 1] for n in at if n - 1 in at}
-        usual = statistics.median(took[n] for n in took if first - BEFORE // 2 <= n < first - 2)
+        usual = statistics.median(took[n] for n in took if first - BEFORE <= n < first - 2)
         longest = max(took[n] for n in took if abs(n - first) <= 2)  # a step is counted when the next one begins
         return entered | {"usual": usual, "still": max(0.0, longest - usual)}
 

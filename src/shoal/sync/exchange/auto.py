@@ -14,17 +14,19 @@ measure anew, newcomers with them. What has been chosen stays, and newcomers tak
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from shoal.core.clock import now
+from shoal.sync.averages import Figures, pack, unpack, width
 from shoal.sync.choosing import choose
 from shoal.sync.engine.base import Engine
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.meter import Meter
 from shoal.sync.news import Switched
-from shoal.sync.price import Measured, Network, Price, summing_hops
+from shoal.sync.price import Network, Price, summing_hops
 from shoal.wire.bucket import Bucket, BucketPlan, Space
 
 SKIPPED, MEASURED = 2, 6
@@ -33,8 +35,6 @@ LAST = SKIPPED + MEASURED
 CHOICE = "auto.choice"
 """The number of the candidate that was chosen, from 1 on; 0: no codec; MEASURING: nothing yet."""
 MEASURING = -1
-TELLING = 64 << 10
-"""Bytes a step from which on the time they took tells a rate."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class AutoExchange(Exchange):
         """Buckets of this exchange, and those that are not finished."""
         self._began: list[float] = []
         """When the exchanges began since all began to measure, the one under way included."""
+        self._spans: list[float] = []
+        """What the meter showed when each measured exchange began."""
         self._epoch = -1
         """The view in which they are measured."""
         self._own: Meter | None = None
@@ -114,8 +116,8 @@ class AutoExchange(Exchange):
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
         self._buckets = buckets = self.inner.open(plans)
         self._plans, self._candidates, self._made = plans, self._make(plans), self._workers()
-        width = 6 + 2 * len(self._candidates)
-        ((self._leaving, self._result),) = self._engine.open([Space(width, torch.float64, torch.device("cpu"))])
+        space = Space(width(MEASURED, 2 * len(self._candidates)), torch.float64, torch.device("cpu"))
+        ((self._leaving, self._result),) = self._engine.open([space])
         return buckets
 
     def prepare(self) -> None:
@@ -141,10 +143,13 @@ class AutoExchange(Exchange):
         else:
             self._began[-1] = now()
         self._used, self._telling = False, len(self._began) == LAST + 1
-        if len(self._began) == SKIPPED + 1 and self._own is None:
+        number = len(self._began) - 1 - SKIPPED
+        if number == 0 and self._own is None:
             self._own = self.inner.meter = Meter.over(self.layers)
         elif self._telling:
             self.inner.meter = None
+        if self._own is not None and 0 <= number < MEASURED:  # once more, if members changed before it had begun
+            self._spans[number:] = [self._own.span]
 
     def _restart(self) -> None:
         """Measure anew; what a candidate sends depends on how many they are."""
@@ -186,28 +191,24 @@ class AutoExchange(Exchange):
             self.news, self._now.news = [*self.news, *self._now.news], ()
 
     def _figures(self) -> Tensor:
-        """This worker's part of the averages: its own measurements, divided by the number of workers."""
-        meter, network = self._own, self.inner.network()
+        """This worker's part of the averages."""
+        meter = self._own
         assert meter is not None
-        # from the first measured exchange's beginning to the end of the step of the last: all spans lie in it
-        step = (self._began[-1] - self._began[SKIPPED]) / MEASURED
-        wait, wire = (sum(getattr(a, name) for a in meter.accounts) / MEASURED for name in ("wait", "wire"))
-        span, rtt = meter.span / MEASURED, network.rtt or 0.0
-        seen = wire / (span - rtt / 2) if wire >= TELLING and span > rtt / 2 else 0.0
-        rate = max(seen, network.rate or 0.0)
-        # not the rate but what a byte takes, so that the slow ones count; a worker that knows none says infinity
-        found = [step, span, wait, meter.room / MEASURED, 1 / rate if rate else torch.inf, rtt]
-        for candidate in self._candidates:
-            found += [candidate.price.encode, candidate.price.decode]
-        return torch.tensor(found, dtype=torch.float64) / self._workers()
+        figures = Figures(
+            # from the first measured exchange's beginning to the end of the step of the last: all spans lie in it
+            step=(self._began[-1] - self._began[SKIPPED]) / MEASURED,
+            wait=sum(account.wait for account in meter.accounts) / MEASURED,
+            room=meter.room / MEASURED,
+            wire=sum(account.wire for account in meter.accounts) / MEASURED,
+            spans=[after - before for before, after in pairwise([*self._spans, meter.span])],
+            network=self.inner.network(),
+            costs=[cost for c in self._candidates for cost in (c.price.encode, c.price.decode)],
+        )
+        return torch.tensor(pack(figures, self._workers()), dtype=torch.float64)
 
     def _decide(self) -> None:
-        step, span, wait, room, byte, rtt, *costs = self._result.tolist()
-        wire = sum(account.wire for account in self._own.accounts) / MEASURED if self._own is not None else 0.0
-        measured = Measured(
-            Price("", 0.0, 0.0, wire, summing_hops(self._workers())), step, span, wait, room, max(1, len(self._buckets))
-        )
-        network = Network(1 / byte if byte not in (0.0, float("inf")) else None, rtt or None)
+        hops, buckets = summing_hops(self._workers()), max(1, len(self._buckets))
+        measured, network, costs = unpack(self._result.tolist(), MEASURED, hops, buckets)
         prices = [
             Price(c.price.codec, encode, decode, c.price.wire, c.price.hops)
             for c, encode, decode in zip(self._candidates, costs[::2], costs[1::2], strict=True)

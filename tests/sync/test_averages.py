@@ -1,0 +1,56 @@
+"""Rows of figures that add up: slow bytes and slow workers are told apart by who waits."""
+
+import pytest
+
+from shoal.sync.averages import Figures, pack, unpack, width
+from shoal.sync.choosing import choose
+from shoal.sync.price import Measured, Network, Price
+
+EXCHANGES, WIRE = 3, 20e6
+
+
+def together(spans: list[float], step: float = 1.5, wire: float = WIRE) -> tuple[Measured, Network, list[float]]:
+    """What workers with these spans read from the sum of their rows."""
+    known = Network(1e9, 0.001)  # links may take a burst for the rate
+    workers = [Figures(step, span, 0.0, wire, [span] * EXCHANGES, known, [1.0, 2.0]) for span in spans]
+    rows = [pack(one, len(workers)) for one in workers]
+    assert all(len(row) == width(EXCHANGES, 2) for row in rows)
+    return unpack([sum(column) for column in zip(*rows, strict=True)], EXCHANGES, 1, 1)
+
+
+def test_where_all_wait_alike_it_is_for_bytes() -> None:
+    measured, network, costs = together([1.0, 1.0, 1.0, 1.0])
+    assert network.rate == pytest.approx(WIRE / (1.0 - 0.0005))
+    assert (measured.span, measured.step, measured.price.wire) == pytest.approx((1.0, 1.5, WIRE))
+    assert costs == pytest.approx([1.0, 2.0])
+
+
+def test_where_one_waits_little_the_others_wait_for_it() -> None:
+    measured, network, _ = together([1.0, 1.0, 1.0, 0.02])
+    assert network.rate is not None
+    assert WIRE / 0.02 / 1.2 < network.rate < WIRE / 0.019
+    assert measured.span == pytest.approx(0.755)
+
+
+def test_what_little_went_over_tells_no_rate() -> None:
+    assert together([0.01, 0.01], wire=1000.0)[1].rate == pytest.approx(1e9)
+
+
+def test_exchanges_with_other_stragglers_each_time() -> None:
+    known = Network(None, None)
+    workers = [
+        Figures(1.0, 0.5, 0.0, WIRE, [0.1 if rank == number else 1.0 for number in range(EXCHANGES)], known, [])
+        for rank in range(EXCHANGES)
+    ]
+    row = [sum(column) for column in zip(*(pack(one, EXCHANGES) for one in workers), strict=True)]
+    _, network, _ = unpack(row, EXCHANGES, 0, 1)
+    assert network.rate == pytest.approx(WIRE / 0.1, rel=0.08)
+
+
+CODECS = [Price("fp16", 0.004, 0.004, WIRE / 2, 1), Price("onebit(2048)", 0.01, 0.01, WIRE / 30, 1)]
+
+
+@pytest.mark.parametrize(("spans", "codec"), [([1.2] * 4, "onebit(2048)"), ([1.2, 1.2, 1.2, 0.02], "")])
+def test_a_codec_is_chosen_for_slow_bytes_and_none_for_a_slow_worker(spans: list[float], codec: str) -> None:
+    measured, network, _ = together(spans)
+    assert choose(measured, CODECS, network).codec == codec

@@ -89,3 +89,20 @@ def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
         here.trained(0)
         here.end(guest)
     assert entered(there, 2)[-1]["lent"], entered(there, 2)
+
+
+def chosen(folder: Path, seat: int) -> list[tuple[object, object]]:
+    return [(event["step"], event["codec"]) for event in events(folder, "one", seat) if event["event"] == "chosen"]
+
+
+def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path) -> None:
+    """On one machine nothing crosses a socket; two of the three then share one, and only one of those speaks for it."""
+    with joining(tmp_path, "wire(auto)") as (here, there, guest):
+        assert soon(WAIT, lambda: bool(chosen(here.folder, 0))), here.said
+        assert [codec for _, codec in chosen(here.folder, 0)] == [""]
+        trained(there, "one", 2, guest)
+        assert soon(WAIT, lambda: bool(chosen(there, 2))), said(guest)
+        here.end(guest)
+    found = [chosen(folder, seat)[-1] for folder, seat in ((here.folder, 0), (here.folder, 1), (there, 2))]
+    assert len(set(found)) == 1, found
+    assert found[0][1], "four megabytes at 20 Mbit/s, and no codec"

@@ -9,7 +9,8 @@ Nobody is asked and nothing is broadcast: the averages are the same bits everywh
 them. Do not use it inside one host, where nothing crosses a socket.
 
 What was measured with some members says nothing of others: with the first exchange that a new view makes, all begin to
-measure anew, newcomers with them. What has been chosen stays, and newcomers take it over.
+measure anew, newcomers with them. A codec that has been chosen stays, and newcomers take it over: what it holds back
+would be lost with it. That none was chosen does not: a run that began on one machine may go on over slow links.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ LAST = SKIPPED + MEASURED
 """Exchanges before the one that carries the figures."""
 CHOICE = "auto.choice"
 """The number of the candidate that was chosen, from 1 on; 0: no codec; MEASURING: nothing yet."""
-MEASURING = -1
+MEASURING, NO_CODEC = -1, 0
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class AutoExchange(Exchange):
         self._switch()
         self._now.prepare()
         self._started, self._open, self._telling, self._word = [], set(), False, None
+        if self._choice == NO_CODEC and self.session.view.epoch != self._epoch:
+            self._choice = MEASURING
         if self._choice == MEASURING:
             self._look()
             if self._telling:
@@ -238,7 +241,8 @@ class AutoExchange(Exchange):
             self._engine.forget()
             self._choice, self._next, self._telling = MEASURING, None, False
             self.news, self._word = [each for each in self.news if each is not self._word], None
-        if self._choice == MEASURING:
+        if self._choice in (MEASURING, NO_CODEC):
+            self._choice = MEASURING
             self._restart()
         self._open = set(self._started)
 

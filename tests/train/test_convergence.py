@@ -8,6 +8,8 @@ from equal_samples import accuracy, loss
 
 CODECS = ["fp16", "bf16", "int8", "1bit-sgd", "2bit-mxnet", "terngrad", "qsgd", "topk(0.01)", "topk(0.01), int8",
           "randomk(0.1)", "strom", "dgc(ratio=0.01, momentum=0)", "esgd", "powersgd", "gupta"]  # fmt: skip
+SEEDS = 5
+"""One pair of trainings differs by 0.3 points (standard deviation) without any reason; half a point is asked for."""
 
 
 def test_a_codec_with_feedback_learns_mnist_as_well() -> None:
@@ -20,7 +22,7 @@ def test_a_codec_with_feedback_learns_mnist_as_well() -> None:
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("plan", CODECS)
 def test_mnist_within_half_a_point(plan: str, workers: int) -> None:
-    assert accuracy(plan, workers, 8000) > accuracy("bsp", workers, 8000) - 0.005
+    assert accuracy(plan, workers, 8000, seeds=SEEDS) > accuracy("bsp", workers, 8000, seeds=SEEDS) - 0.005
 
 
 @pytest.mark.soak

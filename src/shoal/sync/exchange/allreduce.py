@@ -21,6 +21,8 @@ from shoal.wire.bucket import Bucket, BucketPlan
 class AllReduceExchange(Exchange):
     """Sums every bucket over the group, on the engine that suits where the bucket lies."""
 
+    codes = False
+
     def __init__(self, group: Group, engine_for: Callable[[str], Engine]) -> None:
         self.group, self.session = group, group.session
         self.weight = 1.0 / group.size

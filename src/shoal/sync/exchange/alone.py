@@ -16,6 +16,7 @@ class AloneExchange(Exchange):
 
     weight = 1.0
     peers = ()
+    codes = False
     session = Steady(0, 1)
 
     def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:

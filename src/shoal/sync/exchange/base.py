@@ -40,6 +40,8 @@ class Exchange(Repeatable, ABC):
     """Seconds spent in codecs inside `start`."""
     codec: str = ""
     """What gradients travel as: the wire terms of the plan, as text."""
+    codes: bool = True
+    """Whether what all agree on may be less than what they have, so that most of it may be zero."""
     meets: str = "sum"
     """How the payloads of all workers come together."""
     _buckets: Sequence[Bucket] = ()

@@ -68,9 +68,10 @@ def read(data: bytes | bytearray) -> Handed:
 
 def take_over(group: Group, folder: Path, joined: Joined) -> tuple[Handed, Entered]:
     """Become a member of a run that trains already, with what its donor hands over."""
-    session, transfer, purse, began = group.session, group.transfer(folder), group.purse(), now()
+    session, transfer, began = group.session, group.transfer(folder), now()
     assert isinstance(session, Elastic)
     handed: list[Handed] = []
+    purse = group.purse() if joined.exchange.codes else None  # else nobody would lend, and asking takes some steps
     borrower = Borrower(purse, joined) if purse is not None else None
     given = 0
 

@@ -89,7 +89,9 @@ def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
         trained(there, "one", 2, guest)
         here.trained(0)
         here.end(guest)
-    assert entered(there, 2)[-1]["lent"], entered(there, 2)
+    (came,) = entered(there, 2)
+    # lent by another; or given whole, where the lender died between its proof and the view that lets the newcomer in
+    assert came["lent"] or int(str(came["given"])) > 3_900_000
 
 
 def chosen(folder: Path, seat: int) -> list[tuple[object, object]]:

@@ -37,7 +37,6 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
-from shoal.train.loan.lender import Lender
 from shoal.train.members import check_alike, sort_members
 from shoal.train.opening import announce, make_folder, without_effect
 from shoal.train.precision.build import build_precision
@@ -76,10 +75,8 @@ class Run:
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
-        self._together = Together(group, self._progress)
-        self._together.hand_over, self._together.where = self._hand_over, lambda: self._where([0])
-        if (desk := group.desk()) is not None:
-            self._together.lender = Lender(desk, self._together.joined)
+        self._together = Together(group, self._progress, self.dir)
+        self._together.where = lambda: self._where([0])
         self._loaders: list[Loader] = []
         self._phase = -1
         self._next_epoch: int | None = None
@@ -128,22 +125,6 @@ class Run:
             phase=max(0, self._phase),
             loaders=[loader.standing() for loader in self._loaders],
         )
-
-    def _hand_over(self) -> None:
-        """Newcomers wait for the state, and this worker is the one to give it."""
-        together = self._together
-        where, agenda = together.boundary or together.stand()
-        session = self._group.session
-        transfer, whole = self._group.transfer(self.dir), []
-        for member in session.fresh:
-            rest = together.lender.rest(member) if together.lender is not None and member in session.lent else None
-            if rest is None:
-                whole.append(member)
-                continue
-            data = handover.write(together.joined, where, session.dealt, agenda, rest)
-            transfer.give(session.view, [member], data)
-        if whole:
-            transfer.give(session.view, whole, handover.write(together.joined, where, session.dealt, agenda))
 
     @property
     def rank(self) -> int:

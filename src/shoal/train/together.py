@@ -11,6 +11,7 @@ of it, and the keeper that a step has ended.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 from torch.optim import Optimizer
@@ -21,6 +22,7 @@ from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
 from shoal.data.loader import Pass, places_of
 from shoal.data.source.base import Place, Step
+from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.keeper import Agenda, Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
@@ -40,11 +42,12 @@ class Together:
     keeper: Keeper | None = None
     ledger: Ledger | None = None
     resume: Resume | None = None
-    lender: Lender | None = None
 
-    def __init__(self, group: Group, progress: Progress) -> None:
-        self.group, self.progress = group, progress
+    def __init__(self, group: Group, progress: Progress, folder: Path) -> None:
+        self.group, self.progress, self._folder = group, progress, folder
         self.joined: list[Joined] = []
+        desk = group.desk()
+        self.lender = Lender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, Numbers] = {}
         self._quiet = self._some_short = self._between = False
         self._stood_in: int | None = None
@@ -53,7 +56,6 @@ class Together:
         self._pending: list[tuple[Pass, Step, View]] = []
         """Dealt since the last step, and among whom."""
         self.where: Callable[[], Where]
-        self.hand_over: Callable[[], None]
         self.boundary: tuple[Where, Agenda] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
         group.session.entered.append(self._entered)
@@ -196,9 +198,16 @@ class Together:
             if self.ledger is not None:
                 self.ledger.cut()
         if session.fresh and session.gives:
-            self.hand_over()
+            self._hand_over()
         if self.lender is not None:
             self.lender.close()
+
+    def _hand_over(self) -> None:
+        """Newcomers wait for the state, and this worker is the one to give it."""
+        where, agenda = self.boundary or self.stand()
+        lent, lender = self.group.session.lent, self.lender
+        rests = {m: rest for m in lent if lender is not None and (rest := lender.rest(m)) is not None}
+        handover.give(self.group, self._folder, self.joined, where, agenda, rests)
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""

@@ -57,6 +57,24 @@ def write(
     return b"".join(pieces(tensors, texts))
 
 
+def give(
+    group: Group,
+    folder: Path,
+    joined: Sequence[Joined],
+    where: Where,
+    agenda: Agenda,
+    rests: Mapping[str, Mapping[int, bytes]],
+) -> None:
+    """To all newcomers of the view what each needs; `rests`: the last updates, for those to whom the rest was lent."""
+    session, transfer = group.session, group.transfer(folder)
+    whole = [member for member in session.fresh if member not in rests]
+    if whole:
+        transfer.give(session.view, whole, write(joined, where, session.dealt, agenda))
+    for member in session.fresh:
+        if member in rests:
+            transfer.give(session.view, [member], write(joined, where, session.dealt, agenda, rests[member]))
+
+
 def read(data: bytes | bytearray) -> Handed:
     """What `write` wrote."""
     state = parse(bytes(data), "the state handed over")

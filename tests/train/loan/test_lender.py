@@ -216,3 +216,15 @@ def test_a_newcomer_that_is_gone_is_lent_nothing_more(sides: Any, table: Table) 
     here.step()
     lender.between()
     assert len(table.given) == given
+
+
+def test_what_is_lent_has_the_names_of_a_snapshot(sides: Any) -> None:
+    here = sides()
+    here.step()
+    torch.optim.lr_scheduler.StepLR(here.optimizer, 1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(here.optimizer, 0.9)  # its state comes after the optimizer's
+    tensors, _ = common([here.joined])
+    lent = bulk([here.joined])
+    assert len(lent) == 2
+    assert all(tensor.data_ptr() == tensors[name].data_ptr() for name, tensor in lent.items())
+    assert scheduler.get_last_lr()

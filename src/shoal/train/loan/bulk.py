@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from shoal.train.checkpoint.snapshot import common
+from shoal.train.checkpoint.snapshot import pack
 from shoal.train.fingerprint import fingerprint_of
 from shoal.train.joined import Joined
 
@@ -18,14 +18,14 @@ SMALL = 1024
 
 
 def bulk(joined: Sequence[Joined]) -> dict[str, Tensor]:
-    """By the names a checkpoint has for them; the tensors themselves, not copies."""
-    tensors, _ = common(joined)
-    return {name: tensors[name] for name in tensors if _belongs(name, tensors[name])}
-
-
-def _belongs(name: str, tensor: Tensor) -> bool:
-    kind = name.split(".")[1]
-    return kind in ("parameter", "state") and tensor.numel() >= SMALL
+    """The tensors themselves, not copies, by the names that `snapshot.common` has for them."""
+    tensors: dict[str, Tensor] = {}
+    for number, one in enumerate(joined):
+        named = zip(one.members.names, one.members.parameters, strict=True)
+        tensors |= {f"{number}.parameter.{name}": parameter.detach() for name, parameter in named}
+        # a snapshot has schedulers after them, so that numbers are the same; to find those takes long
+        pack([optimizer.state_dict() for optimizer in one.members.optimizers], tensors, f"{number}.state")
+    return {name: tensor for name, tensor in tensors.items() if tensor.numel() >= SMALL}
 
 
 def proof(tensors: Mapping[str, Tensor]) -> str:

@@ -9,20 +9,21 @@ from shoal.sync.price import Measured, Network, Price
 EXCHANGES, WIRE = 3, 20e6
 
 
-def together(spans: list[float], step: float = 1.5, wire: float = WIRE) -> tuple[Measured, Network, list[float]]:
+def together(spans: list[float], wire: float = WIRE, contended: float = 0.0) -> tuple[Measured, Network, list[float]]:
     """What workers with these spans read from the sum of their rows."""
     known = Network(1e9, 0.001)  # links may take a burst for the rate
-    workers = [Figures(step, span, 0.0, wire, [span] * EXCHANGES, known, [1.0, 2.0]) for span in spans]
+    workers = [Figures(1.5, span, 0.0, wire, contended, [span] * EXCHANGES, known, [1.0, 2.0]) for span in spans]
     rows = [pack(one, len(workers)) for one in workers]
     assert all(len(row) == width(EXCHANGES, 2) for row in rows)
     return unpack([sum(column) for column in zip(*rows, strict=True)], EXCHANGES, 1, 1)
 
 
 def test_where_all_wait_alike_it_is_for_bytes() -> None:
-    measured, network, costs = together([1.0, 1.0, 1.0, 1.0])
+    measured, network, costs = together([1.0, 1.0, 1.0, 1.0], contended=0.25)
     assert network.rate == pytest.approx(WIRE / (1.0 - 0.0005))
     assert (measured.span, measured.step, measured.price.wire) == pytest.approx((1.0, 1.5, WIRE))
     assert costs == pytest.approx([1.0, 2.0])
+    assert measured.contended == pytest.approx(0.25)
 
 
 def test_where_one_waits_little_the_others_wait_for_it() -> None:
@@ -39,7 +40,7 @@ def test_what_little_went_over_tells_no_rate() -> None:
 def test_exchanges_with_other_stragglers_each_time() -> None:
     known = Network(None, None)
     workers = [
-        Figures(1.0, 0.5, 0.0, WIRE, [0.1 if rank == number else 1.0 for number in range(EXCHANGES)], known, [])
+        Figures(1.0, 0.5, 0.0, WIRE, 0.0, [0.1 if rank == number else 1.0 for number in range(EXCHANGES)], known, [])
         for rank in range(EXCHANGES)
     ]
     row = [sum(column) for column in zip(*(pack(one, EXCHANGES) for one in workers), strict=True)]

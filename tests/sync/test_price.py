@@ -39,6 +39,17 @@ def test_who_comes_late_comes_late_whatever_travels() -> None:
     assert forecast(measured, Price("x", 0.0, 0.0, 1_000, 1), LINK).transfer == pytest.approx(2.006)
 
 
+def test_fewer_bytes_free_the_cores_that_the_links_had() -> None:
+    now = Price("", 0.0, 0.0, 1_000_000, 1)
+    measured = Measured(now, step=3.005, span=1.005, wait=1.005, room=0.0, contended=1.5)
+    assert forecast(measured, now, LINK).step == pytest.approx(3.005)
+    half, little = (forecast(measured, Price("x", 0.0, 0.0, wire, 1), LINK) for wire in (500_000, 10_000))
+    assert half.step == pytest.approx(2.0 - 0.75 + 0.505)
+    assert little.step == pytest.approx(2.0 - 1.485 + 0.015)
+    more = forecast(measured, Price("x", 0.0, 0.0, 2_000_000, 1), LINK)
+    assert more.step == pytest.approx(2.0 + 2.005), "nobody knows how much more"
+
+
 def test_a_transfer_hides_behind_the_backward_pass_but_its_last_bucket_does_not() -> None:
     measured = Measured(Price("", 0.0, 0.0, 400_000, 0), step=1.0, span=0.4, wait=0.1, room=5.0, buckets=4)
     assert forecast(measured, Price("x", 0.0, 0.0, 800_000, 0), LINK).step == pytest.approx(0.9 + 0.2)

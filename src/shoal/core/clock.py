@@ -6,6 +6,15 @@ from dataclasses import dataclass
 now = time.perf_counter
 
 
+def delayed() -> float:
+    """Seconds so far in which this thread could have run and had no core; 0 where the system does not tell."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """A moment by which something must have happened; children receive the same object, never a longer one."""

@@ -17,7 +17,7 @@ POWER = -16.0
 SHORTEST = 1e-6
 TELLING = 64 << 10
 """Bytes a step from which on the time they took tells a rate."""
-HEAD = 6
+HEAD = 7
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Figures:
     wait: float
     room: float
     wire: float
+    contended: float
     spans: Sequence[float]
     """Of each exchange: seconds in which anything was under way."""
     network: Network
@@ -40,7 +41,7 @@ def pack(own: Figures, workers: int) -> list[float]:
     """This worker's row."""
     # not the rate but what a byte takes, so that the slow ones count; a worker that knows none says infinity
     byte = 1 / own.network.rate if own.network.rate else float("inf")
-    row = [own.step, own.wait, own.room, own.wire, byte, own.network.rtt or 0.0]
+    row = [own.step, own.wait, own.room, own.wire, own.contended, byte, own.network.rtt or 0.0]
     row += [*own.spans, *(max(span, SHORTEST) ** POWER for span in own.spans), *own.costs]
     return [number / workers for number in row]
 
@@ -52,11 +53,11 @@ def width(exchanges: int, costs: int) -> int:
 
 def unpack(row: Sequence[float], exchanges: int, hops: int, buckets: int) -> tuple[Measured, Network, list[float]]:
     """The mean worker, the network, and the mean costs."""
-    step, wait, room, wire, byte, trip = row[:HEAD]
+    step, wait, room, wire, contended, byte, trip = row[:HEAD]
     spans, powers = row[HEAD : HEAD + exchanges], row[HEAD + exchanges : HEAD + 2 * exchanges]
     span, least = sum(spans) / exchanges, sum(power ** (1 / POWER) for power in powers) / exchanges
     rate, busy = (1 / byte if byte not in (0.0, float("inf")) else None), least - hops * trip / 2
     if wire >= TELLING and busy > 0:
         rate = wire / busy
-    measured = Measured(Price("", 0.0, 0.0, wire, hops), step, max(span, least), wait, room, buckets)
+    measured = Measured(Price("", 0.0, 0.0, wire, hops), step, max(span, least), wait, room, buckets, contended)
     return measured, Network(rate, trip or None), list(row[HEAD + 2 * exchanges :])

@@ -2,7 +2,7 @@
 
     transfer = bytes on sockets / rate + one-way latencies + waiting for others
     visible  = what of it the backward pass does not hide
-    step     = computing + encode + decode + visible
+    step     = computing + encode + decode + visible, less what fewer bytes free of the processor
 
 A model: it knows no queues and takes the links of a worker for one. Say "about" of what it says.
 """
@@ -59,6 +59,8 @@ class Measured:
     room: float
     """What a longer transfer could hide behind: from the first bucket's leaving to the last one's being full."""
     buckets: int = 1
+    contended: float = 0.0
+    """Of the computing: seconds in which the worker could have run and had no core, for the links had it."""
 
     @property
     def computing(self) -> float:
@@ -79,9 +81,11 @@ def forecast(measured: Measured, other: Price, network: Network) -> Forecast:
     now = measured.price
     late = max(0.0, measured.span - network.seconds(now.wire, now.hops))  # others come late whatever travels
     transfer = late + network.seconds(other.wire, other.hops)
+    # sockets and their keys take processor time by the byte, and where cores are few the computing waits for it
+    freed = min(measured.contended, measured.computing) * (1 - min(1.0, other.wire / now.wire)) if now.wire else 0.0
     # the last bucket leaves when the pass has ended: nothing hides it
     visible = max(transfer - max(measured.room, 0.0), transfer / max(1, measured.buckets))
-    return Forecast(other.codec, measured.computing + other.encode + other.decode + visible, transfer)
+    return Forecast(other.codec, measured.computing - freed + other.encode + other.decode + visible, transfer)
 
 
 def summed(size: float, workers: int) -> float:

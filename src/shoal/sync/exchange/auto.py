@@ -20,7 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shoal.core.clock import now
+from shoal.core.clock import delayed, now
 from shoal.sync.averages import Figures, pack, unpack, width
 from shoal.sync.choosing import choose
 from shoal.sync.engine.base import Engine
@@ -68,6 +68,8 @@ class AutoExchange(Exchange):
         """When the exchanges began since all began to measure, the one under way included."""
         self._spans: list[float] = []
         """What the meter showed when each measured exchange began."""
+        self._delayed = 0.0
+        """What the thread had waited for a core when the first of them began."""
         self._epoch = -1
         """The view in which they are measured."""
         self._own: Meter | None = None
@@ -147,6 +149,7 @@ class AutoExchange(Exchange):
             self._began[-1] = now()
         self._used, self._telling = False, len(self._began) == LAST + 1
         number = len(self._began) - 1 - SKIPPED
+        self._delayed = delayed() if number == 0 else self._delayed
         if number == 0 and self._own is None:
             self._own = self.inner.meter = Meter.over(self.layers)
         elif self._telling:
@@ -203,6 +206,7 @@ class AutoExchange(Exchange):
             wait=sum(account.wait for account in meter.accounts) / MEASURED,
             room=meter.room / MEASURED,
             wire=sum(account.wire for account in meter.accounts) / MEASURED,
+            contended=(delayed() - self._delayed) / MEASURED,
             spans=[after - before for before, after in pairwise([*self._spans, meter.span])],
             network=self.inner.network(),
             costs=[cost for c in self._candidates for cost in (c.price.encode, c.price.decode)],

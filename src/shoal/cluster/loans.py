@@ -9,9 +9,9 @@ What the items say is for those who train: `train/loan`.
 from collections import deque
 from dataclasses import dataclass, field
 
+from shoal.cluster.links.bequest import LOAN, Giving, Taking
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.gathering import chunks
-from shoal.cluster.links.loan import Borrowing, Lending
 from shoal.cluster.links.mesh import Mesh
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.messages import Borrow, Plate
@@ -76,7 +76,7 @@ class Desk:
     def give(self, member: str, data: bytes) -> int:
         """Send the next item, without waiting; its number."""
         account = self._accounts[member]
-        self.mesh.submit(Lending(account.given, data, seat_of(member)), number=0)
+        self.mesh.submit(Giving(data, [seat_of(member)], account.given, LOAN), number=0)
         account.given += 1
         account.chunks += chunks(len(data))
         account.under_way.append(account.chunks)
@@ -101,7 +101,7 @@ class Purse:
         self.mesh, self.session = mesh, session
         self._began = self._moved = now()
         self._offer: Borrow | None = None
-        self._task: Borrowing | None = None
+        self._task: Taking | None = None
         self._taken = self._read = self._tries = 0
 
     def follow(self, offer: Borrow | None) -> bool:
@@ -113,7 +113,7 @@ class Purse:
         plate = self.session.agent.plate
         self.mesh.enrol({own: _entry(self.session.member, plate), lender: _entry(offer.member, offer.plate)})
         self.mesh.reform(offer.epoch, [lender, own])
-        self._task = Borrowing(lender, LARGEST)
+        self._task = Taking(lender, LARGEST, wanted=None, channel=LOAN)
         self._taken, self._read, self._moved = 0, 0, now()
         self.mesh.submit(self._task, number=0)
         return True

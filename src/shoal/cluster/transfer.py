@@ -69,4 +69,4 @@ class ByLinks(Transfer):
             self._taking = (view, Taking(seat_of(donor), LARGEST))
             self.mesh.submit(self._taking[1], number=0)
         task = self._taking[1]
-        return task.data if task.done.is_set() and task.error is None else None
+        return task.items[0] if task.done.is_set() and task.error is None else None

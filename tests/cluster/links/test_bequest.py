@@ -1,4 +1,4 @@
-"""A loan over real sockets: items in order, to one that is in no view; what has come stays when a view ends."""
+"""Items over real sockets: in order, also to one that is in no view; what has come stays when a view ends."""
 
 import os
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ import torch
 from forked import soon
 from meshes import WAIT, meshes, numbers, total
 
+from shoal.cluster.links.bequest import LOAN, Giving, Taking
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.frames import CHUNK, Payload, pack
 from shoal.cluster.links.keys import Keys
-from shoal.cluster.links.loan import CHANNEL, Borrowing, Lending
 from shoal.cluster.links.mesh import Mesh
 from shoal.cluster.links.messages import Chunk
 from shoal.cluster.links.refused import Refused
@@ -40,11 +40,11 @@ def test_items_come_whole_and_in_order_while_the_members_go_on() -> None:
         made[0].reform(3, [0, 1])
         made[1].reform(3, [0, 1])
         came.reform(3, [0, 2])
-        task = Borrowing(0, 1 << 30)
+        task = Taking(0, 1 << 30, wanted=None, channel=LOAN)
         came.submit(task, number=0)
         made[0].befriend(2, own)
         for number, data in enumerate(items):
-            made[0].submit(Lending(number, data, 2), number=0)
+            made[0].submit(Giving(data, [2], number, LOAN), number=0)
             wanted = torch.stack([tensor.double() for tensor in tensors]).sum(0)
             assert all(torch.equal(result.double(), wanted) for result in total(made, tensors))
         assert soon(WAIT, lambda: len(task.items) == len(items))
@@ -59,18 +59,21 @@ def test_items_come_whole_and_in_order_while_the_members_go_on() -> None:
 def chunk(**other: int) -> tuple[Chunk, Payload]:
     payload = pack(np.zeros(other.pop("size", 10), np.uint8), "uint8")
     said = {"phase": 0, "index": 0, "total": 10} | other
-    head = Chunk("run", 1, 0, 0, 0, CHANNEL, 0, "loan", stamp=0, dtype="uint8", shape=(10,), crc=0, **said)
+    head = Chunk("run", 1, 0, 0, 0, LOAN, 0, "bequest", stamp=0, dtype="uint8", shape=(10,), crc=0, **said)
     return head, payload
 
 
 @pytest.mark.parametrize("other", [{"phase": 1}, {"index": 1}, {"total": 11}, {"total": 5000, "size": 5000}])
 def test_what_does_not_belong_there_is_refused_before_memory_is_taken(other: dict[str, int]) -> None:
-    task = Borrowing(0, 1000)
+    task = Taking(0, 1000, wanted=2)
     with pytest.raises(Refused, match="worker 0 may send piece 0 of item 0, of up to 1000"):
         task.arrived(0, *chunk(**other))
     with pytest.raises(Refused, match="worker 3 sends"):
         task.arrived(3, *chunk())
     task.arrived(0, *chunk())
     assert [bytes(item) for item in task.items] == [bytes(10)]
+    assert not task.done.is_set()
+    task.arrived(0, *chunk(phase=1))
+    assert task.done.is_set()
     with pytest.raises(Refused):
-        Lending(0, b"x", 1).arrived(1, *chunk())
+        Giving(b"x", [1]).arrived(1, *chunk())

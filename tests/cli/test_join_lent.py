@@ -30,9 +30,9 @@ LARGE = (
 
 
 @contextmanager
-def joining(folder: Path, plan: str) -> Iterator[tuple[Home, Path, Forked]]:
+def joining(folder: Path, plan: str, rate: str = "20mbit") -> Iterator[tuple[Home, Path, Forked]]:
     """A run of two workers on one host, and a machine that is about to join it over a slow link."""
-    with Lab(load("2 hosts, 20mbit, 2ms")) as lab:
+    with Lab(load(f"2 hosts, {rate}, 2ms")) as lab:
         at = f"{lab.hosts[0].address}:7700"
         words = ("--workers", "2", "--plan", plan)
         with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=LARGE) as here:
@@ -59,6 +59,7 @@ def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path
     assert "were lent while the others trained" in " ".join(page.split())
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("plan", "why"), [("onebit", "a step changes much"), ("allreduce", "")])
 def test_where_updates_are_large_the_others_wait(tmp_path: Path, plan: str, why: str) -> None:
     with joining(tmp_path, plan) as (here, there, guest):
@@ -100,7 +101,7 @@ def chosen(folder: Path, seat: int) -> list[tuple[object, object]]:
 
 def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path) -> None:
     """On one machine nothing crosses a socket; two of the three then share one, and only one of those speaks for it."""
-    with joining(tmp_path, "wire(auto)") as (here, there, guest):
+    with joining(tmp_path, "wire(auto)", "100mbit") as (here, there, guest):
         assert soon(WAIT, lambda: bool(chosen(here.folder, 0))), here.said
         assert [codec for _, codec in chosen(here.folder, 0)] == [""]
         trained(there, "one", 2, guest)
@@ -108,4 +109,4 @@ def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path
         here.end(guest)
     found = [chosen(folder, seat)[-1] for folder, seat in ((here.folder, 0), (here.folder, 1), (there, 2))]
     assert len(set(found)) == 1, found
-    assert found[0][1], "four megabytes at 20 Mbit/s, and no codec"
+    assert found[0][1], "two megabytes a step at 100 Mbit/s, and no codec"

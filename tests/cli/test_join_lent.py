@@ -30,12 +30,12 @@ LARGE = (
 
 
 @contextmanager
-def joining(folder: Path, plan: str, rate: str = "20mbit") -> Iterator[tuple[Home, Path, Forked]]:
+def joining(folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE) -> Iterator[tuple[Home, Path, Forked]]:
     """A run of two workers on one host, and a machine that is about to join it over a slow link."""
     with Lab(load(f"2 hosts, {rate}, 2ms")) as lab:
         at = f"{lab.hosts[0].address}:7700"
         words = ("--workers", "2", "--plan", plan)
-        with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=LARGE) as here:
+        with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=script) as here:
             there = folder / "there"
             there.mkdir()
             line = ["join", here.address, "--key", str(here.key)]
@@ -93,6 +93,26 @@ def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
     (came,) = entered(there, 2)
     # lent by another; or given whole, where the lender died between its proof and the view that lets the newcomer in
     assert came["lent"] or int(str(came["given"])) > 3_900_000
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("weights", "why", "starts"), [
+    ("p", "something but the optimizer changes the weights", 1),
+    ("p.data", "was lost right after it had a loan", 2),
+])  # fmt: skip
+def test_a_script_that_changes_weights_itself_gets_newcomers_all_the_same(
+    tmp_path: Path, weights: str, why: str, starts: int
+) -> None:
+    """After every epoch; torch does not count what is written through `data`."""
+    change = f"    with torch.no_grad(): [{weights}.mul_(0.999) for p in model.parameters()]\n    run.report("
+    script = LARGE.replace("    run.report(", change)
+    with joining(tmp_path, "topk(0.001)", script=script) as (here, there, guest):
+        trained(there, "one", 2, guest)
+        here.end(guest)
+    (came,) = entered(there, 2)
+    assert why in str(came["why"])
+    assert int(str(came["given"])) > 3_900_000
+    assert len(pids(there, "one", 2)) == starts
 
 
 def chosen(folder: Path, seat: int) -> list[tuple[object, object]]:

@@ -110,8 +110,10 @@ class Joined:
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 
-    def listen(self, before_step: Callable[["Joined", Optimizer, bool], None], first: bool) -> None:
-        """Time every `optimizer.step`, and call `before_step` ahead of it. `first`: the first optimizer counts them."""
+    def listen(
+        self, before_step: Callable[["Joined", Optimizer, bool], None], after_step: Callable[[], None], first: bool
+    ) -> None:
+        """Time every `optimizer.step`, and call others round it. `first`: the first optimizer counts them."""
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             if self._aside:
@@ -127,6 +129,7 @@ class Joined:
                 if self.deferred is not None:
                     self.deferred.stepped()
                 self.progress.update_ended(counts)
+                after_step()
 
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(after)

@@ -76,7 +76,7 @@ class Together:
                 batch=self._samples,
                 step=lambda: self.progress.step,
             )
-        joined.listen(self._before_step, first)
+        joined.listen(self._before_step, self._after_step, first)
         self.joined.append(joined)
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
@@ -95,6 +95,10 @@ class Together:
             self._guards[id(joined)].check(optimizer)
         if self.lender is not None:
             self.lender.updating(joined, optimizer, closure)
+
+    def _after_step(self) -> None:
+        if self.lender is not None:
+            self.lender.updated()
 
     def _samples(self) -> tuple[list[int], list[str]]:
         """Positions and names of the samples this worker was given last."""
@@ -200,7 +204,7 @@ class Together:
         if session.fresh and session.gives:
             self._hand_over()
         if self.lender is not None:
-            self.lender.close()
+            self.lender.change(view.members)
 
     def _hand_over(self) -> None:
         """Newcomers wait for the state, and this worker is the one to give it."""

@@ -2,9 +2,12 @@
 
 asked ── one update is weighed ── too large: refused
                                └─ the state, as it is between two steps ── every update ── a proof ── the rest
+
+Whatever else changes a weight ends all loans: torch counts what is written to a tensor, so that is seen at the next
+update. What it does not count (`p.data`) the newcomer finds out when it enters; it ends, and nothing is lent any more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from torch.optim import Optimizer
@@ -42,6 +45,11 @@ class Lender:
         self._weighs = False
         self._weight = self._state = 0
         """Bytes of a step's updates, and of the state."""
+        self._written: list[int] = []
+        """How often each parameter had been written to, by the last update."""
+        self._entered: set[str] = set()
+        """Who has entered with a loan, in the view that stands."""
+        self._distrusted = ""
 
     def between(self) -> None:
         """Nothing is under way, and newcomers may be let in next."""
@@ -72,6 +80,8 @@ class Lender:
         loan.unsure = {number: (item, data) for number, (item, data) in loan.unsure.items() if item >= arrived}
 
     def _objection(self) -> str:
+        if self._distrusted:
+            return self._distrusted
         if len(self.joined) != 1:
             return "the script joins several times"
         if self.joined[0].deferred is not None or self.joined[0].precision:
@@ -89,6 +99,7 @@ class Lender:
             if not loan.refused:
                 tensors, texts = common(self.joined)
                 data = b"".join(pieces(tensors, texts | {"kind": "state"}))
+                self.updated()
         except ShardError as error:
             loan.refused = str(error)
         self.desk.give(member, data or _refusal(loan.refused))
@@ -99,6 +110,8 @@ class Lender:
         if not self._weighs and not lent:
             return
         try:
+            if lent and self._counted() != self._written:
+                raise UnfitError("something but the optimizer changes the weights")
             data = self._record(joined, optimizer, closure)
         except UnfitError as error:
             self._weight = self._state
@@ -108,6 +121,14 @@ class Lender:
         self._weight += len(data)
         for member, loan in lent.items():
             self._tell(member, loan, data)
+
+    def updated(self) -> None:
+        """An update has been made."""
+        if self._loans:
+            self._written = self._counted()
+
+    def _counted(self) -> list[int]:
+        return [parameter._version for one in self.joined for parameter in one.members.parameters]
 
     def _record(self, joined: Joined, optimizer: Optimizer, closure: bool) -> bytes:
         if closure:
@@ -132,12 +153,16 @@ class Lender:
     def rest(self, member: str) -> dict[int, bytes] | None:
         """Updates that a newcomer who was let in may not have got, by number; None: it has no loan that counts."""
         loan = self._loans.get(member)
-        if loan is None or loan.refused:
+        if loan is None or loan.refused or self._counted() != self._written:
             return None
+        self._entered.add(member)
         return {number: data for number, (_, data) in loan.unsure.items()}
 
-    def close(self) -> None:
-        """The members have changed."""
+    def change(self, members: Collection[str]) -> None:
+        """These are the members from now on. Who entered with a loan and is gone with the next view had a bad one."""
+        if gone := sorted(self._entered - set(members)):
+            self._distrusted = f"{gone[0]} was lost right after it had a loan"
+        self._entered &= set(self._loans)  # handed over to just now
         self._loans.clear()
         self.desk.close()
 

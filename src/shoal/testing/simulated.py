@@ -1,76 +1,16 @@
 """A member as the simulator runs it: the pure state machine with a made-up process round it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shoal.cluster.membership.member import Member
 from shoal.cluster.membership.messages import Confirm, Evicted, Gone, Hello, Install, Lease, Propose
-from shoal.cluster.membership.view import View
+from shoal.testing.simulated_work import BATCH, Content, Part, Pool, State
 
 if TYPE_CHECKING:
     from shoal.testing.simulator import World
 
 BEAT = 0.25
-BATCH = 2
 LEASE = 8.0
-
-
-@dataclass(frozen=True)
-class Content:
-    """What an operation came to: who took part, and which samples were used."""
-
-    epoch: int
-    members: tuple[str, ...]
-    positions: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Part:
-    """One member's part of an operation."""
-
-    sender: str
-    epoch: int
-    number: int
-    lease: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class State:
-    """All that a fresh member needs to go on as the donor does."""
-
-    epoch: int
-    lineage: int
-    history: tuple[Content, ...]
-    pool: "Pool"
-    dealt: View
-
-
-@dataclass
-class Pool:
-    """Samples still to be used: returned ones first, then new ones. The same on all members at the same operation."""
-
-    next: int = 0
-    returned: tuple[int, ...] = ()
-    leased: tuple[int, ...] = ()
-
-    def deal(self, members: int) -> list[tuple[int, ...]]:
-        """The leases of the next step, by rank."""
-        wanted = members * BATCH
-        old = self.returned[:wanted]
-        fresh = tuple(range(self.next, self.next + wanted - len(old)))
-        self.next += len(fresh)
-        self.returned = self.returned[len(old) :]
-        self.leased = old + fresh
-        return [self.leased[r * BATCH : (r + 1) * BATCH] for r in range(members)]
-
-    def use(self, positions: Sequence[int]) -> None:
-        """What was leased and not used comes back."""
-        self.returned = tuple(p for p in self.leased if p not in set(positions)) + self.returned
-        self.leased = ()
-
-    def copy(self) -> "Pool":
-        return Pool(self.next, self.returned, self.leased)
 
 
 class SimulatedMember:

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from shoal.cluster.membership.rules import Rules
-from shoal.testing.simulated import LEASE, Content, SimulatedMember
+from shoal.testing.simulated import LEASE, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
+from shoal.testing.simulated_work import Content
 
 QUIET = 40.0
 """Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""

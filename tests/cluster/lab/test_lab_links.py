@@ -3,6 +3,8 @@
 import contextlib
 import itertools
 import math
+import os
+import signal
 import socket
 import statistics
 import threading
@@ -116,6 +118,18 @@ def test_a_cut_loses_what_is_under_way(lab: Lab) -> None:
     assert fate(lab, 0, 1, 10).received == 10
     assert lab.stat(0).up_frames - before[0].up_frames == 30
     assert lab.stat(1).down_frames - before[1].down_frames == 10
+
+
+def test_what_was_sent_before_a_command_is_under_way_when_it_is_obeyed(lab: Lab) -> None:
+    """Also where the switch had no time in between, and finds frames and command together."""
+    lab.set_link(0, Link(delay=Delay.of(0.3)))
+    before, switch = lab.stat(0), lab._ready._process.pid
+    os.kill(switch, signal.SIGSTOP)
+    with inside(lab, 0, send_twenty, lab.hosts[1].address) as child:
+        child.hear()
+        threading.Timer(0.2, os.kill, (switch, signal.SIGCONT)).start()
+        lab.cut(0)
+    assert lab.stat(0).up_frames - before.up_frames == 20
 
 
 def test_one_way(lab: Lab) -> None:

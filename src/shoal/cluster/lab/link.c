@@ -48,6 +48,7 @@
 #define MAX_FRAME 9216
 #define MAX_HELD (512u << 20)  /* bytes of frames in flight, all links together */
 #define BATCH 64               /* frames read from one port in one pass */
+#define QUEUED 10000           /* frames that a device holds for its reader at the most, see namespace.py */
 #define PASS 100000            /* under load, at most one pass in so many ns */
 #define NEVER INT64_MAX
 
@@ -244,10 +245,10 @@ static int64_t advance(int64_t t)
     }
 }
 
-static void receive(int i)
+static void receive(int i, int most)
 {
     static unsigned char buf[MAX_FRAME];
-    for (int k = 0; k < BATCH; k++) {
+    for (int k = 0; k < most; k++) {
         int len = read(ports[i].fd, buf, sizeof buf);
         if (len < 14) return;
         struct frame *f = copy(buf, len, i);
@@ -325,6 +326,7 @@ static void commands(void)      /* whole lines only; stdin ending ends the progr
     int n = read(0, buf + have, sizeof buf - 1 - have);
     if (n <= 0) exit(0);
     buf[have += n] = 0;
+    for (int i = 0; i < n_ports; i++) receive(i, QUEUED);   /* what was sent before the command came first */
     char *s = buf, *e;
     for (; (e = strchr(s, '\n')); s = e + 1) { *e = 0; command(s); }
     memmove(buf, s, have -= s - buf);
@@ -416,7 +418,7 @@ int main(int argc, char **argv)
         if (p[n_ports + 1].revents) return 0;
         if (p[n_ports].revents) commands();
         for (int i = 0; i < n_ports; i++) {
-            if (p[i].revents & POLLIN) receive(i);
+            if (p[i].revents & POLLIN) receive(i, BATCH);
             else if (p[i].revents) p[i].fd = -1;    /* the device is gone */
         }
     }

@@ -21,6 +21,7 @@ from test_p1_p7_members import WAIT, disturbed, doing, kill
 from shoal.cluster.launch import asking
 from shoal.cluster.launch.local import LocalLauncher
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.messages import PROTOCOL as ON_LINKS
 from shoal.cluster.membership.envelope import PROTOCOL, Envelope
 from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
@@ -193,7 +194,7 @@ OTHER = """
 import os
 import shoal.cluster.launch.torchrun as launch
 if os.environ["RANK"] == "1":
-    launch.PROTOCOL = 2
+    launch.PROTOCOL += 1
 import shoal
 shoal.start()
 """
@@ -208,6 +209,6 @@ def test_n13_another_version_on_links_names_both(tmp_path: Path) -> None:
     workers = [python(tmp_path, RANK=str(rank), **place) for rank in range(2)]
     first, second = (worker.wait(WAIT) for worker in workers)
     assert first.code == second.code == 1
-    assert "this side speaks protocol 1 on links, worker 1 (host " in first.err
-    assert ") 2; use the same Shoal on all hosts" in first.err
-    assert "this side speaks protocol 2 on links, worker 0 (host " in second.err
+    assert f"this side speaks protocol {ON_LINKS} on links, worker 1 (host " in first.err
+    assert f") {ON_LINKS + 1}; use the same Shoal on all hosts" in first.err
+    assert f"this side speaks protocol {ON_LINKS + 1} on links, worker 0 (host " in second.err

@@ -4,7 +4,7 @@ What is between hosts by default. `--trusted` takes `SpreadGroup` instead, which
 
 Where members may change, the coordinator tells with every view where its members are reached and by which keys, and who
 shares a machine's memory; an operation is complete when all have told each other that they hold its result: one more
-latency.
+latency, in which they decode it.
 """
 
 import atexit
@@ -81,6 +81,8 @@ class LinkedGroup(Group):
         """`home`: what this worker shares with others of its machine, where members change."""
         self.guest = guest
         self.talkers: list[Talker] = []
+        self._told: Gathering | None = None
+        """That this worker holds the result of the operation under way, as it goes to all others."""
         self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
         self.session: Session = session or Steady(seat, len(book))
         self.board = board or Board.private()
@@ -114,14 +116,14 @@ class LinkedGroup(Group):
         public = door.keys.public.decode() if door.keys is not None else ""
         house = self._house.name if self._house is not None else ""
         session.agent.plate = Plate(door.address, public, os.uname().nodename, self.guest, house)
-        session.leaves, session.confirms = self.mesh.leave, self._confirm
+        session.leaves, session.tells, session.confirms = self.mesh.leave, self._tell, self._confirm
         session.entered.insert(0, self._enter)
         self.mesh.watch = _Watch(session)
 
     def _enter(self, view: View) -> None:
         session = self.session
         assert isinstance(session, Elastic)
-        self.rank, self.size = view.rank(session.member), len(view)
+        self.rank, self.size, self._told = view.rank(session.member), len(view), None
         self.guests = sum(plate.guest for plate in session.install.plates)
         seats = [seat_of(member) for member in view.members]
         plates = zip(seats, view.members, session.install.plates, strict=True)
@@ -132,11 +134,19 @@ class LinkedGroup(Group):
         if self._house is not None:
             self._house.enter(view, houses)
 
-    def _confirm(self) -> None:
+    def _tell(self) -> None:
         assert isinstance(self.session, Elastic)
-        self.session.hold()
-        task = Gathering(b"".join(_WORD.pack(talker.channel, talker.word()) for talker in self.talkers), MOST_WORDS)
-        self._do(task)
+        if self._told is None:
+            self.session.hold()
+            words = b"".join(_WORD.pack(talker.channel, talker.word()) for talker in self.talkers)
+            self._told = Gathering(words, MOST_WORDS)
+            self.mesh.submit(self._told)
+
+    def _confirm(self) -> None:
+        self._tell()
+        task, self._told = self._told, None
+        assert task is not None
+        self.mesh.wait(task, self.seconds)
         said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
         for talker in self.talkers:
             talker.heard([words.get(talker.channel) for words in said])

@@ -72,16 +72,19 @@ def read_places(data: Bytes, count: int, numel: int) -> Places:
         return np.zeros(0, np.int64)
     low = _low(count, numel)
     split = packed_size(count, low)
-    places = unpack(data[:split], low, count).astype(np.int64)
     if kernels.fast():
-        found = int(kernels.get("read_upper")(data[split:], low, places))
+        places = np.empty(count, np.int64)
+        found = int(kernels.get("read_places")(data, low, split, places))
     else:
+        places = unpack(data[:split], low, count).astype(np.int64)
         ones = np.flatnonzero(np.unpackbits(data[split:], bitorder="little"))
         found = len(ones)
         places[:found] |= (ones[:count] - np.arange(min(count, found))) << low
-    if found != count:
+        if found == count and not (np.diff(places) > 0).all():
+            found = -1
+    if found not in (count, -1):
         raise PayloadError(f"a payload of {count} places holds {found}; it was changed or is foreign")
-    if places[-1] >= numel or (count > 1 and int(np.diff(places).min()) <= 0):
+    if found < 0 or places[-1] >= numel:
         raise PayloadError(f"a payload's places do not ascend within {numel} elements; it was changed or is foreign")
     return places
 

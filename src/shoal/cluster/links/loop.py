@@ -22,7 +22,7 @@ from shoal.cluster.links.frames import Payload, unpack
 from shoal.cluster.links.messages import Ack, Beat, Bye, Chunk, decode
 from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.refused import Refused
-from shoal.cluster.links.speaking import ACK_CHUNKS, ACK_SECONDS, BEAT, Speaker
+from shoal.cluster.links.speaking import ACK_CHUNKS, BEAT, Speaker
 from shoal.cluster.links.task import Send, Task, View
 from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
@@ -94,8 +94,9 @@ class Loop(threading.Thread):
             self.door.close(linger_ms=1000 if self.failure is None else 0)
 
     def _pause(self) -> float:
-        pause = ACK_SECONDS if any(peer.into.unsaid for peer in self.peers.values()) else TICK
-        pause = min(pause, self._tick_seconds)
+        pause = self._tick_seconds
+        if self.voice.ack_seconds < pause and any(peer.into.unsaid for peer in self.peers.values()):
+            pause = self.voice.ack_seconds
         allowance = self.voice.allowance
         if allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
             pause = min(pause, max(SHORTEST, allowance.wait(now())))
@@ -173,6 +174,10 @@ class Loop(threading.Thread):
             peer.awaited = now()
             self.voice.ack(peer, again=True)  # whoever was first has sent into the void
 
+    def hurry(self) -> None:
+        """The end is near: whoever waits for a word of ours gets it at once."""
+        self.voice.ack_seconds = 0.0
+
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
         for peer in self.peers.values():
@@ -223,9 +228,11 @@ class Loop(threading.Thread):
         elif message.epoch != self.epoch:
             self.stale += 1
         elif isinstance(message, Ack):
-            self._acked(peer, message)
+            self._acked(peer, message.expected, message.stamp, message.held, message.again)
         else:
             self._take(peer, message, parts[1])
+            if message.expected:
+                self._acked(peer, message.expected, message.echo, message.held)
         if entered:
             self.voice.pump(peer)
 
@@ -277,12 +284,12 @@ class Loop(threading.Thread):
     def _sender(self, task: Task) -> Send:
         return lambda peer, phase, index, payload: self.voice.send(task, self.peers[peer], phase, index, payload)
 
-    def _acked(self, peer: Peer, ack: Ack) -> None:
+    def _acked(self, peer: Peer, expected: int, stamp: int, held: int, again: bool = False) -> None:
         moment = now()
-        if ack.stamp:
-            peer.out.estimate.round_trip(moment - (ack.stamp + ack.held) / 1e9, moment)
-        peer.out.acknowledged(ack.expected, moment)
-        if ack.again:
+        if stamp:
+            peer.out.estimate.round_trip(moment - (stamp + held) / 1e9, moment)
+        peer.out.acknowledged(expected, moment)
+        if again:
             self.voice.repeat(peer)
         self.voice.pump(peer)
 

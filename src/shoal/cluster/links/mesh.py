@@ -155,6 +155,7 @@ class Mesh:
             return
         self._closed = True
         deadline = Deadline.after(FLUSH if self._lost < 0 else 0.5)
+        self.loop.call(self.loop.hurry)
         while self.loop.is_alive() and not self.loop.flushed and not deadline.expired:
             threading.Event().wait(0.002)
         if self.loop.is_alive():

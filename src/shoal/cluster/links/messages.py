@@ -1,6 +1,6 @@
 """What can be said on a link: four messages, and nothing else can be decoded.
 
-    Chunk   a piece of what a task exchanges; its bytes follow as a frame of their own
+    Chunk   a piece of what a task exchanges; its bytes follow as a frame of their own; may say what an Ack says
     Ack     everything up to a number has arrived; tells the round trip; may ask to send again
     Beat    I live, and this is what I do
     Bye     I end, and why
@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.cluster.links.refused import Refused
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Of what is said here; workers tell each other theirs before they connect."""
 LARGEST_HEAD = 1024
 LONGEST_REASON = 240
@@ -51,6 +51,10 @@ class Chunk(Message, frozen=True, tag=1):
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Shape
     crc: Checksum
+    expected: Count = 0
+    """As in an Ack, with the two that follow; 0 says nothing."""
+    echo: Count = 0
+    held: Count = 0
 
 
 class Ack(Message, frozen=True, tag=2):

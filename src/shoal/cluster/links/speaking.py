@@ -3,6 +3,8 @@
     chunk       queued by a task ── its turn in the window ── way ──> peer
     ack, beat, bye                                     ── aside ──> peer      (see peer.py)
 
+What has come is acknowledged by the next chunk that leaves, if it leaves soon; else by an Ack of its own.
+
 Everything in here runs in the communication thread; what comes back is heard in `loop.py`.
 """
 
@@ -14,7 +16,7 @@ import zmq
 
 from shoal.cluster.board import Board
 from shoal.cluster.links.allowance import Allowance
-from shoal.cluster.links.frames import Payload
+from shoal.cluster.links.frames import CHUNK, Payload
 from shoal.cluster.links.link import HEAD, Flying
 from shoal.cluster.links.messages import LONGEST_REASON, Ack, AnyMessage, Beat, Bye, Chunk, encode
 from shoal.cluster.links.peer import Peer
@@ -23,7 +25,11 @@ from shoal.core.clock import now
 
 BEAT = 0.5
 """Seconds after which something is said to a peer, if only that we live."""
-ACK_CHUNKS, ACK_SECONDS = 4, 0.02
+ACK_CHUNKS, ACK_SECONDS = 4, 0.1
+"""Chunks, or seconds after the first of them, that are acknowledged without waiting for a chunk to do it. Fewer chunks
+never fill a window, so nobody waits for this word but who closes; every one of its own wakes two processes."""
+NEAR = 2 * CHUNK
+"""Bytes under way with a chunk that may acknowledge: behind more it would come late."""
 ASK_AGAIN = 0.1
 
 
@@ -33,6 +39,7 @@ class Speaker:
     def __init__(self, run: str, rank: int, board: Board, allowance: Allowance | None) -> None:
         self.run, self.rank, self.board, self.allowance = run, rank, board, allowance
         self.epoch = 0
+        self.ack_seconds = ACK_SECONDS
 
     def send(self, task: Task, peer: Peer, phase: int, index: int, payload: Payload) -> None:
         """A chunk of `task` leaves as soon as it may."""
@@ -82,7 +89,10 @@ class Speaker:
         """Put a chunk on its way, for the first time or again."""
         stamp = now()
         flying.sent = stamp
-        chunk = msgspec.structs.replace(flying.chunk, step=self._step(), stamp=int(stamp * 1e9))
+        expected, echo, held = self._heard(peer) if peer.out.under_way <= NEAR else (0, 0, 0)
+        chunk = msgspec.structs.replace(
+            flying.chunk, step=self._step(), stamp=int(stamp * 1e9), expected=expected, echo=echo, held=held
+        )
         with contextlib.suppress(zmq.Again):  # there is no connection any more: it leaves again when there is one
             peer.way.send(encode(chunk), zmq.SNDMORE | zmq.NOBLOCK)
             peer.way.send(flying.payload.frame, zmq.NOBLOCK, copy=False)
@@ -121,15 +131,20 @@ class Speaker:
 
     def ack(self, peer: Peer, again: bool = False) -> None:
         """What has come; `again`: what is under way is to be sent once more."""
+        self._say(peer, Ack(*self._head(), *self._heard(peer), again))
+
+    def _heard(self, peer: Peer) -> tuple[int, int, int]:
+        """What an acknowledgement says: chunks that have come, the last one's stamp, how long ago that was."""
         into = peer.into
         held = int((now() - into.stamped) * 1e9) if into.stamp else 0
-        self._say(peer, Ack(*self._head(), into.expected, into.stamp, held, again))
+        said = into.expected, into.stamp, held
         into.unsaid = into.stamp = 0
+        return said
 
     def acknowledge(self, peer: Peer, moment: float) -> None:
         """If enough has come since the last time, or it came long enough ago."""
         into = peer.into
-        if into.unsaid >= ACK_CHUNKS or (into.unsaid and moment - into.since >= ACK_SECONDS):
+        if into.unsaid >= ACK_CHUNKS or (into.unsaid and moment - into.since >= self.ack_seconds):
             self.ack(peer)
 
     def ask_again(self, peer: Peer) -> None:

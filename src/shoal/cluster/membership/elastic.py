@@ -51,8 +51,10 @@ class Elastic(Session):
         """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
         self.all_stay: Callable[[], bool] = lambda: True
         """Whether no member has left the view; the group knows."""
+        self.tells: Callable[[], None] = lambda: None
+        """Says to all members, once, that the result is whole here; the group knows how."""
         self.confirms: Callable[[], None] = lambda: None
-        """Says to all members that the result is whole here, and waits until they have said so; the group knows how."""
+        """The same, and waits until they have said so."""
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
         self.early = False
@@ -158,6 +160,10 @@ class Elastic(Session):
         """Over links: the result is whole here."""
         if self.agent.hold() is None:
             raise ViewEnded("the members change")
+
+    def arrived(self) -> None:
+        if self.completing and self._holds():
+            self.tells()
 
     def complete(self) -> None:
         self.confirms()

@@ -2,6 +2,7 @@
 
     session.enter()        the next operation begins; waits while a view is being made
     … its parts arrive; a wait that notices `disturbed` raises ViewEnded …
+    session.arrived()      some have; if these were the last, the others may be told while they are decoded
     session.complete()     everybody holds the result; ViewEnded if the view ended before
     session.settle()       after ViewEnded: waits for the new view; True: the operation counts, False: do it again
     session.begin(step)    between two steps: lets newcomers in
@@ -45,6 +46,9 @@ class Session(ABC):
     gives: bool = False
     """Whether this worker is the one to give it to them."""
 
+    completing: bool = False
+    """Whether `complete` is the next that follows, so that it may be prepared."""
+
     @property
     @abstractmethod
     def dealt(self) -> View:
@@ -59,6 +63,9 @@ class Session(ABC):
     @abstractmethod
     def enter(self, holds: Callable[[], bool]) -> None:
         """Begin the next operation. `holds`, which any thread asks: could it be completed from what is there?"""
+
+    def arrived(self) -> None:  # noqa: B027  (where nobody has to be told, there is nothing to do)
+        """Parts of the operation have come, so that all of it may be here."""
 
     @abstractmethod
     def complete(self) -> None: ...

@@ -111,6 +111,9 @@ class Engine(Repeatable, ABC):
     def post(self, index: int, length: int) -> None:
         self._refuse()
 
+    def await_payload(self, index: int) -> None:
+        """Wait for what `collect` waits for, where that may be done before."""
+
     def collect(self, index: int) -> list[Tensor]:
         self._refuse()
 

@@ -88,6 +88,9 @@ class LeadingEngine(Engine):
     def post(self, index: int, length: int) -> None:
         self._payloads.post(index, length)
 
+    def await_payload(self, index: int) -> None:
+        self._payloads.await_payload(index)
+
     def collect(self, index: int) -> list[Tensor]:
         return self._payloads.collect(index)
 

@@ -86,7 +86,8 @@ class RingEngine(Engine):
     def word(self) -> float:
         """How long the exchange that has just been took, after the last bucket had left; once for each exchange."""
         started, self._started = self._started, 0.0
-        return max(self._landed.values(), default=0.0) - started if started else NOTHING
+        ended = [task.ended or now() for _, task in self._begun.values()]  # all hold their results, says the caller
+        return max(ended, default=0.0) - started if started else NOTHING
 
     def heard(self, words: Sequence[float | None]) -> None:
         assert self._tuning is not None
@@ -197,6 +198,9 @@ class RingEngine(Engine):
         else:
             payload = bytearray(area[:length])  # not bytes: tensors are made of what can be written only
             self._begin(index, lambda: Gathering(payload, parcel.bound))
+
+    def await_payload(self, index: int) -> None:
+        self._wait(index)
 
     def collect(self, index: int) -> list[Tensor]:
         task = self._wait(index)

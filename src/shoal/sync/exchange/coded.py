@@ -193,6 +193,8 @@ class CodedExchange(Exchange):
         bucket, result = self._buckets[index], self._results[index]
         direct = result.dtype is torch.float32 and result.device.type == "cpu"
         out = result if direct else torch.empty(result.numel())
+        self.meeting.arrive(self._coded[index])
+        self.session.arrived()
         counts = self._counting(lambda: self.meeting.finish(self._coded[index], out))
         if self._guard is not None and (finding := self._guard.finished(self._coded[index], out)) is not None:
             self._word = self._guard.judge(finding)

@@ -7,6 +7,7 @@
     meeting.launched()                  all buckets of this exchange have started
     meeting.progress()                  never blocks
     meeting.landed(i)                   whether all that finish(i) waits for is here
+    meeting.arrive(i)                   wait for that, and no more, where it can be told from decoding
     meeting.finish(i, out)              out = the sum; returns how many workers had each layer, NaN if one was spoiled
 
 `values` are float32 on the CPU, are not changed, and stay as they are until the next `prepare`. Buckets start in the
@@ -78,6 +79,9 @@ class Meeting(Repeatable, ABC):
     @abstractmethod
     def landed(self, index: int) -> bool:
         """Whether `finish(i)` would find all it waits for; False where nobody can tell."""
+
+    def arrive(self, index: int) -> None:
+        """Wait until `finish(i)` has only to decode."""
 
     @abstractmethod
     def finish(self, index: int, out: Tensor) -> list[float]: ...

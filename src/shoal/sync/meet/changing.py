@@ -105,6 +105,11 @@ class ChangingMeeting(Meeting):
     def landed(self, index: int) -> bool:
         return not self._again and self.inner.landed(index)
 
+    def arrive(self, index: int) -> None:
+        if self._again:
+            self._restart()
+        self.inner.arrive(index)
+
     def finish(self, index: int, out: Tensor) -> list[float]:
         if self._again:
             self._restart()

@@ -95,6 +95,10 @@ class GatherMeeting(Keeping):
     def residual(self, index: int) -> Tensor | None:
         return self._states[index].get(RESIDUAL)
 
+    def arrive(self, index: int) -> None:
+        with self.waiting():
+            self.engine.await_payload(index)
+
     def finish(self, index: int, out: Tensor) -> list[float]:
         layout = self._layouts[index]
         count = np.zeros(len(layout.parts))

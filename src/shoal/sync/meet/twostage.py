@@ -138,10 +138,15 @@ class TwoStageMeeting(Keeping):
     def residual(self, index: int) -> Tensor | None:
         return self._states[index].get(RESIDUAL)
 
-    def finish(self, index: int, out: Tensor) -> list[float]:
+    def arrive(self, index: int) -> None:
         for started in self._halfway:
             self._turn(started)
         self._halfway = []
+        with self.waiting():
+            self.engine.await_payload(len(self._cuts) + index)
+
+    def finish(self, index: int, out: Tensor) -> list[float]:
+        self.arrive(index)
         made, number = self._cuts[index], len(self._cuts) + index
         with self.waiting():
             payloads = self.engine.collect(number)

@@ -178,6 +178,7 @@ class EveryPace(Pace):
         self.exchange.launched()
         alone = not self._order
         while not alone:
+            self.session.completing = True
             try:
                 self._finish()
                 self.session.complete()
@@ -189,6 +190,8 @@ class EveryPace(Pace):
                     alone = True
                 else:
                     self.exchange.repeat()
+            finally:
+                self.session.completing = False
         self._finish()
         self._tell()
 

@@ -47,9 +47,14 @@ class Raw(Codec):
         data[HEAD.size : size].view(np.float32)[:] = values
         return size
 
+    def read(self, payload: Tensor, count: int) -> npt.NDArray[np.float32]:
+        """The values in a payload of so many, in place."""
+        read_head(payload, self.code, count)
+        exactly(payload, HEAD.size + 4 * count)
+        values = payload.numpy()[HEAD.size :].view(np.float32)
+        finite(values, "value")
+        return values
+
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
-        read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
-        body = payload[HEAD.size :].view(torch.float32)
-        finite(body, "value")
-        out.add_(body)
+        sums = out.numpy()
+        sums += self.read(payload, layout.numel)

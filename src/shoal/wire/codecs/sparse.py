@@ -116,9 +116,14 @@ class Sparse(Codec):
             self.values.add(payload[HEAD.size :], layout, out)
             return
         places = self._places(payload, layout, count, extra)
+        bits.add_at(places, self._values(payload[self._start(count, layout) :], count), out.numpy())
+
+    def _values(self, payload: Tensor, count: int) -> npt.NDArray[np.float32]:
+        if isinstance(self.values, Raw):
+            return self.values.read(payload, count)
         values = torch.zeros(count)
-        self.values.add(payload[self._start(count, layout) :], Layout.flat(count), values)
-        bits.add_at(places, values.numpy(), out.numpy())
+        self.values.add(payload, Layout.flat(count), values)
+        return values.numpy()
 
     def _places(self, payload: Tensor, layout: Layout, count: int, extra: int) -> npt.NDArray[np.int64]:
         if extra != SPARSE or count > self.most(layout) or payload.numel() < self._start(count, layout):

@@ -8,7 +8,7 @@ SIGNATURES = {
     "pack_bits": ("void(uint32[::1], int64, uint8[::1])", False),
     "unpack_bits": ("void(uint8[::1], int64, uint32[::1])", False),
     "write_places": ("void(int64[::1], int64, int64, uint8[::1])", False),
-    "read_upper": ("int64(uint8[::1], int64, int64[::1])", False),
+    "read_places": ("int64(uint8[::1], int64, int64, int64[::1])", False),
     "add_at": ("void(int64[::1], float32[::1], float32[::1])", False),
 }
 
@@ -35,21 +35,29 @@ def write_places(places: Any, low: Any, split: Any, out: Any) -> None:
         out[to] = np.uint8(held & np.uint64(255))
 
 
-def read_upper(data: Any, low: Any, places: Any) -> Any:
-    """Put them above the lower bits that `places` hold already; how many ones there are, whatever fits."""
-    count = 0
-    for j in range(len(data)):
+def read_places(data: Any, low: Any, split: Any, places: Any) -> Any:
+    """What `write_places` wrote; how many there are, whatever fits, or -1 where as many as fit do not ascend."""
+    held, bits, at, count, last, ascend = np.uint64(0), 0, 0, 0, np.int64(-1), True
+    mask = (np.uint64(1) << np.uint64(low)) - np.uint64(1)
+    for j in range(split, len(data)):
         byte = data[j]
         while byte != 0:
-            lowest = byte & (~byte + np.uint8(1))
             bit = 0
-            while (lowest >> np.uint8(bit)) > 1:
+            while ((byte >> np.uint8(bit)) & np.uint8(1)) == 0:
                 bit += 1
-            if count < len(places):
-                places[count] |= np.int64(8 * j + bit - count) << low
-            count += 1
             byte &= byte - np.uint8(1)
-    return count
+            if count < len(places):
+                while bits < low:
+                    held |= np.uint64(data[at]) << np.uint64(bits)
+                    bits += 8
+                    at += 1
+                place = np.int64(8 * (j - split) + bit - count) << low | np.int64(held & mask)
+                held >>= np.uint64(low)
+                bits -= low
+                ascend &= place > last
+                places[count] = last = place
+            count += 1
+    return count if ascend or count != len(places) else -1
 
 
 def add_at(places: Any, values: Any, out: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.wire.kernels.inline import add_into, eights, noise, top_bits
+from shoal.wire.kernels.inline import add_into, eights, noise, one_each, top_bits
 
 SIGNATURES = {
     "pack_signs": ("int64(float32[::1], float32[::1], boolean, int64[:, ::1], float32[:, ::1], uint8[::1])", True),
@@ -55,17 +55,15 @@ def pack_signs(values: Any, rest: Any, feedback: Any, table: Any, means: Any, ou
 
 
 def add_signs(data: Any, means: Any, table: Any, out: Any) -> None:
+    codes = np.empty(4096, np.uint8)
     for b in range(table.shape[0] - 1):
         low, high = means[b, 0], means[b, 1]
         place, at = out[table[b, 0] : table[b, 1]], table[b, 2]
-        whole = len(place) // 8
-        signs = data[at : at + whole + 1]
-        for j in range(whole):
-            byte = signs[j]
-            for q in range(8):
-                place[8 * j + q] += high if (byte >> np.uint8(q)) & np.uint8(1) else low
-        for q in range(len(place) - 8 * whole):
-            place[8 * whole + q] += high if (signs[whole] >> np.uint8(q)) & np.uint8(1) else low
+        for begin in range(0, len(place), 4096):
+            y = place[begin : begin + 4096]
+            one_each(data[at + begin // 8 : at + (begin + len(y) + 7) // 8], codes)
+            for i in range(len(y)):
+                y[i] += high if codes[i] != np.uint8(0) else low
 
 
 def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, word1: Any, scales: Any, out: Any) -> int:

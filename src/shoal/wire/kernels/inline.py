@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-NAMES = ("add_into", "top_bits", "noise", "signs", "eights", "fours")
+NAMES = ("add_into", "top_bits", "noise", "signs", "eights", "one_each", "fours")
 CONVERSIONS = ("to_half", "from_half")
 """These are one instruction of the processor when compiled (instructions.py)."""
 
@@ -49,6 +49,13 @@ def eights(codes: Any, count: Any, data: Any) -> None:
     for j in range(len(data)):
         # byte i of a word times 2^(56 - 7 i) is bit 56 + i, and no two products fall on one bit
         data[j] = np.uint8((words[j] * np.uint64(0x0102040810204080)) >> np.uint64(56))
+
+
+def one_each(data: Any, codes: Any) -> None:
+    """A byte for each bit, lowest first: something other than 0 where it is set; `codes` has room for eight a byte."""
+    words = codes.view(np.uint64)
+    for j in range(len(data)):
+        words[j] = (np.uint64(data[j]) * np.uint64(0x0101010101010101)) & np.uint64(0x8040201008040201)
 
 
 def fours(codes: Any, count: Any, data: Any) -> None:

@@ -1,6 +1,7 @@
 """What every codec must satisfy."""
 
 from abc import ABC, abstractmethod
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.wire import kernels
-from shoal.wire.codec import Codec
+from shoal.wire.codec import Codec, aligned
 from shoal.wire.layout import Layout
 from shoal.wire.moment import Moment
 from shoal.wire.wrappers.feedback import RESIDUAL, Feedback
@@ -125,6 +126,16 @@ class CodecCase(ABC):
         twice = once.clone()
         codec.add(payload.clone(), layout, twice)
         torch.testing.assert_close(twice, 2 * once)
+
+    @pytest.mark.parametrize("fast", [True, False])
+    def test_put_is_add_to_zeros_whatever_was_there(self, fast: bool) -> None:
+        codec, layout = self.make(), LAYOUTS["odd"]
+        payload, _ = codec.encode(sample(layout), layout)
+        put, added = torch.full((layout.numel,), torch.nan), torch.zeros(layout.numel)
+        with nullcontext() if fast else kernels.reference():
+            codec.put(aligned(payload), layout, put)
+            codec.add(aligned(payload), layout, added)
+        assert torch.equal(put, added)
 
     def test_the_same_moment_gives_the_same_bytes(self) -> None:
         codec, layout = self.make(), LAYOUTS["blocks"]

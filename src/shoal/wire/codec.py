@@ -66,6 +66,11 @@ class Codec(ABC):
     @abstractmethod
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None: ...
 
+    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        """As `add` to zeros, whatever `out` holds; dense codecs write without reading it."""
+        out.zero_()
+        self.add(payload, layout, out)
+
     def encode(
         self, values: Tensor, layout: Layout | None = None, state: State | None = None, moment: Moment | None = None
     ) -> tuple[Tensor, State]:
@@ -78,8 +83,8 @@ class Codec(ABC):
         return out[:length], state
 
     def decode(self, payload: Tensor, layout: Layout) -> Tensor:
-        out = torch.zeros(layout.numel)
-        self.add(aligned(payload), layout, out)
+        out = torch.empty(layout.numel)
+        self.put(aligned(payload), layout, out)
         return out
 
 

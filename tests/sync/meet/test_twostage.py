@@ -269,6 +269,7 @@ def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:
                 made,
                 share,
                 (torch.zeros(share.layout.numel), torch.zeros(share.plain_layout.numel)),
+                fresh=False,
             )
         except PayloadError as error:
             refused.append(str(error))

@@ -104,23 +104,25 @@ class GatherMeeting(Keeping):
         count = np.zeros(len(layout.parts))
         with self.waiting():
             payloads = self.engine.collect(index)
-        out.zero_()
         for rank, payload in enumerate(payloads):
             try:
-                count += self._add(payload, layout, out)
+                count += self._add(payload, layout, out, fresh=rank == 0)
             except PayloadError as error:
                 raise PayloadError(f"worker {rank}: {error}") from None
         self.engine.release(index)
         self.wire += self.engine.payload_wire(index)
         return [float(n) for n in count]
 
-    def _add(self, payload: Tensor, layout: Layout, out: Tensor) -> Marks:
+    def _add(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> Marks:
+        """out += what a worker sent, or out = that; returns which layers it has."""
         start, parts = prefix_of(layout), len(layout.parts)
         if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED, SPOILED):
             raise PayloadError(f"a payload of {payload.numel()} bytes begins with no kind that is known; it is foreign")
         if int(payload[0]) != CODED:
+            if fresh:
+                out.zero_()
             return none(parts, int(payload[0]) == SPOILED)
-        self.codec.add(aligned(payload[start:]), layout, out)
+        (self.codec.put if fresh else self.codec.add)(aligned(payload[start:]), layout, out)
         return read_marks(payload[1:start], parts)
 
     def state(self) -> State:

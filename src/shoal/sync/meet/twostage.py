@@ -150,10 +150,9 @@ class TwoStageMeeting(Keeping):
         made, number = self._cuts[index], len(self._cuts) + index
         with self.waiting():
             payloads = self.engine.collect(number)
-        out.zero_()
         coded, plain = _place(made.coded, out), _place(made.plain, out)
         for rank, (payload, share) in enumerate(zip(payloads, made.shares, strict=True)):
-            self._add(self.owner, rank, payload, made, share, (coded[share.coded], plain[share.plain]))
+            self._add(self.owner, rank, payload, made, share, (coded[share.coded], plain[share.plain]), fresh=True)
         _put(made.coded, coded, out)
         _put(made.plain, plain, out)
         self.engine.release(number)
@@ -167,10 +166,10 @@ class TwoStageMeeting(Keeping):
         share = made.shares[self.rank]
         with self.waiting():
             payloads = self.engine.collect(index)
-        total = torch.zeros(share.layout.numel), torch.zeros(share.plain_layout.numel)
+        total = torch.empty(share.layout.numel), torch.empty(share.plain_layout.numel)
         counts = np.zeros(len(made.layout.parts))
         for rank, payload in enumerate(payloads):
-            counts += self._add(self.codec, rank, payload, made, share, total)
+            counts += self._add(self.codec, rank, payload, made, share, total, fresh=rank == 0)
         self.engine.release(index)
         self._counts[index] = counts.tolist()
         present = [bool(count) for count in counts]
@@ -188,9 +187,9 @@ class TwoStageMeeting(Keeping):
         self.engine.post(number, length)
 
     def _add(
-        self, codec: Codec, rank: int, payload: Tensor, made: Cut, share: Share, out: tuple[Tensor, Tensor]
+        self, codec: Codec, rank: int, payload: Tensor, made: Cut, share: Share, out: tuple[Tensor, Tensor], fresh: bool
     ) -> Marks:
-        """out += what worker `rank` sent of `share`; returns which layers it has."""
+        """out += what worker `rank` sent of `share`, or out = that; returns which layers it has."""
         start, parts = made.prefix, len(made.layout.parts)
         kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
         end = start + padded(length)
@@ -201,10 +200,16 @@ class TwoStageMeeting(Keeping):
                 "coded; it is foreign"
             )
         if kind != CODED:
+            if fresh:
+                for each in out:
+                    each.zero_()
             return none(parts, kind == SPOILED)
         try:
-            codec.add(aligned(payload[start : start + length]), share.layout, out[0])
-            RAW.add(aligned(payload[end:stop]), share.plain_layout, out[1])
+            for one, data, layout, sums in (
+                (codec, payload[start : start + length], share.layout, out[0]),
+                (RAW, payload[end:stop], share.plain_layout, out[1]),
+            ):
+                (one.put if fresh else one.add)(aligned(data), layout, sums)
         except PayloadError as error:
             raise PayloadError(f"worker {rank}: {error}") from None
         return read_marks(payload[HEAD.size : start], parts)
@@ -261,7 +266,7 @@ def _say(kind: int, out: Tensor) -> None:
 
 def _place(piece: Piece, out: Tensor) -> Tensor:
     """Where the decoded piece is added up: in its place, or beside it if it does not lie in one run."""
-    return out[piece.run] if piece.run is not None else torch.zeros(piece.layout.numel)
+    return out[piece.run] if piece.run is not None else torch.empty(piece.layout.numel)
 
 
 def _put(piece: Piece, found: Tensor, out: Tensor) -> None:

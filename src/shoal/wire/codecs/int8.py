@@ -78,6 +78,12 @@ class Int8(Codec):
                 x -= level * scale
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self._decode(payload, layout, out, fresh=False)
+
+    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self._decode(payload, layout, out, fresh=True)
+
+    def _decode(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         scales, codes = self._scales(payload, layout), payload[self._body(layout) :].view(torch.int8)
@@ -86,7 +92,9 @@ class Int8(Codec):
             raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
         table = layout.blocks(self.block, 8)
         if kernels.fast():
-            kernels.get("add_int8")(codes.numpy(), scales.numpy(), table, out.numpy())
+            kernels.get("add_int8")(codes.numpy(), scales.numpy(), table, fresh, out.numpy())
             return
+        if fresh:
+            out.zero_()
         for number, (start, end, _) in enumerate(table[:-1].tolist()):
             out[start:end] += codes[start:end].float() * scales[number]

@@ -69,14 +69,22 @@ class OneBit(Codec):
                 x -= torch.where(up, means[number, 1], means[number, 0])
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self._decode(payload, layout, out, fresh=False)
+
+    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self._decode(payload, layout, out, fresh=True)
+
+    def _decode(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         means, data = self._means(payload, layout), payload[self._body(layout) :]
         finite(means, "mean")
         table = layout.blocks(self.block, 1)
         if kernels.fast():
-            kernels.get("add_signs")(data.numpy(), means.numpy(), table, out.numpy())
+            kernels.get("add_signs")(data.numpy(), means.numpy(), table, fresh, out.numpy())
             return
+        if fresh:
+            out.zero_()
         for number, (start, end, at) in enumerate(table[:-1].tolist()):
             codes = data[at : at + -(-(end - start) // 8)]
             up = ((codes[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1).bool().view(-1)[: end - start]

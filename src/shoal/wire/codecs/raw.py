@@ -58,3 +58,6 @@ class Raw(Codec):
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         sums = out.numpy()
         sums += self.read(payload, layout.numel)
+
+    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        out.numpy()[:] = self.read(payload, layout.numel)

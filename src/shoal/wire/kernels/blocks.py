@@ -13,12 +13,12 @@ from shoal.wire.kernels.inline import add_into, eights, noise, one_each, top_bit
 
 SIGNATURES = {
     "pack_signs": ("int64(float32[::1], float32[::1], boolean, int64[:, ::1], float32[:, ::1], uint8[::1])", True),
-    "add_signs": ("void(uint8[::1], float32[:, ::1], int64[:, ::1], float32[::1])", False),
+    "add_signs": ("void(uint8[::1], float32[:, ::1], int64[:, ::1], boolean, float32[::1])", False),
     "pack_int8": (
         "int64(float32[::1], float32[::1], boolean, int64[:, ::1], uint32, uint32, float32[::1], int8[::1])",
         False,
     ),
-    "add_int8": ("void(int8[::1], float32[::1], int64[:, ::1], float32[::1])", False),
+    "add_int8": ("void(int8[::1], float32[::1], int64[:, ::1], boolean, float32[::1])", False),
 }
 
 
@@ -54,7 +54,8 @@ def pack_signs(values: Any, rest: Any, feedback: Any, table: Any, means: Any, ou
     return -1
 
 
-def add_signs(data: Any, means: Any, table: Any, out: Any) -> None:
+def add_signs(data: Any, means: Any, table: Any, fresh: Any, out: Any) -> None:
+    """Added to `out`; when fresh, in place of what it holds."""
     codes = np.empty(4096, np.uint8)
     for b in range(table.shape[0] - 1):
         low, high = means[b, 0], means[b, 1]
@@ -62,8 +63,12 @@ def add_signs(data: Any, means: Any, table: Any, out: Any) -> None:
         for begin in range(0, len(place), 4096):
             y = place[begin : begin + 4096]
             one_each(data[at + begin // 8 : at + (begin + len(y) + 7) // 8], codes)
-            for i in range(len(y)):
-                y[i] += high if codes[i] != np.uint8(0) else low
+            if fresh:
+                for i in range(len(y)):
+                    y[i] = high if codes[i] != np.uint8(0) else low
+            else:
+                for i in range(len(y)):
+                    y[i] += high if codes[i] != np.uint8(0) else low
 
 
 def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, word1: Any, scales: Any, out: Any) -> int:
@@ -94,9 +99,14 @@ def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, wor
     return -1
 
 
-def add_int8(data: Any, scales: Any, table: Any, out: Any) -> None:
+def add_int8(data: Any, scales: Any, table: Any, fresh: Any, out: Any) -> None:
+    """As add_signs."""
     for b in range(table.shape[0] - 1):
         start, end, scale = table[b, 0], table[b, 1], scales[b]
         codes, place = data[start:end], out[start:end]
-        for i in range(len(place)):
-            place[i] += np.float32(codes[i]) * scale
+        if fresh:
+            for i in range(len(place)):
+                place[i] = np.float32(codes[i]) * scale
+        else:
+            for i in range(len(place)):
+                place[i] += np.float32(codes[i]) * scale

@@ -59,3 +59,6 @@ class Feedback(Codec):
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
         self.codec.add(payload, layout, out)
+
+    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+        self.codec.put(payload, layout, out)

@@ -3,8 +3,8 @@
     step ends ── not yet time to meet ──> go on                     (almost always: one comparison of two numbers)
               └─ gather: worker 0's word ──> parameters equal? ──> snapshot? ──> stop?
 
-Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about twice a second, and
-never so often that meeting costs more than 2 %. Nobody meets under the plan `alone` with several workers.
+Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about twice a second, or
+so seldom that meeting costs no more than half a percent, but every ten seconds. Nobody meets under the plan `alone` with several workers.
 """
 
 import sys
@@ -28,8 +28,8 @@ from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 
-MEET_SECONDS = 0.5
-MEET_SHARE = 0.02
+MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
+MEET_SHARE = 0.005
 MOST_STEPS = 100
 """Steps from one meeting to the next, and from one comparison of parameters to the next."""
 GRACE = 8.0
@@ -145,7 +145,7 @@ class Keeper:
         before, at = self._met
         self._met = (step, now())
         seconds = (self._met[1] - at) / max(1, step - before)
-        wanted = max(MEET_SECONDS, self._meeting / MEET_SHARE)
+        wanted = min(max(MEET_SECONDS, self._meeting / MEET_SHARE), SELDOM_SECONDS)
         following = step + max(1, min(MOST_STEPS, int(wanted / max(seconds, 1e-6))))
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 

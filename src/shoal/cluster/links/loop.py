@@ -24,10 +24,11 @@ from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.refused import Refused
 from shoal.cluster.links.speaking import ACK_CHUNKS, BEAT, Speaker
 from shoal.cluster.links.task import Send, Task, View
+from shoal.cluster.links.waits import waits
 from shoal.core.clock import now
 from shoal.core.errors import LayoutError, PeerLost, ShoalError
 
-TICK, SHORT_TICK = 0.05, 0.005
+TICK, SHORT_TICK = 0.1, 0.005
 """Seconds between two looks at the connections; the shorter while a member of the view is not reached yet."""
 AT_ONCE = 128
 """Messages that are heard before anything is said."""
@@ -200,6 +201,8 @@ class Loop(threading.Thread):
     def _hear_all(self) -> None:
         socket = self.door.socket
         for _ in range(AT_ONCE):
+            if not waits(socket):
+                return
             try:
                 parts = [socket.recv(zmq.NOBLOCK, copy=False)]
                 while parts[-1].more:  # ZeroMQ delivers all parts or none

@@ -13,6 +13,7 @@ import zmq
 from zmq.utils import z85
 
 from shoal.cluster.links.book import Book
+from shoal.cluster.links.waits import waits
 
 MOST = 128
 """Strangers that wait at once; the one that has waited longest is sent away for the next."""
@@ -46,7 +47,7 @@ class Porter:
             for knock in waiting:
                 self._look_at(knock, book)
         with contextlib.suppress(zmq.Again):
-            while True:
+            while waits(self.socket):
                 parts = self.socket.recv_multipart(zmq.NOBLOCK)
                 # way, nothing, version, number, domain, address, name, mechanism, credentials
                 if len(parts) == 9 and parts[7] == b"CURVE":

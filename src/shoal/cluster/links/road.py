@@ -12,6 +12,8 @@ import contextlib
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
+from shoal.cluster.links.waits import waits
+
 FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -44,7 +46,7 @@ class Road:
         """What became of it since the last look; whether it has just been made (again)."""
         made = False
         with contextlib.suppress(zmq.Again):
-            while True:
+            while waits(self._monitor):
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
                 made |= self._happened(event, now)
         self._told = now if self._told is None else self._told

@@ -4,7 +4,8 @@
               └─ gather: worker 0's word ──> parameters equal? ──> snapshot? ──> stop?
 
 Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about twice a second, or
-so seldom that meeting costs no more than half a percent, but every ten seconds. Nobody meets under the plan `alone` with several workers.
+so seldom that meeting costs no more than half a percent, but every ten seconds. Nobody meets under the plan `alone`
+with several workers.
 """
 
 import sys

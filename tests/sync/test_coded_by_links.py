@@ -60,3 +60,30 @@ def test_the_same_as_in_memory(plan: str, tolerance: float) -> None:
                 torch.testing.assert_close(value, other, rtol=tolerance, atol=tolerance, msg=name)
         assert int(found["memory.wire"][0]) == 0
         assert int(found["links.wire"][0]) > 0
+
+
+@pytest.mark.parametrize("plan", ["topk(0.1)", "onebit, meet(twostage)"])
+def test_the_session_hears_that_all_is_here_before_it_is_decoded(plan: str) -> None:
+    """So the others can be told meanwhile; when the last bucket has come, nothing is missing any more."""
+
+    def body(world: World) -> Result:
+        group = linked_by_files(world.group, world.dir)
+        exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+        first = tensors(0, 0, torch.float32)
+        buckets = exchange.open(lay_out(first, 1 << 12, [f"layer{i}" for i in range(len(first))]))
+        seen: list[tuple[bool, bool]] = []
+        group.session.arrived = lambda: seen.append((exchange.whole(), all(b.result.eq(7.0).all() for b in waiting)))  # type: ignore[method-assign]
+        exchange.prepare()
+        fill(buckets, tensors(group.rank, 0, torch.float32), exchange.weight)
+        for index, bucket in enumerate(buckets):
+            exchange.start(index)
+            bucket.result.fill_(7.0)
+        for index in range(len(buckets)):
+            waiting = buckets[index:]
+            exchange.finish(index)
+        return {"seen": torch.tensor(seen), "buckets": torch.tensor(len(buckets))}
+
+    for found in run_world(3, body):
+        assert len(found["seen"]) == found["buckets"]
+        assert bool(found["seen"][:, 1].all()), "decoded before it was told"
+        assert bool(found["seen"][-1, 0]), "not whole when the last had come"

@@ -63,6 +63,25 @@ def test_a_view_that_not_all_have_yet_waits_for_them(tmp_path: Path) -> None:
         check([result for _, result in tasks], tensors)
 
 
+def test_a_chunk_acknowledges_what_came_before_it(tmp_path: Path) -> None:
+    """Where both send in turns nobody needs a word of its own; who closes gets it at once."""
+    with meshes(2, tmp_path) as made:
+        for mesh in made:
+            mesh.loop.voice.ack_seconds = 3600.0
+        for number in range(20):
+            tasks = [Gathering(f"{number}".encode()) for _ in made]
+            for mesh, task in zip(made, tasks, strict=True):
+                mesh.submit(task)
+            for mesh, task in zip(made, tasks, strict=True):
+                mesh.wait(task, WAIT)
+        for mesh, peer in zip(made, (1, 0), strict=True):
+            assert mesh.link(peer).out.arrived >= 18
+            assert mesh.link(peer).out.estimate.rtt is not None
+        for mesh in made:
+            mesh.loop.call(mesh.loop.hurry)
+        assert soon(WAIT, lambda: made[0].link(1).out.idle and made[1].link(0).out.idle)
+
+
 def test_nothing_is_on_a_link_twice_when_a_view_begins(tmp_path: Path) -> None:
     """What leaves before its receiver is in the view, or before the way there is open, would have to leave again."""
     tensors = numbers(2, 1_000_000)

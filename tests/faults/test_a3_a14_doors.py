@@ -206,7 +206,7 @@ def besiege(folder: Path) -> None:
         for address, public in doors:
             try:
                 disturb(address, 2)
-            except ConnectionRefusedError:  # the workers have seen enough, and are gone
+            except (ConnectionRefusedError, ConnectionResetError):  # the workers have seen enough, and are gone
                 return
             mine = Keys.new()
             for key in (None, Key(Pair(mine.public, mine.secret), public.encode())):

@@ -89,6 +89,19 @@ def test_nothing_is_left_after_a_signal(possible: None, number: signal.Signals) 
     assert until(lambda: not left(process.pid)), left(process.pid)
 
 
+def test_nothing_is_left_though_something_still_runs_in_a_slow_group(possible: None) -> None:
+    """A process that was killed under a small quota takes its time: a group is removed once it is empty."""
+    process, _ = holder()
+    stays = subprocess.Popen(["sleep", "600"])
+    for group in groups(process.pid):
+        (Path(group) / "cgroup.procs").write_text(str(stays.pid))
+    process.kill()
+    process.wait()
+    assert until(lambda: not left(process.pid)), left(process.pid)
+    stays.kill()
+    stays.wait()
+
+
 def test_nothing_is_left_though_a_forked_child_lives_on(possible: None) -> None:
     process, child = holder()
     process.kill()

@@ -3,7 +3,8 @@
     lab's process ──"net NAME", "dir PATH"──> guard (link.c) ──> reaper (sh)
 
 The guard copies the list until an empty line or the end of the lab's process, SIGKILL included; then the reaper kills
-what still runs in the namespaces and removes them, and removes the (control group) folders.
+what still runs in the namespaces and removes them, and removes the (control group) folders, once their processes have
+ended: what was killed under a small quota ends slowly, so the quota is lifted, and ten seconds are given.
 """
 
 import subprocess
@@ -29,10 +30,12 @@ SCRIPT = """
             ip netns delete "$net" 2>/dev/null
         done
         for dir in $dirs; do
-            for try in 1 2 3 4 5 6 7 8 9 10; do
-                rmdir "$dir" 2>/dev/null
-                [ -d "$dir" ] || break
+            try=0
+            while rmdir "$dir" 2>/dev/null; [ -d "$dir" ] && [ $try -lt 200 ]; do
+                { echo -1 >"$dir/cpu.cfs_quota_us"; echo max >"$dir/cpu.max"; } 2>/dev/null
+                kill -9 $(cat "$dir/cgroup.procs") 2>/dev/null
                 sleep 0.05
+                try=$((try + 1))
             done
         done
     }

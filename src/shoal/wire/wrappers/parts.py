@@ -7,7 +7,6 @@ travels as it is, is what you wait for.
     head (count = bytes of the next) | payload of the codec | padding | values as they are
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -69,32 +68,28 @@ class Parts(Codec):
         return start + Raw().pack(plain.of(values), plain.layout, {}, moment, out[start:])
 
     def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
-        for codec, data, piece in self._read(payload, layout):
-            if piece.run is not None:
-                codec.add(data, piece.layout, out[piece.run])
-                continue
-            found = codec.decode(data, piece.layout)
-            for part, at in zip(piece.parts, piece.layout.parts, strict=True):
-                out[part.offset : part.end] += found[at.offset : at.end]
+        self._decode(payload, layout, out, fresh=False)
 
     def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
-        for codec, data, piece in self._read(payload, layout):
-            if piece.run is not None:
-                codec.put(data, piece.layout, out[piece.run])
-                continue
-            found = codec.decode(data, piece.layout)
-            for part, at in zip(piece.parts, piece.layout.parts, strict=True):
-                out[part.offset : part.end] = found[at.offset : at.end]
+        self._decode(payload, layout, out, fresh=True)
 
-    def _read(self, payload: Tensor, layout: Layout) -> Iterator[tuple[Codec, Tensor, "Piece"]]:
-        """Both payloads in one, each with its codec and where it belongs."""
+    def _decode(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> None:
         coded, plain = self.divided(layout)
         count, extra = read_head(payload, self.code, layout.numel)
         start = HEAD.size + padded(count)
         if extra or count > self.codec.bound(coded.layout) or payload.numel() < start:
             raise PayloadError(f"a payload of {payload.numel()} bytes says {count} of them are coded; it is foreign")
-        yield self.codec, payload[HEAD.size : HEAD.size + count], coded
-        yield Raw(), payload[start:], plain
+        for piece, codec, data in (
+            (coded, self.codec, payload[HEAD.size : HEAD.size + count]),
+            (plain, Raw(), payload[start:]),
+        ):
+            if piece.run is not None:
+                (codec.put if fresh else codec.add)(data, piece.layout, out[piece.run])
+                continue
+            found = codec.decode(data, piece.layout)
+            for part, at in zip(piece.parts, piece.layout.parts, strict=True):
+                place = out[part.offset : part.end]
+                (place.copy_ if fresh else place.add_)(found[at.offset : at.end])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ a tick, and numpy and ZeroMQ let the training thread run while they add and copy
 
 import os
 import threading
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -18,15 +18,16 @@ from shoal.cluster.board import Board
 from shoal.cluster.links.allowance import SHORTEST, Allowance
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.door import Door
-from shoal.cluster.links.frames import Payload, unpack
+from shoal.cluster.links.frames import unpack
 from shoal.cluster.links.messages import Ack, Beat, Bye, Chunk, decode
 from shoal.cluster.links.peer import Peer
 from shoal.cluster.links.refused import Refused
 from shoal.cluster.links.speaking import ACK_CHUNKS, BEAT, Speaker
 from shoal.cluster.links.task import Send, Task, View
+from shoal.cluster.links.tasks import Tasks
 from shoal.cluster.links.waits import waits
 from shoal.core.clock import now
-from shoal.core.errors import LayoutError, PeerLost, ShoalError
+from shoal.core.errors import PeerLost, ShoalError
 
 TICK, SHORT_TICK = 0.1, 0.005
 """Seconds between two looks at the connections; the shorter while a member of the view is not reached yet."""
@@ -34,8 +35,6 @@ AT_ONCE = 128
 """Messages that are heard before anything is said."""
 ABSENT = 1.0
 """Seconds this thread may have been away (a stopped process, a starved machine) before silence is not the peers'."""
-LARGEST_EARLY = 256 << 20
-"""Bytes of tasks that were not handed in yet: a peer may be ahead, but not without end."""
 
 
 class Loop(threading.Thread):
@@ -57,10 +56,7 @@ class Loop(threading.Thread):
         self.refused = self.stale = self.repeated = 0
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._tasks: dict[tuple[int, int], Task] = {}
-        self._next: Counter[int] = Counter()
-        self._early: dict[tuple[int, int], list[tuple[int, Chunk, Payload]]] = {}
-        self._early_bytes = 0
+        self.tasks = Tasks(rank)
         self._ticked = 0.0
         self._ending = False
 
@@ -89,8 +85,7 @@ class Loop(threading.Thread):
                 self._turn(ready)
         except BaseException as error:  # noqa: BLE001  (told to whoever waits)
             self.failure = error
-            for task in self._tasks.values():
-                task.fail(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
+            self.tasks.abort(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
             self.door.close(linger_ms=1000 if self.failure is None else 0)
 
@@ -132,27 +127,14 @@ class Loop(threading.Thread):
     # What the training thread commands
 
     def add(self, task: Task) -> None:
-        """Begin a task; what peers have sent of it already is waiting."""
-        self._tasks[task.key] = task
-        self._next[task.channel] = task.number + 1
+        """Begin a task."""
         view = self.view if task.among is None else View(task.among, self.rank)
-        self._do(task, lambda: task.begin(view, self._sender(task)))
-        for sender, chunk, payload in self._early.pop(task.key, ()):
-            self._early_bytes -= payload.size
-            self._give(task, sender, chunk, payload)
-
-    def abort(self, error: ShoalError) -> None:
-        """End all tasks; chunks of this epoch that still come change nothing."""
-        for task in self._tasks.values():
-            task.fail(error)
-        self._tasks.clear()
-        self._early.clear()
-        self._early_bytes = 0
+        self.tasks.add(task, lambda: task.begin(view, self._sender(task)))
 
     def leave(self, epoch: int, error: ShoalError) -> None:
         """A view of `epoch` is being made: nothing comes of what is under way in an older one."""
         if self.epoch < epoch:
-            self.abort(error)
+            self.tasks.abort(error)
 
     def enrol(self, book: Book) -> None:
         """These are the peers now; links to those that stay the same stay as they are."""
@@ -165,9 +147,9 @@ class Loop(threading.Thread):
 
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
-        self.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
+        self.tasks.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
         self.voice.epoch, self.view = epoch, View(ranks, self.rank)
-        self._next.clear()
+        self.tasks.begin_anew()
         for peer in self.peers.values():
             peer.out.reset()
             peer.into.reset()
@@ -252,37 +234,11 @@ class Loop(threading.Thread):
         except Refused:
             self.voice.ask_again(peer)
             raise
-        key = (chunk.channel, chunk.task)
-        task = self._tasks.get(key)
-        if task is None and chunk.task >= self._next[chunk.channel]:
-            if self._early_bytes + payload.size > LARGEST_EARLY:
-                return  # unacknowledged: it will come again
-            self._early.setdefault(key, []).append((peer.rank, chunk, payload))
-            self._early_bytes += payload.size
+        if not self.tasks.room(chunk, payload):
+            return  # unacknowledged: it will come again
         peer.into.take(chunk, peer.heard or now())
         peer.largest = max(peer.largest, payload.size)
-        if task is not None:
-            self._give(task, peer.rank, chunk, payload)
-
-    def _give(self, task: Task, sender: int, chunk: Chunk, payload: Payload) -> None:
-        if chunk.kind != task.kind or (task.alike and chunk.total != task.total):
-            task.fail(
-                LayoutError(
-                    f"worker {sender} is in a {chunk.kind} of {chunk.total} bytes where worker {self.rank} is in a "
-                    f"{task.kind} of {task.total}; all workers must make the same calls"
-                )
-            )
-        elif not task.done.is_set():
-            self._do(task, lambda: task.arrived(sender, chunk, payload))
-
-    def _do(self, task: Task, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except ShoalError as error:
-            task.fail(error)
-        if task.done.is_set():
-            task.ended = now()
-            self._tasks.pop(task.key, None)
+        self.tasks.give(peer.rank, chunk, payload)
 
     def _sender(self, task: Task) -> Send:
         return lambda peer, phase, index, payload: self.voice.send(task, self.peers[peer], phase, index, payload)

@@ -123,7 +123,7 @@ class Mesh:
 
     def abort(self, reason: str) -> None:
         """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
-        self._command(lambda: self.loop.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
+        self._command(lambda: self.loop.tasks.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
 
     def leave(self, epoch: int) -> None:
         """From any thread: whoever waits in a view before `epoch` need not wait any longer."""

@@ -23,7 +23,8 @@ from shoal.core.errors import UsageError
 from shoal.data.loader import Pass, places_of
 from shoal.data.source.base import Place, Step
 from shoal.train.checkpoint import handover
-from shoal.train.checkpoint.keeper import Agenda, Keeper
+from shoal.train.checkpoint.agenda import Agenda
+from shoal.train.checkpoint.keeper import Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined

@@ -18,7 +18,7 @@ from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core.clock import now
 from shoal.core.events import Entered
-from shoal.train.checkpoint.keeper import Agenda
+from shoal.train.checkpoint.agenda import Agenda
 from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces

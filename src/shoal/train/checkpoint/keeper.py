@@ -3,9 +3,8 @@
     step ends ── not yet time to meet ──> go on                     (almost always: one comparison of two numbers)
               └─ gather: worker 0's word ──> parameters equal? ──> snapshot? ──> stop?
 
-Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one: about twice a second, or
-so seldom that meeting costs no more than half a percent, but every ten seconds. Nobody meets under the plan `alone`
-with several workers.
+Worker 0 decides when the next meeting is, in steps, so that everybody comes to the same one (agenda.py). Nobody meets
+under the plan `alone` with several workers.
 """
 
 import sys
@@ -21,6 +20,7 @@ from shoal.core.clock import now
 from shoal.core.errors import DivergedError, PeerLost, RunEnded
 from shoal.core.events import Saved, Warned
 from shoal.core.journal import Journal
+from shoal.train.checkpoint.agenda import MOST_STEPS, Agenda, steps_between
 from shoal.train.checkpoint.interval import Interval, guess
 from shoal.train.checkpoint.manifest import FORMAT, Manifest
 from shoal.train.checkpoint.snapshot import Camera, Where, common, own
@@ -29,10 +29,6 @@ from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 
-MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
-MEET_SHARE = 0.005
-MOST_STEPS = 100
-"""Steps from one meeting to the next, and from one comparison of parameters to the next."""
 GRACE = 8.0
 """Seconds a run that was asked to stop may take to finish its last checkpoint."""
 
@@ -47,18 +43,6 @@ class Word(msgspec.Struct):
     save: bool = False
     stop: bool = False
     next: int = 0
-
-
-class Agenda(msgspec.Struct, frozen=True):
-    """When the workers meet."""
-
-    next: int = 0
-    """The step of the next meeting."""
-    compared: int = 0
-    saved: int = 0
-    """Steps of the last comparison and the last checkpoint."""
-    meetings: int = 0
-    """How many there were."""
 
 
 class Keeper:
@@ -142,12 +126,11 @@ class Keeper:
         self.group.board.follow(self.group.seat, meetings)
 
     def _next_meeting(self, step: int) -> int:
-        """So many steps as fit the time between meetings."""
+        """As far away as the last steps and the shortest meeting say."""
         before, at = self._met
         self._met = (step, now())
         seconds = (self._met[1] - at) / max(1, step - before)
-        wanted = min(max(MEET_SECONDS, self._meeting / MEET_SHARE), SELDOM_SECONDS)
-        following = step + max(1, min(MOST_STEPS, int(wanted / max(seconds, 1e-6))))
+        following = step + steps_between(seconds, self._meeting)
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 
     def _due_now(self, step: int) -> bool:

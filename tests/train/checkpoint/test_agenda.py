@@ -1,0 +1,28 @@
+"""How far the next meeting is away, in steps."""
+
+import pytest
+
+from shoal.train.checkpoint.agenda import FEWEST_STEPS, MEET_SECONDS, MEET_SHARE, MOST_STEPS, SELDOM_SECONDS
+from shoal.train.checkpoint.agenda import steps_between as between
+
+
+@pytest.mark.parametrize(
+    ("step", "meeting", "steps"),
+    [
+        (0.01, 0.0001, MEET_SECONDS / 0.01),
+        (0.01, 0.004, 0.004 / MEET_SHARE / 0.01),
+        (0.6, 0.0001, FEWEST_STEPS),
+        (2.0, 1.0, SELDOM_SECONDS / 2.0),
+        (0.0, 0.0001, MOST_STEPS),
+        (60.0, 0.1, 1),
+    ],
+    ids=["twice a second", "costs little", "short of processors", "to stop in time", "steps of no time", "long steps"],
+)
+def test_steps_between(step: float, meeting: float, steps: float) -> None:
+    assert between(step, meeting) == int(steps)
+
+
+def test_a_wait_for_the_next_meeting_is_bounded() -> None:
+    for step in (0.001, 0.1, 0.7, 3.0, 9.0):
+        assert between(step, meeting=5.0) * step <= SELDOM_SECONDS
+        assert 1 <= between(step, meeting=0.001) <= MOST_STEPS

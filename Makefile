@@ -12,7 +12,7 @@ help:
 	@echo "make soak    the long tests           make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
-	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 25 minutes, as root"
+	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

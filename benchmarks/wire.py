@@ -1,6 +1,6 @@
 """Codecs in slow networks: our plans, DDP, its hooks and the floor, with two and four hosts, two models, four rates.
 
-    python benchmarks/wire.py --data DIR                 the whole table, less than 25 minutes
+    python benchmarks/wire.py --data DIR                 the whole table, about 35 minutes
     python benchmarks/wire.py --data DIR --quick         a smoke test; writes into a temporary folder
 
 DIR holds `mnist/` (its four gzip files) and `tinyshakespeare.txt`. Every turn is written down at once in
@@ -34,13 +34,14 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--contestants", default=",".join(SHARES))
     parser.add_argument("--repeats", type=int, default=1, help="turns of each contestant, where steps are short")
     parser.add_argument("--close", type=int, default=2, help="more turns of allreduce and wire(auto) without a limit")
+    parser.add_argument("--judged", type=int, default=2, help="more turns of whoever stands in a figure that was asked")
     parser.add_argument("--seconds", type=float, default=1.2, help="about what is counted of a turn at each rate")
     parser.add_argument("--seeds", type=int, default=3, help="of the runs to a goal; 0: no such runs, no accuracies")
     parser.add_argument("--look", type=int, default=50, help="steps between two looks at the accuracy")
     args = parser.parse_args()
     if args.quick:
         args.models, args.hosts, args.rates, args.contestants = "mlp", "2", "none,100mbit", "alone,ddp,dgc(0.001)"
-        args.repeats, args.close, args.seconds, args.seeds, args.look = 1, 0, 0.5, 1, 10
+        args.repeats, args.close, args.judged, args.seconds, args.seeds, args.look = 1, 0, 0, 0.5, 1, 10
         args.out = args.out or Path(tempfile.mkdtemp(prefix="shoal-wire-quick-"))
     args.out = args.out or Path(__file__).parent / "reports"
     args.data = args.data.absolute()

@@ -6,7 +6,7 @@ from typing import Any
 from network_bench import Bench, lab_text
 from network_report import FIRST, FLOOR, network_name
 from network_turn import Outcome, Turn
-from wire_marks import GOAL_HOSTS, GOAL_MODEL, SLOW, seen_with
+from wire_marks import GOAL_HOSTS, GOAL_MODEL, SLOW, contenders, seen_with
 from wire_stages import AUTO, LIMITED_FROM, Cell, Stage, limits_of, sliced
 
 from shoal.bench.turns import turns
@@ -17,6 +17,8 @@ LOOKS = 40
 """Most looks at the accuracy on the way to the goal."""
 ACCURACY_LOOKS = 4
 """Looks after which accuracies are compared, at equal samples."""
+JUDGED_LONGER = 2
+"""Times as many steps in the further turns of whoever is judged, where they are few."""
 MOMENTUM = 0.9
 
 
@@ -37,12 +39,27 @@ class WireBench(Bench):
             rates = [rate for rate in self.args.rates if not repeat or cell.repeated(rate)]
             if repeat >= self.args.repeats:  # only the two that are asked to be as good as equal
                 rates = [rate for rate in rates if not rate and name in (AUTO, "allreduce")]
-            if name != AUTO:
-                self.sweep(cell, name, repeat, cell.stages(name, rates, self.args.seconds), rates)
-                continue
-            for rate in rates:
-                if cell.has_auto(rate):
-                    self.sweep(cell, name, repeat, [cell.auto_stage(rate, self.args.seconds)], [rate])
+            self.pass_through(cell, name, repeat, rates, self.args.seconds)
+        for more, name in turns(self.judged(cell), self.args.judged):
+            rates = [rate for rate in self.args.rates if cell.soon(name, rate)]
+            repeat = self.args.repeats + self.args.close + more
+            self.pass_through(cell, name, repeat, rates, JUDGED_LONGER * self.args.seconds)
+
+    def judged(self, cell: Cell) -> list[str]:
+        """Who stands in a figure that was asked for, by everybody's own turns: whoever wins or loses by them."""
+        own = [turn for turn in self.kept.of("turns") if turn["repeat"] < self.args.repeats]
+        raw = {"turns": [turn for turn in own if turn["hosts"] == cell.hosts], "contestants": self.args.contestants}
+        named = {name for rate in self.args.rates for name in contenders(raw, cell.model, rate)}
+        return [name for name in self.args.contestants if name in named]
+
+    def pass_through(self, cell: Cell, name: str, repeat: int, rates: list[int], seconds: float) -> None:
+        """One run through all rates; one at each of `wire(auto)`."""
+        if name != AUTO:
+            self.sweep(cell, name, repeat, cell.stages(name, rates, seconds), rates)
+            return
+        for rate in rates:
+            if cell.has_auto(rate):
+                self.sweep(cell, name, repeat, [cell.auto_stage(rate, seconds)], [rate])
 
     def sweep(self, cell: Cell, name: str, repeat: int, stages: list[Stage], rates: list[int]) -> None:
         """One run, and an entry for every rate it has passed."""

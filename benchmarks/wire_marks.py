@@ -67,6 +67,12 @@ def _asked(raw: Raw, model: str, rate: int) -> Iterator[tuple[str, str, float, f
         yield "best codec, of DDP's best hook", f"{own} / {hook}", found, 1.0
 
 
+def contenders(raw: Raw, model: str, rate: int) -> set[str]:
+    """Everybody in a figure that was asked for, but the pair that is to be as good as equal."""
+    pair = {best(raw, model, rate, names) for names in (codecs(raw), HOOKS)} - {None}
+    return {FLOOR, *OF_FLOOR, *map(str, pair)} if rate == SLOW else set(map(str, pair))
+
+
 def codecs(raw: Raw) -> list[str]:
     """Of the contestants, those of ours that code."""
     return [name for name in raw["contestants"] if name not in (FLOOR, NONE, *PEERS)]

@@ -130,7 +130,8 @@ NOTES = [
     "and the first one or two at each rate are not counted, except where a step takes more than eight seconds. Links "
     "have no delay; *no limit* is what the lab carries, a few Gbit/s. Step: median and quartiles over all steps of all "
     "turns, each step the mean over the workers. Ratios: of medians of one repeat, to `alone`, which exchanges nothing "
-    "(the floor), to DDP, and to `allreduce` without a codec (none).",
+    "(the floor), to DDP, and to `allreduce` without a codec (none). Whoever stands in a figure that was asked for has "
+    "two more turns, twice as long.",
     "All train with SGD and momentum 0.9, on the way to a goal with a rate that falls by a twentieth from look to "
     "look. `dgc` has the momentum in the codec and none in the optimizer, and no warm-up, so that every counted step "
     "has its final ratio. `lowrank(1)` has the rank of DDP's PowerSGD hook, which compresses from step 2 on.",

@@ -43,7 +43,7 @@ SHORT_STEP, LONG_STEP, ENDLESS_STEP = 1.0, 3.0, 8.0
 """Seconds of a step from which on one less does not count at a new rate; from which on one counts; and from which on it
 is the first, for TCP gets used to the rate meanwhile."""
 REPEATED_UP_TO = 1.2
-"""Seconds of an uncoded step up to which turns are repeated: longer ones vary less, for their time is the network's."""
+"""Seconds of a step up to which turns are repeated: longer ones vary less, for their time is the network's."""
 AUTO_UP_TO = 5.0
 """Seconds of an uncoded step up to which `wire(auto)` is measured: it begins with nine of them."""
 
@@ -95,7 +95,10 @@ class Cell:
         return Stage(rate, CHOSEN, self.counted("onebit" if rate else AUTO, rate, seconds))
 
     def repeated(self, rate: int) -> bool:
-        return self.expected("allreduce", rate) <= REPEATED_UP_TO
+        return self.soon("allreduce", rate)
+
+    def soon(self, name: str, rate: int) -> bool:
+        return self.expected(name, rate) <= REPEATED_UP_TO
 
     def has_auto(self, rate: int) -> bool:
         return self.expected("allreduce", rate) <= AUTO_UP_TO

@@ -19,6 +19,7 @@ sys.path.append(str(ROOT / "benchmarks"))
 
 import network_bench  # noqa: E402
 import wire_docs  # noqa: E402
+import wire_marks  # noqa: E402
 import wire_stages  # noqa: E402
 from wire_stages import Cell, Stage  # noqa: E402
 
@@ -67,6 +68,22 @@ def test_long_steps_are_few() -> None:
     assert MLP.repeated(0)
 
 
+def test_who_stands_in_a_figure_that_was_asked_has_more_turns() -> None:
+    names = ["alone", "ddp", "ddp-fp16", "ddp-powersgd", "allreduce", "onebit", "topk(0.01)", "dgc(0.001)"]
+    place = {"model": "mlp", "delay": 0.0, "repeat": 0}
+    turns = [
+        {**place, "rate": rate, "contestant": name, "steps": [0.9 - 0.1 * number if rate else 0.1 + 0.1 * number]}
+        for rate in (0, 10**8)
+        for number, name in enumerate(names)
+    ]
+    raw = {"turns": turns, "contestants": names}
+    assert wire_marks.contenders(raw, "mlp", 0) == {"ddp-fp16", "onebit"}
+    assert wire_marks.contenders(raw, "mlp", 10**8) == {"alone", "ddp-powersgd", "onebit", "dgc(0.001)"}
+    assert wire_marks.contenders(raw, "mlp", 10**7) == set()
+    assert MLP.soon("onebit", 10**8)
+    assert not TRANSFORMER.soon("onebit", 10**7)
+
+
 def test_a_table_is_put_between_its_marks() -> None:
     page = f"before\n{wire_docs.BEGIN}\nold\n{wire_docs.END}\nafter\n"
     once = wire_docs.put(page, "new")
@@ -92,8 +109,9 @@ def test_what_there_is_not_is_refused_in_a_line(tmp_path: Path, noise: Path) -> 
 @in_lab
 def test_a_small_table_is_measured_and_written(tmp_path: Path, noise: Path) -> None:
     out, env = tmp_path / "out", os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    words = ["--models", "mlp", "--hosts", "2", "--rates", "none,100mbit", "--seeds", "0", "--close", "0"]
-    words += ["--contestants", "alone,ddp,dgc(0.001),wire(auto)", "--seconds", "0.2"]
+    words = ["--models", "mlp", "--hosts", "2", "--rates", "none,100mbit"]
+    words += ["--contestants", "alone,ddp,dgc(0.001),wire(auto)"]
+    words += ["--seeds", "0", "--close", "0", "--judged", "0", "--seconds", "0.2"]
     done = subprocess.run(command(out, noise, *words), env=env, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stderr
     raw = json.loads(next(out.glob("*-wire.json")).read_text())
@@ -110,8 +128,8 @@ def test_a_small_table_is_measured_and_written(tmp_path: Path, noise: Path) -> N
 @in_lab
 def test_a_stopped_benchmark_goes_on_where_it_was(tmp_path: Path, noise: Path) -> None:
     out, env = tmp_path / "out", os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    words = ["--models", "mlp", "--hosts", "2", "--rates", "none", "--seeds", "0", "--close", "0", "--seconds", "0.2"]
-    words += ["--contestants", "alone,allreduce"]
+    words = ["--models", "mlp", "--hosts", "2", "--rates", "none", "--seeds", "0", "--close", "0", "--judged", "0"]
+    words += ["--contestants", "alone,allreduce", "--seconds", "0.2"]
     kept = out / "wire.part.jsonl"
     begun = subprocess.Popen(command(out, noise, *words), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     until = time.monotonic() + 60

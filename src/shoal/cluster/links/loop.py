@@ -114,8 +114,10 @@ class Loop(threading.Thread):
             self._commands.popleft()()
         if self._ending:
             return
-        self.door.let_in(self.book)
-        self._hear_all()
+        if self.door.guard in ready:
+            self.door.let_in(self.book)
+        if self.door.socket in ready:
+            self._hear_all()
         self.voice.spend(self.peers.values())
         self.turned = now()
         for peer in self.peers.values():
@@ -144,6 +146,7 @@ class Loop(threading.Thread):
         for rank, entry in book.items():
             if rank != self.rank and rank not in self.peers:
                 self.peers[rank] = Peer.reach(rank, entry, self.door)
+        self.door.let_in(self.book)  # who knocked before it was in the book
 
     def reform(self, epoch: int, ranks: Sequence[int]) -> None:
         """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
@@ -183,8 +186,6 @@ class Loop(threading.Thread):
     def _hear_all(self) -> None:
         socket = self.door.socket
         for _ in range(AT_ONCE):
-            if not waits(socket):
-                return
             try:
                 parts = [socket.recv(zmq.NOBLOCK, copy=False)]
                 while parts[-1].more:  # ZeroMQ delivers all parts or none
@@ -195,6 +196,8 @@ class Loop(threading.Thread):
                 self._hear(parts)
             except Refused:
                 self.refused += 1
+            if not waits(socket):
+                return
 
     def _hear(self, parts: list[zmq.Frame]) -> None:
         message = decode(parts[0].buffer)

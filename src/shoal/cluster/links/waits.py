@@ -5,6 +5,9 @@ Where there is something, it may still be a message of which the rest is under w
 
 import zmq
 
+_READABLE = int(zmq.POLLIN)
+"""As a plain number: a flag makes another flag of what it meets, which takes longer than to ask the socket."""
+
 
 def waits(socket: "zmq.Socket[bytes]") -> bool:
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)

@@ -12,11 +12,20 @@ from shoal.train.checkpoint.agenda import steps_between as between
         (0.01, 0.0001, MEET_SECONDS / 0.01),
         (0.01, 0.004, 0.004 / MEET_SHARE / 0.01),
         (0.6, 0.0001, FEWEST_STEPS),
+        (2.0, 0.0001, 1),
         (2.0, 1.0, SELDOM_SECONDS / 2.0),
         (0.0, 0.0001, MOST_STEPS),
         (60.0, 0.1, 1),
     ],
-    ids=["twice a second", "costs little", "short of processors", "to stop in time", "steps of no time", "long steps"],
+    ids=[
+        "twice a second",
+        "costs little",
+        "short of processors",
+        "to stop soon",
+        "to stop in time",
+        "steps of no time",
+        "long steps",
+    ],
 )
 def test_steps_between(step: float, meeting: float, steps: float) -> None:
     assert between(step, meeting) == int(steps)

@@ -1,7 +1,7 @@
 """When workers meet: about twice a second, but seldom enough to cost little, and often enough to stop when asked.
 
 A meeting's seconds say little where processors are short: its messages are a quarter of those of a step in five
-buckets, whoever waits for them. So a few steps lie between two meetings, unless steps are so long that somebody who
+buckets, whoever waits for them. So a few steps lie between two meetings, unless they take so long that somebody who
 stops the run would wait.
 """
 
@@ -10,6 +10,8 @@ import msgspec
 MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
 MEET_SHARE = 0.005
 """Of the time, at most for meetings."""
+SOON_SECONDS = 3.0
+"""Up to which the fewest steps count, and not the seconds alone."""
 FEWEST_STEPS, MOST_STEPS = 4, 100
 """Steps from one meeting to the next; the latter also from one comparison of parameters to the next."""
 
@@ -28,5 +30,5 @@ class Agenda(msgspec.Struct, frozen=True):
 
 def steps_between(step: float, meeting: float) -> int:
     """Steps until the next meeting, from the seconds of a step and of a meeting."""
-    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, FEWEST_STEPS * step)
+    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
     return max(1, min(MOST_STEPS, int(min(wanted, SELDOM_SECONDS) / max(step, 1e-6))))

@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_wor
 
 from shoal.core.errors import PeerLost
 from shoal.testing.world import Result, World, run_world
-from shoal.train.checkpoint import agenda
+from shoal.train.checkpoint import keeper
 
 
-@pytest.mark.parametrize("seconds", [agenda.MEET_SECONDS, 0.0])
+@pytest.mark.parametrize("often", [False, True], ids=["meeting now and then", "meeting at every step"])
 @pytest.mark.parametrize("at", [2, 4])
-def test_leaving_the_loop_early(at: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leaving_the_loop_early(at: int, often: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 4 only one worker has a sample: it leaves, the others have no batch to leave at. They may meet there, too."""
-    monkeypatch.setattr(agenda, "MEET_SECONDS", seconds)
-    monkeypatch.setattr(agenda, "FEWEST_STEPS", 1)
+    if often:
+        monkeypatch.setattr(keeper, "steps_between", lambda step, meeting: 1)
 
     def script(model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any]) -> None:
         for epoch in epochs:

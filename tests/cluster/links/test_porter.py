@@ -8,6 +8,7 @@ from shoal.cluster.links import porter
 from shoal.cluster.links.book import Entry
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.links.mesh import Mesh
 
 
 class Caller:
@@ -50,6 +51,23 @@ def test_a_key_that_comes_into_the_book_is_let_in_on_the_connection_it_has() -> 
     finally:
         caller.close()
         door.close()
+
+
+def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
+    """The communication thread looks at its door when somebody knocks; nobody knocks twice."""
+    keys = Keys.new()
+    door = Door("tcp://127.0.0.1:*", keys)
+    mine = {0: Entry(door.address, keys.public, "", "w0")}
+    mesh = Mesh("run", mine, 0, door)
+    caller = Caller(door, Keys.new())
+    try:
+        assert soon(WAIT, lambda: len(door._porter._waiting) == 1)
+        mesh.befriend(9, caller.entry)
+        assert soon(WAIT, lambda: zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
+        assert caller.events.count(zmq.EVENT_CONNECTED) == 1
+    finally:
+        caller.close()
+        mesh.close()
 
 
 def test_strangers_wait_in_a_room_of_their_own_size(monkeypatch) -> None:

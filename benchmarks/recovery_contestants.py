@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Self
 import recovery_log
 from recovery_model import BATCH
 
+from shoal.core.process import Process
+
 HERE = Path(__file__).parent
 PATIENCE = 120.0
 RESTARTS = 10_000
@@ -47,8 +49,8 @@ class Contestant(ABC):
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(PATIENCE)
+            if process.returncode is None:  # not reaped here: its number must stay its own until its group is killed
+                Process.of(process.pid).ended(PATIENCE)
 
     def __enter__(self) -> Self:
         try:
@@ -62,7 +64,8 @@ class Contestant(ABC):
         self.end()
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+                if process.returncode is None:
+                    os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE)
         for pid in self.left():
             with contextlib.suppress(ProcessLookupError):

@@ -19,6 +19,8 @@ import recovery_log
 from recovery_contestants import Contestant
 from recovery_model import BATCH
 
+from shoal.core.process import Process
+
 LATELY = 1 << 16
 """Bytes of each log that tell enough of a loss that has just been."""
 BEFORE = 20.0
@@ -49,7 +51,8 @@ def lose(one: Contestant, chance: random.Random, number: signal.Signals) -> Entr
     pid = chance.choice(sorted(recovery_log.alive(one.logs)))
     at, wall = time.monotonic(), time.time()
     step = recovery_log.seconds_of_step(recovery_log.steps(one.logs, LATELY), at - BEFORE, at)
-    os.kill(pid, number)
+    victim = Process.of(pid)
+    victim.send(number)
     found: list[recovery_log.Recovery] = []
 
     def over() -> bool:
@@ -58,8 +61,7 @@ def lose(one: Contestant, chance: random.Random, number: signal.Signals) -> Entr
 
     one.wait("a step without the lost worker", over)
     if number == signal.SIGSTOP:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        victim.send(signal.SIGKILL)  # unless its launcher has ended it: then another may have its number
     one.whole(time.monotonic())
     noticed = [each - wall for each in one.noticed() if each >= wall]
     entry = {"seconds": round(found[0].seconds, 3), "again": found[0].again, "step": round(step, 3)}

@@ -70,8 +70,9 @@ class Handle:
         self.start(deadline)
 
     def alive(self) -> bool:
-        if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
-            self.pid = 0
+        with held_back():  # an interrupt between the two would leave a number that is no longer ours
+            if self.pid and os.waitpid(self.pid, os.WNOHANG)[0]:
+                self.pid = 0
         return bool(self.pid)
 
     def gone(self, member: str, reason: str) -> None:

@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from shoal.core.errors import ShoalError
+from shoal.core.process import Process
 
 INTERFACE = "eth0"
 NAMESPACES = Path("/run/netns")
@@ -51,6 +53,14 @@ class Host:
         for entry in os.listdir("/proc"):
             if entry.isdecimal() and _inode(f"/proc/{entry}/ns/net") == home:
                 yield int(entry)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to everything that runs there, and to no process that has such an id since."""
+        home = os.stat(NAMESPACES / self.name).st_ino
+        for pid in self.processes():
+            process = Process.of(pid)
+            if _inode(f"/proc/{pid}/ns/net") == home:  # asked after its beginning, so `process` is one of this host
+                process.send(number)
 
 
 def address_of(rank: int) -> str:

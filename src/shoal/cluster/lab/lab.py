@@ -10,7 +10,6 @@ It starts no thread, so the process that holds it may fork at any time. Children
 `abandon`; they may keep using nothing of the lab.
 """
 
-import contextlib
 import itertools
 import os
 import signal
@@ -178,9 +177,7 @@ class Lab:
 
     def signal(self, host: int, number: signal.Signals) -> None:
         """Send a signal to everything that runs in a host."""
-        for pid in self.hosts[self._rank(host)].processes():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        self.hosts[self._rank(host)].signal(number)
 
     def quota(self, host: int) -> Quota | None:
         """The limit on a host's processor time; None: it has full speed, or the caller must sleep (`speed.rest`)."""

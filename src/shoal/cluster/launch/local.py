@@ -27,7 +27,7 @@ from shoal.cluster.launch.oom import OutOfMemory
 from shoal.cluster.launch.outlets import Ends, Outlets
 from shoal.cluster.launch.place import OneHost, Place
 from shoal.cluster.launch.policy import Policy
-from shoal.cluster.launch.requests import Requests, signal_group
+from shoal.cluster.launch.requests import Requests, reap, signal_group
 from shoal.cluster.launch.signals import AtOnce, held_back
 from shoal.cluster.launch.survival import Survival
 from shoal.cluster.launch.worker import become_worker
@@ -109,8 +109,8 @@ class LocalLauncher:
                 self._become(rank, ends, parent)
             worker = Worker(rank, pid)
             self.workers.append(worker)
-        with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
-            os.setpgid(pid, pid)
+            with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
+                os.setpgid(pid, pid)
         self._outlets.keep(worker, ends)
 
     def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
@@ -175,7 +175,7 @@ class LocalLauncher:
         if self._requests.begun:  # those that train may still save what they have; nobody else is needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):
-                    signal_group(worker.pid, signal.SIGKILL)
+                    signal_group(worker, signal.SIGKILL)
             return
         if self.survival.stranded and not self.survival.over:
             last = [worker for worker in self.workers if worker.lost][-1]
@@ -184,10 +184,10 @@ class LocalLauncher:
             return
         for worker in self.workers:
             if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
-                signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker, signal.SIGKILL)
             elif worker.status is None and self.survival.over and self._waits(worker):
                 worker.lost = True  # it came too late: the training is over
-                signal_group(worker.pid, signal.SIGKILL)
+                signal_group(worker, signal.SIGKILL)
         for seat in due:
             self._start(seat)
 
@@ -204,11 +204,7 @@ class LocalLauncher:
 
     def _reap(self) -> None:
         for worker in self.workers:
-            if worker.status is not None:
-                continue
-            pid, status = os.waitpid(worker.pid, os.WNOHANG)
-            if pid:
-                worker.status = os.waitstatus_to_exitcode(status)
+            if reap(worker) and worker.status is not None:
                 worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
                 self._outlets.read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
@@ -232,7 +228,6 @@ class LocalLauncher:
             self.survival.handle.gone(self.survival.name(worker.rank), reason)
             return False
         living = sum(other.status is None for other in self.workers)
-        signal_group(worker.pid, signal.SIGKILL)  # the processes of its loaders
         goes_on = self.survival.lost(worker.rank, reason, living, bool(report and report.quarantined))
         if goes_on:
             self.watcher.note(self.survival.losses[-1])
@@ -276,13 +271,14 @@ class LocalLauncher:
                 self._watch()
         for worker in self.workers:
             if worker.status is None:
-                signal_group(worker.pid, signal.SIGKILL)
-                worker.status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+                signal_group(worker, signal.SIGKILL)
+                reap(worker, wait=True)
 
     def _sweep(self) -> None:
-        """Children of workers too (loader processes), then the last words in the pipes, then the memory."""
+        """Whoever is left, with its children; then the last words in the pipes, then the memory."""
         for worker in self.workers:
-            signal_group(worker.pid, signal.SIGKILL)
+            signal_group(worker, signal.SIGKILL)
+            reap(worker, wait=True)
         self._outlets.drain(1.0, TICK)
         if self.survival is not None:
             self.survival.close(well=blame(self.workers) is None)

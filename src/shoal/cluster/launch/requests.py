@@ -1,4 +1,8 @@
-"""How workers are asked to stop: ever more urgently, until none is left."""
+"""How workers are asked to stop: ever more urgently, until none is left.
+
+A process id stands for a worker only until the worker is reaped; then the kernel may give it to any process. So
+nothing is sent to a worker that was reaped, and its process group is killed in the moment before.
+"""
 
 import contextlib
 import os
@@ -6,6 +10,7 @@ import signal
 from collections.abc import Sequence
 
 from shoal.cluster.launch.blame import Worker
+from shoal.cluster.launch.signals import held_back
 from shoal.core.clock import Deadline
 
 REQUESTS = ((0.0, signal.SIGINT), (1.5, signal.SIGTERM), (3.0, signal.SIGKILL))
@@ -38,13 +43,27 @@ class Requests:
 
 def _ask(worker: Worker, number: signal.Signals) -> None:
     if number != signal.SIGINT:
-        signal_group(worker.pid, number)
+        signal_group(worker, number)
     elif not worker.report:  # to the script alone: its loader processes would each print a traceback
         with contextlib.suppress(ProcessLookupError):
             os.kill(worker.pid, number)
 
 
-def signal_group(pid: int, number: signal.Signals) -> None:
-    """To a worker and all its children."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
+def signal_group(worker: Worker, number: signal.Signals) -> None:
+    """Send a signal to a worker and all its children; to nobody if the worker was reaped."""
+    if worker.status is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, number)
+
+
+def reap(worker: Worker, wait: bool = False) -> bool:
+    """Collect the exit status of a worker that has ended, after killing the rest of its group; whether it did so."""
+    if worker.status is not None:
+        return False
+    options = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
+    if os.waitid(os.P_PID, worker.pid, options) is None:
+        return False
+    with held_back():  # an interrupt between the wait and the note of it would leave a number that is no longer ours
+        signal_group(worker, signal.SIGKILL)
+        worker.status = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+    return True

@@ -12,7 +12,7 @@ from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
 
 from shoal.cluster.coordinator import wal
 from shoal.cluster.notice import live
-from shoal.cluster.transfer import ByFile
+from shoal.cluster.transfer import ByMemory
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -37,29 +37,29 @@ def kill_coordinator() -> None:
 
 
 def donor_dies_before(folder: Path) -> None:
-    give = ByFile.give
+    give = ByMemory.give
 
     def killed(*args: object) -> None:
         if once(folder, "donor"):
             die()
         give(*args)  # type: ignore[arg-type]
 
-    ByFile.give = killed  # type: ignore[method-assign, assignment]
+    ByMemory.give = killed  # type: ignore[method-assign, assignment]
 
 
 def donor_dies_after(folder: Path) -> None:
-    give = ByFile.give
+    give = ByMemory.give
 
     def killed(*args: object) -> None:
         give(*args)  # type: ignore[arg-type]
         if once(folder, "donor"):
             die()
 
-    ByFile.give = killed  # type: ignore[method-assign, assignment]
+    ByMemory.give = killed  # type: ignore[method-assign, assignment]
 
 
 def joiner_dies(folder: Path) -> None:
-    receive = ByFile.take
+    receive = ByMemory.take
 
     def killed(*args: object) -> object:
         found = receive(*args)  # type: ignore[arg-type]
@@ -67,18 +67,18 @@ def joiner_dies(folder: Path) -> None:
             die()
         return found
 
-    ByFile.take = killed  # type: ignore[method-assign, assignment]
+    ByMemory.take = killed  # type: ignore[method-assign, assignment]
 
 
 def coordinator_dies(folder: Path) -> None:
-    give = ByFile.give
+    give = ByMemory.give
 
     def killed(*args: object) -> None:
         if once(folder, "coordinator"):
             kill_coordinator()
         give(*args)  # type: ignore[arg-type]
 
-    ByFile.give = killed  # type: ignore[method-assign, assignment]
+    ByMemory.give = killed  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ own way. Every member must make the same calls in the same order; each call has 
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from shoal.cluster.board import Board
 from shoal.cluster.loans import Desk, Purse
 from shoal.cluster.membership.session import Session, Steady
-from shoal.cluster.transfer import ByFile, Transfer
+from shoal.cluster.transfer import ByMemory, Transfer
 from shoal.core.errors import PeerLost, UsageError
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
@@ -55,9 +55,10 @@ class Group(ABC):
             raise PeerLost(f"worker {self.rank} stops: all that know the state ({', '.join(members)}) are lost")
         return here[0] if here else 0
 
-    def transfer(self, folder: Path) -> Transfer:
-        """How newcomers get the state: by default through `folder`, which all workers see."""
-        return ByFile(folder)
+    @cached_property
+    def transfer(self) -> Transfer:
+        """How newcomers get the state: by default through memory of this host."""
+        return ByMemory(self.board)
 
     def desk(self) -> Desk | None:
         """Where this worker lends its state to newcomers before they enter; None: they get it fast enough then."""

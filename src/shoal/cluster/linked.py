@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from functools import cached_property
 from typing import Protocol
 
 from torch import Tensor
@@ -173,7 +173,8 @@ class LinkedGroup(Group):
             if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
 
-    def transfer(self, folder: Path) -> Transfer:
+    @cached_property
+    def transfer(self) -> Transfer:
         return ByLinks(self.mesh)
 
     def desk(self) -> Desk | None:

@@ -75,7 +75,7 @@ class Run:
         self._sink: Sink = self._journal
         self._progress = Progress(self._sink, group, context.speed)
         self._replay = context.replay
-        self._together = Together(group, self._progress, self.dir)
+        self._together = Together(group, self._progress)
         self._together.where = lambda: self._where([0])
         self._loaders: list[Loader] = []
         self._phase = -1
@@ -177,7 +177,7 @@ class Run:
 
     def _come_late(self) -> None:
         """Become a member of a run that trains already; a donor hands over its state."""
-        handed, told = handover.take_over(self._group, self.dir, self._together.joined[0])
+        handed, told = handover.take_over(self._group, self._together.joined[0])
         together, progress = self._together, self._progress
         self._resume = together.resume = Resume.from_donor(handed.state, self._group.seat, self._seed)
         progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch

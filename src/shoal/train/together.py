@@ -11,7 +11,6 @@ of it, and the keeper that a step has ended.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NoReturn
 
 from torch.optim import Optimizer
@@ -44,8 +43,8 @@ class Together:
     ledger: Ledger | None = None
     resume: Resume | None = None
 
-    def __init__(self, group: Group, progress: Progress, folder: Path) -> None:
-        self.group, self.progress, self._folder = group, progress, folder
+    def __init__(self, group: Group, progress: Progress) -> None:
+        self.group, self.progress = group, progress
         self.joined: list[Joined] = []
         desk = group.desk()
         self.lender = Lender(desk, self.joined) if desk is not None else None
@@ -167,6 +166,7 @@ class Together:
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
+        self.group.transfer.release()
         if self.lender is not None:
             self.lender.between()
         if self.group.guest and self.group.board.stopping:
@@ -212,7 +212,7 @@ class Together:
         where, agenda = self.boundary or self.stand()
         lent, lender = self.group.session.lent, self.lender
         rests = {m: rest for m in lent if lender is not None and (rest := lender.rest(m)) is not None}
-        handover.give(self.group, self._folder, self.joined, where, agenda, rests)
+        handover.give(self.group, self.joined, where, agenda, rests)
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""

@@ -285,10 +285,7 @@ class LocalLauncher:
         self.place.close()
         self.announcement.close()
         self.arena.close()
-        for meeting in [
-            *self.job.dir.glob("rendezvous-*"),
-            *self.job.dir.glob("handover-*"),
-        ]:  # of a process group that had no time to remove it
+        for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)
 
 

@@ -8,7 +8,6 @@ newcomer   takes that of the view it was let in with, and goes on as the donor d
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 import torch
@@ -59,14 +58,13 @@ def write(
 
 def give(
     group: Group,
-    folder: Path,
     joined: Sequence[Joined],
     where: Where,
     agenda: Agenda,
     rests: Mapping[str, Mapping[int, bytes]],
 ) -> None:
     """To all newcomers of the view what each needs; `rests`: the last updates, for those to whom the rest was lent."""
-    session, transfer = group.session, group.transfer(folder)
+    session, transfer = group.session, group.transfer
     whole = [member for member in session.fresh if member not in rests]
     if whole:
         transfer.give(session.view, whole, write(joined, where, session.dealt, agenda))
@@ -84,9 +82,9 @@ def read(data: bytes | bytearray) -> Handed:
     )
 
 
-def take_over(group: Group, folder: Path, joined: Joined) -> tuple[Handed, Entered]:
+def take_over(group: Group, joined: Joined) -> tuple[Handed, Entered]:
     """Become a member of a run that trains already, with what its donor hands over."""
-    session, transfer, began = group.session, group.transfer(folder), now()
+    session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, Elastic)
     handed: list[Handed] = []
     purse = group.purse() if joined.exchange.codes else None  # else nobody would lend, and asking takes some steps

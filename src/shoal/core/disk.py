@@ -5,6 +5,7 @@ thin: one system call each.
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 from pathlib import Path
@@ -13,6 +14,12 @@ Buffer = bytes | bytearray | memoryview
 
 PIECE = 4 << 20
 """Bytes written at a time: other threads get the interpreter in between."""
+
+
+_KEEP_SIZE = 1
+_fallocate = getattr(ctypes.CDLL(None), "fallocate64", None)
+if _fallocate is not None:
+    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 class Disk:
@@ -36,6 +43,11 @@ class Disk:
         view = memoryview(data).cast("B")
         while len(view):
             view = view[os.write(file, view[:PIECE]) :]
+
+    def reserve(self, file: int, begin: int, size: int) -> None:
+        """Set blocks aside for bytes to come, where the file system can; the file does not become longer."""
+        if _fallocate is not None:
+            _fallocate(file, _KEEP_SIZE, begin, size)
 
     def cut(self, path: Path, size: int) -> None:
         """Drop everything of a file after its first `size` bytes."""

@@ -29,6 +29,8 @@ class Log:
         if there and path.stat().st_size > whole:
             disk.cut(path, whole)
         self._file, self._size = disk.extend(path), whole
+        if there:
+            disk.sync(self._file)  # records that were written, and not synced, are believed from here on
         if not there:
             disk.sync_folder(path.parent)
 

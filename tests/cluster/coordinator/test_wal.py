@@ -1,5 +1,7 @@
 """The log: what was appended comes back; a torn tail is cut, other damage is refused; one holder at a time."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -7,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.cluster.coordinator.register import Bound
-from shoal.cluster.coordinator.wal import Wal, members, read
+from shoal.cluster.coordinator.wal import RESERVE, Wal, members, read
 from shoal.cluster.membership.log import Installed, Lost, Proposed
 from shoal.cluster.membership.messages import Install
 from shoal.cluster.membership.view import View
+from shoal.core.disk import Buffer, Disk
 from shoal.core.errors import ShoalError
 
 ENTRIES = [
@@ -86,3 +89,49 @@ def test_two_coordinators_never_hold_one_log(tmp_path: Path) -> None:
         Wal(tmp_path / "log")
     wal.close()
     Wal(tmp_path / "log").close()
+
+
+class NoisyDisk(Disk):
+    """Notes what is synced; fails as told."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.synced = fails, list[int]()
+
+    def write(self, file: int, data: Buffer) -> None:
+        if self.fails == "write":
+            super().write(file, bytes(data)[:5])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(file, data)
+
+    def sync(self, file: int) -> None:
+        if self.fails == "sync":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.synced.append(os.fstat(file).st_size)
+
+
+def test_what_a_log_holds_is_synced_before_it_is_believed(tmp_path: Path) -> None:
+    """Whoever wrote it may have died before it synced."""
+    whole = written(tmp_path / "log")
+    disk = NoisyDisk()
+    Wal(tmp_path / "log", disk).close()
+    assert disk.synced == [len(whole)]
+
+
+@pytest.mark.parametrize("fails", ["write", "sync"])
+def test_an_entry_that_did_not_become_durable_is_not_there(tmp_path: Path, fails: str) -> None:
+    whole = written(tmp_path / "log")
+    disk = NoisyDisk()
+    wal = Wal(tmp_path / "log", disk)
+    disk.fails = fails
+    with pytest.raises(OSError, match="No space|Input/output"):
+        wal.append(ENTRIES[0])
+    wal.close()
+    assert (tmp_path / "log").read_bytes() == whole
+
+
+def test_room_for_entries_is_kept_on_the_disk(tmp_path: Path) -> None:
+    wal = Wal(tmp_path / "log")
+    status = (tmp_path / "log").stat()
+    wal.close()
+    assert status.st_size == 0
+    assert status.st_blocks * 512 >= RESERVE

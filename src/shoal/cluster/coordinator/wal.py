@@ -6,6 +6,7 @@ A crash tears the tail, which nobody was told of, and opening cuts it off. Damag
 go on without what was told would let epochs go back, so the log is refused. One process at a time holds it.
 """
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -22,6 +23,8 @@ from shoal.core.errors import ShoalError
 
 _HEAD = struct.Struct("<II")
 LARGEST = 1 << 20
+RESERVE = 1 << 18
+"""Bytes kept free on the disk for entries to come: several hundred changes of membership."""
 
 Written = Entry | Bound | Granted
 
@@ -42,17 +45,33 @@ class Wal:
         except OSError:
             os.close(self._file)
             raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
-        self.past, whole = read(path)
-        if os.fstat(self._file).st_size > whole:
-            disk.cut(path, whole)
-            disk.sync(self._file)
+        self.past, self._size = read(path)
+        if os.fstat(self._file).st_size > self._size:
+            disk.cut(path, self._size)
+        disk.sync(self._file)  # the one before it may have died between writing an entry and syncing it
         if not there:
             disk.sync_folder(path.parent)
+        self._reserved = 0
+        self._reserve()
 
     def append(self, entry: Written) -> None:
-        """Return when the entry is durable."""
-        self._disk.write(self._file, _record(_encoder.encode(entry)))
-        self._disk.sync(self._file)
+        """Return when the entry is durable; one that is not made so is cut off again: it was never spoken of."""
+        record = _record(_encoder.encode(entry))
+        try:
+            self._disk.write(self._file, record)
+            self._disk.sync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.cut(self.path, self._size)
+            raise
+        self._size += len(record)
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Keep room for the next entries, so that members can come and go on a disk that is full."""
+        if self._size + RESERVE // 2 > self._reserved:
+            self._disk.reserve(self._file, self._size, RESERVE)
+            self._reserved = self._size + RESERVE
 
     def close(self) -> None:
         self._disk.close(self._file)

@@ -171,7 +171,7 @@ class LocalLauncher:
         if self.survival is None:
             return
         due, silent = self.survival.tick()
-        self._tell(*self.survival.guests.take())
+        self._tell(*self.survival.notes())
         if self._requests.begun:  # those that train may still save what they have; nobody else is needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):

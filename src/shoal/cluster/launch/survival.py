@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.cluster.board import Board
-from shoal.cluster.coordinator.channel import Stop
+from shoal.cluster.coordinator.channel import Failed, Stop
 from shoal.cluster.coordinator.handle import Handle
+from shoal.cluster.coordinator.outage import CoordinatorOutage
 from shoal.cluster.coordinator.process import Setup
 from shoal.cluster.coordinator.wal import Written, members, read
 from shoal.cluster.launch.guests import Guests
@@ -30,6 +31,7 @@ from shoal.cluster.membership.log import LEFT, Installed, Lost
 from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.session import member_name, seat_of, start_of
 from shoal.core.clock import Deadline, now
+from shoal.core.errors import ShoalError
 from shoal.core.events import WorkerLost
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
@@ -69,7 +71,7 @@ class Survival:
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
         """Seats of the present view, in order of rank."""
-        self.guests = Guests()
+        self.guests, self.outage = Guests(), CoordinatorOutage()
         self._silent: list[int] = []
         self._epoch = 0
         """Of the newest view that is known here."""
@@ -149,14 +151,27 @@ class Survival:
         """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
         if not self.handle.alive():
             self.tick_news()
-            self.handle.restart(Deadline.after(READY))
-            for entry in self._log():  # what the one before it had decided, and no time to tell
-                self._hear(entry)
+            if self.outage.over:
+                self._restart()
         self.handle.tick()
         self.tick_news()
         silent, self._silent = self._silent, []
         due = [n for n, seat in self.seats.items() if seat.due is not None and seat.due.expired and not self.over]
         return due, silent
+
+    def _restart(self) -> None:
+        try:
+            self.handle.restart(Deadline.after(READY))
+        except ShoalError as error:
+            self.outage.failed(str(error), self.handle.setup.log)
+            return
+        for entry in self._log():  # what the one before it had decided, and no time to tell
+            self._hear(entry)
+
+    def notes(self) -> list[str]:
+        """What the user is to be told since the last time, a line each."""
+        note, self.outage.note = self.outage.note, ""
+        return [*self.guests.take(), *filter(None, [note])]
 
     def tick_news(self) -> None:
         """What the coordinator has decided."""
@@ -171,6 +186,8 @@ class Survival:
             self.stranded = self.begun and not said.install.donor
             self.begun = True
             self.members = tuple(seat_of(member) for member in said.install.view.members)
+        elif isinstance(said, Failed):
+            self.outage.failed(said.reason, self.handle.setup.log)
         elif isinstance(said, Lost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, Lost):

@@ -1,5 +1,8 @@
 """The record on disk survives a crash, whole line by whole line."""
 
+import errno
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -87,3 +90,86 @@ def test_a_full_buffer_is_written_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_nowhere_forgets() -> None:
     for event in EVERY:
         assert Nowhere().emit(event) is None  # type: ignore[func-returns-value]
+
+
+@pytest.fixture
+def room(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that the disk still takes."""
+    left, real = [1 << 30], os.write
+
+    def write(file: int, data: bytes) -> int:
+        if file > 2 and left[0] < len(data):
+            if not left[0]:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            data = data[: left[0]]
+        left[0] -= len(data)
+        return real(file, data)
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(journal.DISK, "reserve", lambda file, begin, size: left[0] > size)
+    return left
+
+
+def step(number: int) -> Step:
+    return Step(at=2.0, step=number, epoch=0, samples=8, seconds=1.5, **PHASES)
+
+
+def totals(path: Path) -> tuple[int, int]:
+    made = [event for event in Tail(path).read() if isinstance(event, Step)]
+    return sum(event.steps for event in made), sum(event.samples for event in made)
+
+
+@pytest.mark.parametrize("left", [0, 10, 333])
+def test_on_a_full_disk_events_are_merged_until_there_is_room(
+    tmp_path: Path, room: list[int], capsys: pytest.CaptureFixture[str], left: int
+) -> None:
+    writer = Journal(tmp_path / "it")
+    for number in range(300):
+        room[0] = left if number == 10 else 1 << 30 if number == 290 else room[0]
+        writer.emit(step(number))
+        writer.flush()
+    writer.close()
+    assert totals(tmp_path / "it") == (300, 8 * 300)
+    (warning,) = [event.text for event in Tail(tmp_path / "it").read() if isinstance(event, Warned)]
+    assert re.fullmatch("the disk was full: 28[01] events of this record were merged", warning)
+    said = capsys.readouterr().err
+    assert said == f"shoal: the record {tmp_path / 'it'} cannot grow: No space left on device; training goes on\n"
+
+
+def test_the_end_of_a_record_fits_into_the_room_that_was_kept(tmp_path: Path, room: list[int]) -> None:
+    writer = Journal(tmp_path / "it")
+    writer.emit(step(0))
+    writer.flush()
+    room[0] = journal.ROOM
+    for number in range(1, 500):
+        writer.emit(step(number))
+        writer.flush()
+    assert journal.ROOM // 3 < room[0] < journal.ROOM
+    writer.emit(EVERY[-1])
+    writer.close()
+    assert totals(tmp_path / "it") == (500, 4000)
+    assert EVERY[-1] in list(Tail(tmp_path / "it").read())
+
+
+def test_what_finds_no_room_to_the_end_is_counted(
+    tmp_path: Path, room: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = Journal(tmp_path / "it")
+    room[0] = 0
+    for number in range(400):
+        writer.emit(Warned(at=1.0, text=str(number)))
+        writer.flush()
+    writer.close()
+    assert f"shoal: the record {tmp_path / 'it'} lacks 400 events" in capsys.readouterr().err
+
+
+def test_what_cannot_be_merged_is_dropped_and_counted(tmp_path: Path, room: list[int]) -> None:
+    writer = Journal(tmp_path / "it")
+    for number in range(400):
+        room[0] = 0 if number < 399 else 1 << 30
+        writer.emit(Warned(at=1.0, text=str(number)))
+        writer.flush()
+    writer.close()
+    found = [event.text for event in Tail(tmp_path / "it").read() if isinstance(event, Warned)]
+    assert len(found) == journal.MOST_HELD + 1
+    assert found[-1] == "the disk was full: 400 events of this record were merged, and 200 of them dropped"

@@ -14,6 +14,7 @@ from shoal.core.record import (
     runs_root,
     versions,
     worker_file,
+    write_attempt,
     write_info,
 )
 
@@ -75,3 +76,15 @@ def test_what_a_result_depends_on_is_named() -> None:
     assert int(facts["cores"]) >= 1
     assert int(facts["memory_mib"]) > 0
     assert all(facts.values())
+
+
+def test_nobody_else_reads_what_holds_the_arguments_of_a_script(tmp_path: Path) -> None:
+    """They may be tokens; also where a crash left half a file that everybody could read."""
+    info = RunInfo(
+        run="one", plan="alone", workers=1, seed=0, script="s.py", command=[], started=0.0, versions={}, machine={}
+    )
+    write_info(tmp_path / "one", info)
+    (tmp_path / "one/attempt-2.json.part").touch(0o644)
+    write_attempt(tmp_path / "one", msgspec.structs.replace(info, attempt=2))
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "one").iterdir()}
+    assert modes == {"run.json": 0o600, "attempt-2.json": 0o600}

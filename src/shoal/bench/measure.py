@@ -3,7 +3,8 @@
 Warm-up: the first epoch; of a single epoch its first 10 steps, and never more than half of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -52,11 +53,11 @@ def measure(record: Record) -> Measured:
     flat = [step for own in kept for step in own]
     slowest = max((sum(step.seconds for step in own) for own in kept), default=0.0)
     return Measured(
-        step_seconds=_mean([step.seconds for step in flat]),
+        step_seconds=_mean(flat, lambda step: step.seconds),
         samples_per_second=sum(step.samples for step in flat) / slowest if slowest else 0.0,
-        parts={part: _mean([part_of(step, part) for step in flat]) for part in PARTS},
+        parts={part: _mean(flat, partial(part_of, part=part)) for part in PARTS},
         seconds=max((sum(step.seconds for step in own) for own in steps), default=0.0),
-        steps=max(map(len, steps), default=0),
+        steps=max(map(count, steps), default=0),
         bytes_sent=sum(step.sent for own in steps for step in own),
         cores=sum(event.threads for own in events for event in own if isinstance(event, Started)),
         curve=curve(events[0]) if events else [],
@@ -69,7 +70,15 @@ def after_warm_up(steps: Sequence[Step]) -> list[Step]:
     first = [step for step in steps if step.epoch == (steps[0].epoch if steps else 0)]
     if len(first) < len(steps):
         return list(steps[len(first) :])
-    return list(steps[min(WARM_STEPS, len(steps) // 2) :])
+    warm, kept = min(WARM_STEPS, count(steps) // 2), list(steps)
+    while kept and warm > 0:
+        warm -= kept.pop(0).steps
+    return kept
+
+
+def count(steps: Iterable[Step]) -> int:
+    """Old steps are merged, several into one event."""
+    return sum(step.steps for step in steps)
 
 
 def curve(events: Iterable[AnyEvent]) -> list[Point]:
@@ -95,5 +104,6 @@ def part_of(step: Step, part: str) -> float:
     return float(getattr(step, part))
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+def _mean(steps: Sequence[Step], figure: Callable[[Step], float]) -> float:
+    """Per step."""
+    return sum(map(figure, steps)) / count(steps) if steps else 0.0

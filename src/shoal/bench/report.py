@@ -6,6 +6,8 @@ import msgspec
 
 from shoal.bench.results import Row
 from shoal.bench.scaling import Scaling, scalings
+from shoal.core.durable import write_file
+from shoal.core.record import PRIVATE
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +42,7 @@ def write_report(report: Report, directory: Path) -> list[Path]:
     from shoal.bench.markdown import markdown
 
     figures = draw(report, directory)
-    (directory / "bench.json").write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
-    (directory / "bench.md").write_text(markdown(report, [figure.name for figure in figures]))
+    text = markdown(report, [figure.name for figure in figures])
+    write_file(directory / "bench.json", msgspec.json.format(msgspec.json.encode(report)) + b"\n", mode=PRIVATE)
+    write_file(directory / "bench.md", text.encode(), mode=PRIVATE)
     return [directory / "bench.json", directory / "bench.md", *figures]

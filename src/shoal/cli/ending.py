@@ -29,6 +29,18 @@ def lost_line(summary: "Summary") -> str:
     return f"shoal: {count} on the way{f'; {aside}' if aside else ''}"
 
 
+def keep_summary(summary: "Summary", job: "Job") -> None:
+    """Write the run's last file; where that is impossible, what was trained is trained, and the events tell as much."""
+    from shoal.watch.record import SUMMARY
+    from shoal.watch.summary import write_summary
+
+    try:
+        write_summary(job.dir, summary)
+    except OSError as error:
+        where = shown(job.dir / SUMMARY)
+        typer.echo(f"shoal: cannot write {where}: {error.strerror}; shoal show {job.run} computes it", err=True)
+
+
 def explain(failure: "Failure", job: "Job") -> None:
     """Why the run ended: a traceback once, or one line that names rank and signal."""
     who = f"worker {failure.rank}"

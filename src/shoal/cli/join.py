@@ -138,12 +138,12 @@ def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Pat
 
 def visit(job: "Job", quiet: bool) -> int:
     """Run the workers, show them, write what they did; returns the exit code."""
-    from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain
+    from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary
     from shoal.cli.relay import Relay
     from shoal.cluster.launch.visiting import VisitLauncher
     from shoal.watch.live import open_display
     from shoal.watch.record import Record
-    from shoal.watch.summary import summarise, write_summary
+    from shoal.watch.summary import summarise
 
     relay = Relay(job, open_display(quiet), quiet)
     launcher, failure = VisitLauncher(job, relay), None
@@ -157,7 +157,7 @@ def visit(job: "Job", quiet: bool) -> int:
     badly = launcher.ended is not None and not launcher.ended.ended
     code = EXIT_INTERRUPTED if launcher.hurried else EXIT_FAILED if failure or (badly and not launcher.left) else 0
     summary = summarise(Record.open(job.dir), code)
-    write_summary(job.dir, summary)
+    keep_summary(summary, job)
     if failure:
         explain(failure, job)
     elif code or not quiet:

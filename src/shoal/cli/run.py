@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, last_line, lost_line
+from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
 from shoal.cli.errors import interruptible, usage_errors
 from shoal.cli.listen import MOST_GUESTS, Wanted
 from shoal.cli.options import Options
@@ -97,7 +97,7 @@ def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
 
     from shoal.cli.again import again
     from shoal.watch.record import Record
-    from shoal.watch.summary import summarise, write_summary
+    from shoal.watch.summary import summarise
 
     failure, code = None, EXIT_INTERRUPTED
     try:
@@ -111,7 +111,7 @@ def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
         pass  # everything is stopped; what there is of the run is summed up below
     sweep(job.dir)
     summary = summarise(Record.open(job.dir), code)
-    write_summary(job.dir, summary)
+    keep_summary(summary, job)
     if failure:
         explain(failure, job)
     elif code or not quiet:

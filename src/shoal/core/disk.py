@@ -6,6 +6,7 @@ thin: one system call each.
 
 import contextlib
 import ctypes
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -17,7 +18,7 @@ PIECE = 4 << 20
 
 
 _KEEP_SIZE = 1
-_fallocate = getattr(ctypes.CDLL(None), "fallocate64", None)
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
@@ -30,9 +31,12 @@ class Disk:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o644) -> int:
         """A new, empty file to be written; whatever was there under this name is gone."""
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        if not mode & 0o077:
+            os.fchmod(file, mode)  # one that a crash left there has a mode of its own
+        return file
 
     def extend(self, path: Path) -> int:
         """A file to be written at its end, made if it is not there."""
@@ -44,10 +48,14 @@ class Disk:
         while len(view):
             view = view[os.write(file, view[:PIECE]) :]
 
-    def reserve(self, file: int, begin: int, size: int) -> None:
-        """Set blocks aside for bytes to come, where the file system can; the file does not become longer."""
-        if _fallocate is not None:
-            _fallocate(file, _KEEP_SIZE, begin, size)
+    def reserve(self, file: int, begin: int, size: int) -> bool:
+        """Set blocks aside for bytes to come, where the file system can; False if the disk is too full for that.
+
+        The file does not become longer.
+        """
+        if _fallocate is None or not _fallocate(file, _KEEP_SIZE, begin, size):
+            return True
+        return ctypes.get_errno() not in (errno.ENOSPC, errno.EDQUOT)
 
     def cut(self, path: Path, size: int) -> None:
         """Drop everything of a file after its first `size` bytes."""

@@ -16,11 +16,11 @@ PART = ".part"
 """Ends the names of what is not finished; whoever finds one after a crash may remove it."""
 
 
-def write_file(path: Path, data: Buffer, disk: Disk = DISK) -> None:
+def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -> None:
     """Replace the content of `path`, durably; on an error the old content stays and nothing else is left."""
     part = path.with_name(path.name + PART)
     try:
-        write_new(part, [data], disk)
+        write_new(part, [data], disk, mode)
         disk.rename(part, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -29,9 +29,9 @@ def write_file(path: Path, data: Buffer, disk: Disk = DISK) -> None:
     disk.sync_folder(path.parent)
 
 
-def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK) -> None:
+def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK, mode: int = 0o644) -> None:
     """Write a file nobody looks at yet: durable content, under a name that is not."""
-    file = disk.create(path)
+    file = disk.create(path, mode)
     try:
         for piece in pieces:
             disk.write(file, piece)

@@ -4,6 +4,7 @@ One worker's file of events:  Started (Step | Layers | Buckets | Logged | Report
 A file without `Ended` belongs to a worker that is still running or was killed.
 """
 
+from math import nan
 from typing import Protocol
 
 import msgspec
@@ -34,10 +35,22 @@ class Started(Event, tag="started", frozen=True, kw_only=True):
     """Above 1: the run was continued."""
 
 
+class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
+    """First line of a file whose older events were merged (core/compaction.py)."""
+
+    size: int
+    """Bytes after this line that hold merged events."""
+    stood: int
+    """Bytes that were there before in their place, since the file was begun."""
+
+
 class Step(Event, tag="step", frozen=True, kw_only=True):
-    """One optimizer step of one worker; the phases add up to `seconds`."""
+    """One optimizer step of one worker; the phases add up to `seconds`. Merged ones hold the sums of several."""
 
     step: int
+    """The first, if there are several."""
+    steps: int = 1
+    """So many, one after the other."""
     epoch: int
     samples: int
     """Samples this worker consumed in this step."""
@@ -180,9 +193,12 @@ class Chosen(Event, tag="chosen", frozen=True, kw_only=True):
 
 
 class Logged(Event, tag="logged", frozen=True, kw_only=True):
-    """`run.log(...)`: values of one worker at one step."""
+    """`run.log(...)`: values of one worker at one step. Merged ones hold the means of several."""
 
     step: int
+    """The first, if there are several."""
+    steps: int = 1
+    """Means of so many calls."""
     values: dict[str, float]
 
 
@@ -299,6 +315,7 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
 
 AnyEvent = (
     Started
+    | Compacted
     | Step
     | Layers
     | Buckets
@@ -317,6 +334,35 @@ AnyEvent = (
     | Answered
     | Ended
 )
+
+
+_decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+
+
+def decode(line: bytes) -> AnyEvent | None:
+    """The event on one line, or None if there is none."""
+    try:
+        return _decoder.decode(line)
+    except ValueError:  # msgspec's errors, and text that is not UTF-8
+        return _decode_with_gaps(line)
+
+
+def numbers(values: object) -> object:
+    """JSON has no nan and no infinity: both are written as null, and come back as nan."""
+    if not isinstance(values, dict):
+        return values
+    return {name: nan if value is None else value for name, value in values.items()}
+
+
+def _decode_with_gaps(line: bytes) -> AnyEvent | None:
+    # A loss that is no longer a number is what a reader most wants to see: it must not vanish with its line.
+    try:
+        raw = msgspec.json.decode(line, type=dict[str, object])
+        raw |= {field: numbers(raw[field]) for field in ("values", "metrics") if field in raw}
+        event: AnyEvent = msgspec.convert(raw, AnyEvent)
+        return event
+    except ValueError:
+        return None
 
 
 class Sink(Protocol):

@@ -23,6 +23,8 @@ from shoal.core.ids import check_id
 from shoal.core.version import __version__
 
 RUNS_VARIABLE = "SHOAL_RUNS"
+PRIVATE = 0o600
+"""Mode of files that hold the script's arguments, which may be tokens and passwords."""
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,13 +117,13 @@ def write_info(directory: Path, info: RunInfo) -> None:
         directory.mkdir(parents=True, exist_ok=False)
     except FileExistsError:
         raise UsageError(f"run {info.run!r} exists already in {directory.parent}; choose another --name") from None
-    write_file(directory / "run.json", msgspec.json.format(msgspec.json.encode(info)))
+    write_file(directory / "run.json", msgspec.json.format(msgspec.json.encode(info)), mode=PRIVATE)
     DISK.sync_folder(directory.parent)
 
 
 def write_attempt(directory: Path, info: RunInfo) -> None:
     """Add to the record of a run that it goes on."""
-    write_file(directory / f"attempt-{info.attempt}.json", msgspec.json.format(msgspec.json.encode(info)))
+    write_file(directory / f"attempt-{info.attempt}.json", msgspec.json.format(msgspec.json.encode(info)), mode=PRIVATE)
 
 
 def read_attempts(directory: Path) -> list[RunInfo]:

@@ -109,9 +109,9 @@ class RecordedDisk(Disk):
             super().make_folder(path)
             self._link(path, True)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o644) -> int:
         there = path.exists()
-        file = super().create(path)
+        file = super().create(path, mode)
         if there:
             self._cut(self._nodes[path], 0)
         else:

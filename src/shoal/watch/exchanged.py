@@ -1,11 +1,9 @@
 """What the buckets of one join took, over all steps that were measured of it."""
 
 import msgspec
-from msgspec import structs
 
-from shoal.core.events import SECONDS, BucketFigures, Buckets
-
-_SUMS = [field.name for field in structs.fields(BucketFigures) if field.type is float]
+from shoal.core.events import BucketFigures, Buckets
+from shoal.core.merging import is_same_exchange, merge_buckets
 
 
 class Exchanged(msgspec.Struct, kw_only=True):
@@ -32,24 +30,6 @@ def add_buckets(known: list[Exchanged], event: Buckets) -> None:
     new = Exchanged(**{name: getattr(event, name) for name in Exchanged.__struct_fields__})
     for place, old in enumerate(known):
         if old.join == new.join:
-            alike = [b.layers for b in old.buckets] == [b.layers for b in new.buckets]
-            known[place] = _merged(old, new) if alike and old.codec == new.codec else new
+            known[place] = merge_buckets(old, new) if is_same_exchange(old, new) else new
             return
     known.append(new)
-
-
-def _merged(old: Exchanged, new: Exchanged) -> Exchanged:
-    measured = old.measured + new.measured
-
-    def mean(before: float, now: float) -> float:
-        return round((before * old.measured + now * new.measured) / measured, SECONDS)
-
-    buckets = [
-        structs.replace(b, **{name: mean(getattr(a, name), getattr(b, name)) for name in _SUMS})
-        for a, b in zip(old.buckets, new.buckets, strict=True)
-    ]
-    means = {name: mean(getattr(old, name), getattr(new, name)) for name in ("span", "room", "step_seconds")}
-    # what a link can do is the most it was seen to do: busy processors make it look slower than it is
-    rate = max((rate for rate in (old.rate, new.rate) if rate), default=None)
-    rtt = min((rtt for rtt in (old.rtt, new.rtt) if rtt), default=None)
-    return structs.replace(new, measured=measured, buckets=buckets, rate=rate, rtt=rtt, **means)

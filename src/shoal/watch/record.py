@@ -4,10 +4,12 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from shoal.core.errors import UsageError
 from shoal.core.events import AnyEvent, Happened, Logged, Started, Step, WorkerLost
+from shoal.core.merging import split_step
 from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, run_dir, worker_file
 from shoal.watch.tail import Tail
 
@@ -53,16 +55,20 @@ class Record:
     def events(self, rank: int) -> Iterator[AnyEvent]:
         """What worker `rank` recorded, in order; nothing if it left no file.
 
-        Steps that a later attempt took back, because it went on from a checkpoint before them, are left out.
+        Steps that a later attempt took back, because it went on from a checkpoint before them, are left out; of
+        merged steps, the share of those that were.
         """
         limits = [attempt.step for attempt in self.attempts]
         attempt = 1
         for event in Tail(worker_file(self.dir, rank)).read():
             if isinstance(event, Started):
                 attempt = event.attempt
-            void = isinstance(event, Step | Logged) and event.step >= min(limits[attempt:], default=event.step + 1)
-            if not void:
+            taken_back: float = min(limits[attempt:], default=inf)
+            if not isinstance(event, Step | Logged):
                 yield event
+            elif event.step < taken_back:
+                whole = event.step + event.steps <= taken_back
+                yield event if whole or isinstance(event, Logged) else split_step(event, int(taken_back) - event.step)
 
 
 def recorded_ranks(directory: Path) -> list[int]:

@@ -1,13 +1,13 @@
 """What a run came to, computed from its events alone; and its last file, `summary.json`."""
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from shoal.core.durable import write_file
+from shoal.core.events import numbers
 from shoal.core.record import Phases, Summary
 from shoal.watch.record import SUMMARY, Record
-from shoal.watch.tail import numbers
 from shoal.watch.worker import PHASES, Worker, mean_phases, read_workers
 
 NOT_ENDED = -1
@@ -53,9 +53,7 @@ def known_summary(record: Record, workers: list[Worker] | None = None) -> Summar
 
 def write_summary(directory: Path, summary: Summary) -> None:
     """Write the run's last file; a reader sees all of it or none."""
-    half = directory / f"{SUMMARY}.tmp"
-    half.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
-    os.replace(half, directory / SUMMARY)
+    write_file(directory / SUMMARY, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
 
 
 def read_summary(directory: Path) -> Summary | None:

@@ -72,8 +72,8 @@ def scalars(event: Step | Logged | Reported) -> dict[str, float]:
         return {f"report/{name}": number for name, number in event.metrics.items()}
     speed = {"samples_per_second": event.samples / event.seconds} if event.seconds else {}
     return {
-        "time/step": event.seconds,
-        **{f"time/{phase}": getattr(event, phase) for phase in PHASES},
+        "time/step": event.seconds / event.steps,
+        **{f"time/{phase}": getattr(event, phase) / event.steps for phase in PHASES},
         **speed,
     }
 

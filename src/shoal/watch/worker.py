@@ -114,7 +114,7 @@ def mean_phases(totals: dict[str, float], steps: int) -> Phases:
 
 
 def _add_step(worker: Worker, event: Step) -> None:
-    worker.steps += 1
+    worker.steps += event.steps
     worker.samples += event.samples
     worker.seconds += event.seconds
     worker.forward += event.forward

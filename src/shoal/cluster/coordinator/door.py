@@ -41,7 +41,7 @@ class Door:
 
     def __init__(self, address: str, lock: Lock | None) -> None:
         check_address(address, lock)
-        self._allowed = {z85.decode(key): key for key in lock.allowed} if lock is not None else {}
+        self._lock = lock
         self._context = zmq.Context(io_threads=1)
         self._guard: zmq.Socket[bytes] | None = None
         self._limiter: PendingLimiter | None = None
@@ -100,8 +100,9 @@ class Door:
         with contextlib.suppress(zmq.Again):
             while True:
                 request = self._guard.recv_multipart(zmq.NOBLOCK)
-                key = self._allowed.get(request[6]) if len(request) == 7 and request[5] == b"CURVE" else None
-                verdict = (b"200", b"", key) if key is not None else (b"400", b"unknown key", b"")
+                shown = z85.encode(request[6]) if len(request) == 7 and request[5] == b"CURVE" else b""
+                known = self._lock is not None and self._lock.admits(shown)
+                verdict = (b"200", b"", shown) if known else (b"400", b"unknown key", b"")
                 self._guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
 
     def close(self) -> None:

@@ -98,8 +98,8 @@ def _trouble(event: int, value: int, address: str) -> str:
         )
     if event in _COUNTS:
         return (
-            f"{address} has another key than the one this file invites to; ask for an invitation to that run, or give "
-            "its public key with --server"
+            f"{address} closed the handshake: it has another key than the one this file invites to (ask for an "
+            "invitation to that run, or give its public key with --server), or too many connections; try again"
         )
     if event == zmq.EVENT_CLOSED or (event == zmq.EVENT_DISCONNECTED and value == errno.ECONNREFUSED):
         return f"nobody listens at {address}; is a run there (shoal run --listen)?"

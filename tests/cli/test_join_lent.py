@@ -38,7 +38,7 @@ def joining(folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE) 
         with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=script) as here:
             there = folder / "there"
             there.mkdir()
-            line = ["join", here.address, "--key", str(here.key)]
+            line = ["join", here.address, "--yes", "--key", here.invite()]
             yield here, there, Forked(there, lambda: (lab.enter(1), forked._command(line)))
 
 

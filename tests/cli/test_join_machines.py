@@ -16,6 +16,7 @@ from shoal.cluster.lab.lab import Lab
 from shoal.cluster.lab.load import load
 from shoal.cluster.lab.needs import missing
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.membership.allow_list import invite
 from shoal.train.checkpoint.manifest import newest, verify
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -49,6 +50,7 @@ class Home:
 
     def __init__(self, folder: Path, *words: str, inside: Callable[[], object], at: str, script: str) -> None:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
+        self.invited = 0
         self.folder.mkdir()
         self.keys = Keys.new()
         self.keys.write(self.key)
@@ -56,6 +58,13 @@ class Home:
         listen = ("--listen", at, "--key", str(self.key), "--name", "one")
         line = ["run", *listen, *words, "script.py", str(self.over)]
         self.process = Forked(self.folder, lambda: (inside(), forked._command(line)), {"SHOAL_UNTIL": "over>=1"})
+
+    def invite(self, workers: int = 4) -> str:
+        """A key file for one machine, made while the run trains."""
+        self.invited += 1
+        file = self.key.with_name(f"invitation-{self.invited}")
+        invite(self.key, file, workers)
+        return str(file)
 
     @property
     def address(self) -> str:
@@ -140,7 +149,8 @@ def pids(folder: Path, run: str, seat: int) -> list[int]:
 def joined(folder: Path, here: Home, *words: str) -> Forked:
     """Another machine, with a folder of its own."""
     folder.mkdir(exist_ok=True)
-    return command(folder, "join", here.address, *(() if "--key" in words else ("--key", str(here.key))), *words)
+    key = () if "--key" in words else ("--key", here.invite())
+    return command(folder, "join", here.address, "--yes", *key, *words)
 
 
 def lose_one(there: Path, guest: Forked, seat: int) -> None:
@@ -297,7 +307,9 @@ def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_pat
 
 def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    Keys.new().write(tmp_path / "key")
+    keys = Keys.new()
+    keys.write(tmp_path / "key")
+    invite(tmp_path / "key", tmp_path / "invitation")
     (tmp_path / "large.py").write_text("#" * (1 << 20) + "\n")
     public = "a" * 40
     here = ("--listen", "127.0.0.1:0")
@@ -312,6 +324,8 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
         (*here, "--key", "key", "--plan", "alone", "script.py"): "use allreduce",
         (*here, "--key", "key", "--allow", f"{public}=0", "script.py"): "=K for K workers",
         (*here, "--key", "key", "--allow", public[1:], "script.py"): "is no key",
+        (*here, "--key", "invitation", "script.py"): "is an invitation to join another machine's run",
+        (*here, "--key", "key", "--allow", keys.public.decode(), "script.py"): "is the run's own key",
         (*here, "--key", "key", "large.py"): "with --listen a script may have 1048576",
     }
     for words, text in cases.items():
@@ -330,7 +344,7 @@ def test_a_host_joins_another_over_a_network(tmp_path: Path) -> None:
             assert here.address == f"{address}:7700"
             there = tmp_path / "there"
             there.mkdir()
-            words = ["join", here.address, "--key", str(here.key)]
+            words = ["join", here.address, "--yes", "--key", here.invite()]
             guest = Forked(there, lambda: (lab.enter(1), forked._command(words)))
             trained(there, "one", 1, guest)
             outcomes = here.end(guest)

@@ -22,6 +22,7 @@ from shoal.cluster.launch import asking
 from shoal.cluster.launch.local import LocalLauncher
 from shoal.cluster.links.keys import Keys
 from shoal.cluster.links.messages import PROTOCOL as ON_LINKS
+from shoal.cluster.membership.allow_list import invite
 from shoal.cluster.membership.envelope import PROTOCOL, Envelope
 from shoal.cluster.membership.messages import Gone, Hello
 from shoal.cluster.notice import live
@@ -174,12 +175,13 @@ GUESTS: dict[str, tuple[Callable[[], None], str]] = {
 def test_n13_machines_of_other_versions_cannot_join(tmp_path: Path) -> None:
     """Each is refused on one line that names both; the run does not notice."""
     Keys.new().write(tmp_path / "key")
+    invite(tmp_path / "key", tmp_path / "invitation")
     (tmp_path / "script.py").write_text(SCRIPT.replace("time.sleep(0.03)", "time.sleep(not os.path.exists('go'))"))
     words = ("run", "--listen", "127.0.0.1:0", "--key", "key", "--name", "one", "--workers", "1", "script.py")
     running = command(tmp_path, *words)
     assert soon(WAIT, lambda: "shoal join " in running.err.read_text())
     address = running.err.read_text().partition("shoal join ")[2].split()[0]
-    join = ["join", address, "--key", "key"]
+    join = ["join", address, "--yes", "--key", "invitation"]
     for name, (change, told) in GUESTS.items():
         refused = Forked(tmp_path, lambda change=change: (change(), _command(join))).wait(WAIT)  # type: ignore[misc]
         assert refused.code == 2, (name, refused.err)

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
     from shoal.cluster.membership.invitation import Brief
     from shoal.core.record import Summary
 
+LONGEST_ARGUMENTS = 300
+"""Letters of a script's arguments that are shown."""
+
 
 def join(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the run listens.", show_default=False)],
     key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="The run's own key file, or this machine's.", show_default=False)
+        str | None,
+        typer.Option(metavar="FILE", help="An invitation, or this machine's own pair.", show_default=False),
     ] = None,
     server: Annotated[
         str | None, typer.Option(metavar="PUBLIC", help="The run's public key, if FILE is this machine's own.")
@@ -33,32 +37,92 @@ def join(
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Worker processes to bring.")] = 1,
     restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Execute the run's script without asking.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
-    """Take part in a run of another machine. Ctrl-C leaves it after the step under way; the others go on."""
+    """Take part in a run of another machine: executes its script here, with your rights. Ctrl-C leaves it."""
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.cluster.launch.address import parse, towards
-    from shoal.cluster.launch.asking import ask_apart, question
 
     with usage_errors(), interruptible():
         host, port = parse(where, "shoal join")
         address, known = f"tcp://{host}:{port}", credential(key, server)
         own = towards(host, port)
-        brief = ask_apart(address, known, question(workers))  # before anything slow: it may be refused
+        brief = agree(address, known, workers, yes)  # before anything slow: it may be refused
         job = prepare(brief, address, known, own, restarts, runs)
         raise typer.Exit(visit(job, quiet))
 
 
 def credential(file: str | None, server: str | None) -> "Key":
-    """Both sides' keys."""
-    from shoal.cluster.links.keys import Keys, check_key
+    """This machine's pair, and the public key that the run must show."""
+    from shoal.cluster.links.keys import KeyFile, check_key
     from shoal.cluster.membership.credentials import Key, Pair
     from shoal.core.errors import UsageError
 
     if file is None:
-        raise UsageError("shoal join needs a key: --key FILE, a copy of the file the run was started with")
-    keys = Keys.read(Path(file))
-    return Key(Pair(keys.public, keys.secret), check_key(server.encode()) if server is not None else keys.public)
+        raise UsageError("shoal join needs a key: --key FILE, made on the run's machine by shoal keys invite")
+    found = KeyFile.read(Path(file))
+    run = check_key(server.encode()) if server is not None else found.run
+    if run is None or run == found.keys.public:
+        raise UsageError(
+            f"{file!r} is a pair without the public key of a run; if it is the run's own, whoever has it can pose as "
+            f"the run: keep it there, type shoal keys invite {file} --out NEW there, and join with NEW; if it is this "
+            "machine's own, give the run's public key with --server"
+        )
+    if found.run is not None and found.run != run:
+        raise UsageError(f"{file!r} is an invitation to another run than --server {server}; drop --server")
+    return Key(Pair(found.keys.public, found.keys.secret), run)
+
+
+def agree(address: str, key: "Key", workers: int, yes: bool) -> "Brief":
+    """What to run, with ids for its workers, once the user has seen what that is and agreed."""
+    import msgspec
+
+    from shoal.cluster.launch.asking import ask_apart, question
+    from shoal.core.errors import UsageError
+
+    shown = ask_apart(address, key, question(workers, look=True))
+    confirm(shown, address, key, yes)
+    brief = ask_apart(address, key, question(workers))
+    if msgspec.structs.replace(brief, members=()) != shown:
+        raise UsageError(f"{address} is another run by now than the one that was shown; look at it again")
+    return brief
+
+
+def confirm(brief: "Brief", address: str, key: "Key", yes: bool) -> None:
+    """Say what would be executed here, and ask once; UsageError: it is not to be."""
+    import sys
+
+    from shoal.core.errors import UsageError
+
+    what = described(brief, address, key)
+    if not yes and not sys.stdin.isatty():
+        raise UsageError(f"{what}; there is no terminal to ask at: give --yes to agree")
+    typer.echo(f"shoal: {what}", err=True)
+    if yes:
+        return
+    try:
+        agreed = typer.confirm("shoal: execute it here?", err=True)
+    except typer.Abort:
+        agreed = False
+    if not agreed:
+        raise UsageError("not joined, and nothing was executed")
+
+
+def described(brief: "Brief", address: str, key: "Key") -> str:
+    """One line: the run, where it is, and the script by name, size and digest. Nothing of it can write elsewhere."""
+    import hashlib
+    import shlex
+
+    digest = hashlib.sha256(brief.script).hexdigest()
+    words = shlex.join(brief.arguments)
+    words = words if words.isprintable() else ascii(words)
+    words = f"{words[:LONGEST_ARGUMENTS]}…" if len(words) > LONGEST_ARGUMENTS else words
+    return (
+        f"the run {brief.run} at {address.removeprefix('tcp://')} (key {key.coordinator.decode()}) executes its script "
+        f"on this machine, with your rights: {brief.name}, {len(brief.script)} bytes, SHA-256 {digest}"
+        + (f", arguments {words}" if words else "")
+    )
 
 
 def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, runs: str | None) -> "Job":

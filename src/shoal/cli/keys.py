@@ -1,4 +1,4 @@
-"""`shoal keys new`: a key pair by which a worker is known to others."""
+"""`shoal keys new`: a key pair of a run or a machine; `shoal keys invite`: a key file for a machine that may join."""
 
 from typing import Annotated
 
@@ -33,3 +33,22 @@ def new(
         pair = Keys.new()
         pair.write(path)
         typer.echo(f"written to {path}, for your eyes only; public key: {pair.public.decode()}")
+
+
+@app.command()
+def invite(
+    run_key: Annotated[str, typer.Argument(metavar="RUNKEY", help="The key file of the run, made by shoal keys new.")],
+    out: Annotated[str, typer.Option("--out", "-o", metavar="FILE", help="Where to write the invitation.")],
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Workers it is good for at a time.")] = 1,
+) -> None:
+    """Make a key file for one machine that may join the run; give it to nobody else. It holds no secret of the run."""
+    from pathlib import Path
+
+    from shoal.cli.errors import usage_errors
+    from shoal.cluster.membership import allow_list
+
+    with usage_errors():
+        allow_list.invite(Path(run_key), Path(out), workers)
+        good = f"{workers} worker{'s' if workers > 1 else ''} of one machine"
+        typer.echo(f"written to {out}: an invitation for {good}; it types shoal join HOST:PORT --key {out}")
+        typer.echo(f"listed in {allow_list.allow_file(Path(run_key))}; remove its line there to withdraw it")

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from shoal.plan.plan import Plan
 
 MOST_GUESTS = 64
-"""Members that may come with the run's own key, unless the command says otherwise."""
-_KEY = 40  # letters of a key
+"""Workers of other machines in all, unless the command says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str
     from shoal.cluster.launch.address import check_own, parse
     from shoal.cluster.launch.listening import Listen
     from shoal.cluster.links.keys import Keys
+    from shoal.cluster.membership.allow_list import AllowList, allow_file
     from shoal.cluster.membership.credentials import Pair
 
     if wanted.listen is None:
@@ -53,10 +53,16 @@ def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str
         )
     check_plan(plan, lab)
     check_script(Path(script), arguments)
-    keys = Keys.read(Path(wanted.key))
-    guests = {keys.public: wanted.most} | allowed(wanted.allow)
+    file = Path(wanted.key)
+    keys = Keys.read(file)
+    guests = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
+    if keys.public in guests:
+        raise UsageError(
+            f"--allow {keys.public.decode()} is the run's own key, whose secret half lets nobody join; make an "
+            f"invitation with shoal keys invite {wanted.key} --out FILE"
+        )
     check_own(host, port, "--listen")
-    return Listen(host, port, Pair(keys.public, keys.secret), wanted.key, guests)
+    return Listen(host, port, Pair(keys.public, keys.secret), wanted.key, guests, wanted.most)
 
 
 def check_plan(plan: "Plan", lab: bool) -> None:
@@ -90,15 +96,12 @@ def check_script(script: Path, arguments: tuple[str, ...]) -> None:
 
 def allowed(words: tuple[str, ...]) -> dict[bytes, int]:
     """`PUBLIC` or `PUBLIC=K`: the key of another machine, and how many workers it may bring."""
-    from shoal.cluster.links.keys import check_key
+    from shoal.cluster.membership.allow_list import parse_allowed
 
-    found: dict[bytes, int] = {}
-    for word in words:
-        key, number = word[:_KEY], word[_KEY:]  # a key may hold an equals sign itself
-        if number and not (number[0] == "=" and number[1:].isascii() and number[1:].isdecimal() and int(number[1:])):
-            raise UsageError(f"--allow {word!r}: write a public key of 40 letters, or that and =K for K workers")
-        found[check_key(key.encode())] = int(number[1:] or 1)
-    return found
+    try:
+        return dict(parse_allowed(word) for word in words)
+    except UsageError as error:
+        raise UsageError(f"--allow {error}") from None
 
 
 def opened(listen: "Listen") -> "Callable[[Job, Arena], Place]":
@@ -109,7 +112,7 @@ def opened(listen: "Listen") -> "Callable[[Job, Arena], Place]":
         from shoal.cluster.launch.asking import versions
         from shoal.cluster.launch.listening import Listening
 
-        welcome = Welcome(brief(job), versions(), listen.guests, job.workers)
+        welcome = Welcome(brief(job), versions(), listen.guests, job.workers, listen.most)
         return Listening(listen, welcome, arena, job.run, job.workers)
 
     return make

@@ -52,12 +52,12 @@ def run(
         str | None, typer.Option(metavar="HOST:PORT", help="Let other machines join: they type shoal join HOST:PORT.")
     ] = None,
     key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of --listen: made by shoal keys new; who has it may join.")
+        str | None, typer.Option(metavar="FILE", help="Of --listen: the run's own pair, by shoal keys new.")
     ] = None,
     allow: Annotated[
         list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
     ] = None,
-    max_workers: Annotated[int, typer.Option(min=1, help="So many may join with the key of --listen.")] = MOST_GUESTS,
+    max_workers: Annotated[int, typer.Option(min=1, help="So many workers of other machines, in all.")] = MOST_GUESTS,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:

@@ -73,6 +73,13 @@ def test_a_key_is_good_for_so_many(workers: int, key: str) -> None:
         assert f"{workers} more want in" in refusal
 
 
+def test_all_keys_together_are_good_for_so_many_as_the_run_takes() -> None:
+    here = Grants(Welcome(BRIEF, VERSIONS, {OURS.encode(): 3, THEIRS.encode(): 3}, first=2, most=4), {})
+    take(here, ask(3))
+    assert "the run takes 4 (--max-workers)" in here.refusal(ask(2, 1), THEIRS)
+    assert not here.refusal(ask(1, 1), THEIRS)
+
+
 def test_those_that_are_promised_count_and_those_that_are_lost_do_not() -> None:
     lost: dict[str, str] = {}
     here = grants(lost)

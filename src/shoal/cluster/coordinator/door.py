@@ -16,13 +16,12 @@ from zmq.utils import z85
 
 from shoal.cluster.membership.credentials import Lock
 from shoal.cluster.membership.envelope import LARGEST_REPORT, Frame
+from shoal.cluster.pending import HANDSHAKE_SECONDS, PendingLimiter
 from shoal.core.errors import UsageError
 
 MOST_AT_ONCE = 256
 """Messages taken in before the clock is looked at again."""
 MOST_WAITING = 1024
-HANDSHAKE_MS = 5_000
-"""A connection that has not shown its key after that is closed."""
 _GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
 
 
@@ -42,9 +41,10 @@ class Door:
 
     def __init__(self, address: str, lock: Lock | None) -> None:
         check_address(address, lock)
-        self._allowed = {z85.decode(key): key for key in lock.allowed} if lock is not None else {}
+        self._lock = lock
         self._context = zmq.Context(io_threads=1)
         self._guard: zmq.Socket[bytes] | None = None
+        self._limiter: PendingLimiter | None = None
         self._poller = zmq.Poller()
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
@@ -56,6 +56,8 @@ class Door:
             self._socket.curve_server = True
             self._socket.curve_publickey, self._socket.curve_secretkey = lock.pair.public, lock.pair.secret
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
+            if address.startswith("tcp://"):
+                self._limiter = PendingLimiter(self._socket)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -63,6 +65,8 @@ class Door:
             raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
         self._poller.register(self._socket, zmq.POLLIN)
         self.address = self._socket.get_string(zmq.LAST_ENDPOINT)
+        if self._limiter is not None:
+            self._limiter.start()
 
     def watch(self, descriptor: int) -> None:
         """`wait` ends also when there is something to be read here."""
@@ -96,18 +100,21 @@ class Door:
         with contextlib.suppress(zmq.Again):
             while True:
                 request = self._guard.recv_multipart(zmq.NOBLOCK)
-                key = self._allowed.get(request[6]) if len(request) == 7 and request[5] == b"CURVE" else None
-                verdict = (b"200", b"", key) if key is not None else (b"400", b"unknown key", b"")
+                shown = z85.encode(request[6]) if len(request) == 7 and request[5] == b"CURVE" else b""
+                known = self._lock is not None and self._lock.admits(shown)
+                verdict = (b"200", b"", shown) if known else (b"400", b"unknown key", b"")
                 self._guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
 
     def close(self) -> None:
         """What was said last still has a moment to leave."""
+        if self._limiter is not None:
+            self._limiter.close()
         self._context.destroy(linger=200)
 
 
 _OPTIONS = {
     zmq.MAXMSGSIZE: LARGEST_REPORT,
-    zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
+    zmq.HANDSHAKE_IVL: int(HANDSHAKE_SECONDS * 1000),
     zmq.RCVHWM: MOST_WAITING,
     zmq.SNDHWM: MOST_WAITING,
     zmq.HEARTBEAT_IVL: 2_000,

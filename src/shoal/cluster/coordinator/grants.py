@@ -39,6 +39,8 @@ class Welcome:
     """By public key: how many members may come with it."""
     first: int
     """Seats below are those of the run's own machine."""
+    most: int = MOST_WORKERS
+    """Members of other machines, under all keys together."""
 
 
 class Grants:
@@ -46,7 +48,7 @@ class Grants:
 
     def __init__(self, welcome: Welcome | None, lost: Container[str]) -> None:
         self.welcome, self.lost = welcome, lost
-        self._most = {key.decode(): most for key, most in welcome.guests.items()} if welcome is not None else {}
+        self._most: Mapping[bytes, int] = welcome.guests if welcome is not None else {}  # may change meanwhile
         self._granted: dict[str, Granted] = {}
         self._since: dict[str, float] = {}
 
@@ -60,9 +62,20 @@ class Grants:
             return "this run lets nobody in; start it with shoal run --listen"
         if reason := differing(self.welcome.versions, ask.versions):
             return reason
-        most, have = self._most.get(key, 0), sum(entry.key == key for entry in self._open())
-        if have + ask.workers > most and not self.told(ask, key):
-            return f"{have} workers are here under this key and {ask.workers} more want in; it is good for {most}"
+        if self.told(ask, key):
+            return ""
+        entries = list(self._open())
+        most, have = self._most.get(key.encode(), 0), sum(entry.key == key for entry in entries)
+        if have + ask.workers > most:
+            return (
+                f"{have} workers are here under this key and {ask.workers} more want in; it is good for {most}, and "
+                "shoal keys invite --workers K makes one for more"
+            )
+        if len(entries) + ask.workers > self.welcome.most:
+            return (
+                f"{len(entries)} workers of other machines are here and {ask.workers} more want in; the run takes "
+                f"{self.welcome.most} (--max-workers)"
+            )
         return ""
 
     def told(self, ask: Ask, key: str) -> list[str]:
@@ -92,7 +105,7 @@ class Grants:
         if not isinstance(report, Hello):
             return ""
         granted = self._granted.get(report.member)
-        if key not in self._most:
+        if key.encode() not in self._most:
             own = granted is None and not report.plate.guest
             return "" if own else f"the id {report.member} is for a worker of another machine"
         if granted is None or granted.key != key or not report.plate.guest:

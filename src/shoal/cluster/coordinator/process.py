@@ -167,6 +167,9 @@ class Process:
 
     def _answer(self, ask: Ask, letter: Letter) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
+        if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, letter.key):
+            self.door.send(letter.sender, ASKING.seal(self.setup.welcome.brief))
+            return
         told = self.grants.told(ask, letter.key)
         for member in self.grants.replaced(ask, letter.key) if not told else ():
             self._do(self.machine.hear(Gone(member=member, reason="its launcher lost it"), now()))

@@ -23,7 +23,7 @@ class Register:
     """`allowed` is None where no keys are used."""
 
     def __init__(self, allowed: Mapping[bytes, int] | None) -> None:
-        self._allowed = None if allowed is None else {key.decode(): most for key, most in allowed.items()}
+        self._allowed = allowed  # read anew each time: invitations come and go
         self._keys: dict[str, str] = {}
 
     def add(self, entry: Bound) -> None:
@@ -40,7 +40,7 @@ class Register:
             return "" if owner == key else f"the id {report.member} belongs to another key"
         if not isinstance(report, Hello):
             return f"{report.member} has not said Hello"
-        most = self._allowed.get(key, 0)
+        most = self._allowed.get(key.encode(), 0)
         living = sum(owner == key and member in seats for member, owner in self._keys.items())
         return "" if living < most else f"{living} of {most} members live under this key already"
 

@@ -50,8 +50,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in MATTERS}
 
 
-def question(workers: int, seat: int = -1) -> Ask:
-    return Ask(workers=workers, token=secrets.token_hex(16), versions=versions(), seat=seat)
+def question(workers: int, seat: int = -1, look: bool = False) -> Ask:
+    return Ask(workers=workers, token=secrets.token_hex(16), versions=versions(), seat=seat, look=look)
 
 
 def ask(address: str, key: Key, what: Ask, seconds: float = SECONDS) -> Brief:
@@ -92,11 +92,14 @@ _COUNTS: dict[int, int] = {
 def _trouble(event: int, value: int, address: str) -> str:
     """What an event of the connection means for people; empty: nothing."""
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        return f"{address} does not know this key; start the run with --allow and its public half"
+        return (
+            f"{address} does not know this key; make an invitation there with shoal keys invite, or start the run with "
+            "--allow and this key's public half"
+        )
     if event in _COUNTS:
         return (
-            f"{address} has another key than this one; copy the file of shoal run --key, or give its public half "
-            "with --server"
+            f"{address} closed the handshake: it has another key than the one this file invites to (ask for an "
+            "invitation to that run, or give its public key with --server), or too many connections; try again"
         )
     if event == zmq.EVENT_CLOSED or (event == zmq.EVENT_DISCONNECTED and value == errno.ECONNREFUSED):
         return f"nobody listens at {address}; is a run there (shoal run --listen)?"

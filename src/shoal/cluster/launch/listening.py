@@ -1,15 +1,17 @@
 """Workers of a machine that lets others join: they meet over links, for the next worker may come from anywhere.
 
     this machine: coordinator at HOST:PORT, workers at HOST and any free ports
-    elsewhere:    shoal join HOST:PORT --key FILE
+    elsewhere:    shoal join HOST:PORT --key INVITATION
 
-Every worker here has a fresh key for the coordinator and another for its door; machines that join have the key of FILE
-or one of their own that was listed.
+Every worker here has a fresh key for the coordinator and another for its door; machines that join have the key of their
+invitation, or one of their own that was listed. The run's own key lets nobody in: it proves that this is the run.
 """
 
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import BYTES, Board
@@ -20,6 +22,7 @@ from shoal.cluster.launch.place import Office, Place
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.keys import Keys
+from shoal.cluster.membership.allow_list import AllowList
 from shoal.cluster.membership.credentials import Key, Lock, Pair
 from shoal.cluster.membership.elastic import Elastic
 
@@ -35,8 +38,10 @@ class Listen:
     pair: Pair
     file: str
     """Where that pair is from, as the user wrote it."""
-    guests: Mapping[bytes, int]
+    guests: AllowList
     """By public key: how many members may come with it."""
+    most: int
+    """Members that may come in all."""
 
 
 class Listening(Place):
@@ -52,12 +57,14 @@ class Listening(Place):
 
     def office(self, folder: Path) -> Office:
         port = str(self.listen.port) if self.listen.port else "*"
-        allowed = {pair.public: 1 for pair in self._pairs} | dict(self.listen.guests)
-        return Office(f"tcp://{self.listen.host}:{port}", Lock(self.listen.pair, allowed), welcome=self.welcome)
+        own = {pair.public: 1 for pair in self._pairs}
+        guests = cast("MutableMapping[bytes, int]", self.listen.guests)  # as ChainMap wants it; nobody writes to it
+        lock = Lock(self.listen.pair, ChainMap(own, guests), self.listen.guests)
+        return Office(f"tcp://{self.listen.host}:{port}", lock, welcome=self.welcome)
 
     def invitation(self, address: str) -> str:
         where = address.removeprefix("tcp://")
-        return f"others may join: shoal join {where} --key {self.listen.file}"
+        return f"others may join: shoal join {where} --key FILE, with a FILE of shoal keys invite {self.listen.file}"
 
     def key(self, rank: int) -> Key:
         return Key(self._pairs[rank], self.listen.pair.public)

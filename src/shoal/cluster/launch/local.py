@@ -32,6 +32,7 @@ from shoal.cluster.launch.signals import AtOnce, held_back
 from shoal.cluster.launch.survival import Survival
 from shoal.cluster.launch.worker import become_worker
 from shoal.core.clock import Deadline, now
+from shoal.core.descriptors import raise_descriptor_limit
 
 TICK = 0.05
 CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
@@ -71,6 +72,7 @@ class LocalLauncher:
 
     def run(self) -> Failure | None:
         """Start the workers and watch them; KeyboardInterrupt passes through after everything is stopped."""
+        raise_descriptor_limit()  # of workers and coordinator too
         sys.stdout.flush()  # or every worker would inherit what is still in the buffer
         sys.stderr.flush()
         try:

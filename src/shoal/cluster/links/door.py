@@ -10,10 +10,11 @@ import zmq
 from shoal.cluster.links.book import Book
 from shoal.cluster.links.keys import Keys
 from shoal.cluster.links.porter import Porter
+from shoal.cluster.pending import HANDSHAKE_SECONDS, PendingLimiter
 from shoal.core.errors import UsageError
 
 LARGEST_FRAME = 64 << 10
-HANDSHAKE_MS = 5_000
+HANDSHAKE_MS = int(HANDSHAKE_SECONDS * 1000)
 """A connection that has not shown its key after that is closed."""
 MOST_WAITING = 1024
 """Messages of one peer that wait to be read; then its connection is left to itself, until they are."""
@@ -27,6 +28,7 @@ class Door:
         self.keys = keys
         self.context = zmq.Context(io_threads=2)
         self._porter: Porter | None = None
+        self._limiter: PendingLimiter | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -36,6 +38,8 @@ class Door:
             self.socket.curve_server = True
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
+            if not address.startswith("ipc://"):
+                self._limiter = PendingLimiter(self.socket)
         elif not address.startswith("ipc://"):
             self.close()
             raise UsageError(f"{address} can be reached by others and there is no key; make one with shoal keys new")
@@ -45,6 +49,8 @@ class Door:
             self.close()
             raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
         self.address = str(self.socket.getsockopt_string(zmq.LAST_ENDPOINT)).rstrip("\0")
+        if self._limiter is not None:
+            self._limiter.start()
 
     @property
     def guard(self) -> "zmq.Socket[bytes] | None":
@@ -69,4 +75,6 @@ class Door:
         return socket
 
     def close(self, linger_ms: int = 0) -> None:
+        if self._limiter is not None:
+            self._limiter.close()
         self.context.destroy(linger=linger_ms)

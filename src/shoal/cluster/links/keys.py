@@ -1,9 +1,10 @@
 """Key pairs of CURVE, the elliptic-curve handshake of ZeroMQ: who may talk to whom, and nobody listens in.
 
-A key file is readable by its owner alone, from the moment it exists; one that others could have read is refused.
+A key file is readable by its owner alone, from the moment it exists; one that others could have read is refused. There
+are two kinds: a pair (of a run, or of a machine), and an invitation: a pair for one machine with the public key of the
+run it may join. The secret key of a run stays on the machine of the run.
 """
 
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 import zmq
 
 from shoal.core.errors import UsageError
+from shoal.core.private_file import read_private, write_private
 
 LARGEST_FILE = 4096
 _KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")  # the alphabet of Z85
@@ -31,34 +33,49 @@ class Keys:
 
     def write(self, path: Path) -> None:
         """Make the file, mode 0600; one that is there already stays as it is."""
-        text = f'# Of a Shoal worker. Keep it to yourself.\npublic = "{self.public.decode()}"\n'
-        text += f'secret = "{self.secret.decode()}"\n'
-        try:
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except FileExistsError:
-            raise UsageError(f"{str(path)!r} exists already; name another file, or remove it first") from None
-        except OSError as error:
-            raise UsageError(f"cannot write the keys to {str(path)!r}: {error.strerror}; name another file") from None
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
+        KeyFile(self).write(path)
+
+    @classmethod
+    def read(cls, path: Path) -> "Keys":
+        """The pair in a file that is this user's alone, and is no invitation."""
+        found = KeyFile.read(path)
+        if found.run is not None:
+            raise UsageError(
+                f"{str(path)!r} is an invitation to join another machine's run, not a pair; make one with "
+                "shoal keys new, or join with shoal join"
+            )
+        return found.keys
+
+
+@dataclass(frozen=True)
+class KeyFile:
+    """What stands in a key file."""
+
+    keys: Keys
+    run: bytes | None = None
+    """Of an invitation: the public key of the run."""
+
+    def write(self, path: Path) -> None:
+        """Make the file, mode 0600; one that is there already stays as it is."""
+        head = "A key pair of Shoal" if self.run is None else "An invitation to a run of Shoal, for one machine"
+        lines = [f"# {head}. Keep it to yourself."]
+        lines += [f'run = "{self.run.decode()}"'] if self.run is not None else []
+        lines += [f'public = "{self.keys.public.decode()}"', f'secret = "{self.keys.secret.decode()}"']
+        write_private(path, "\n".join(lines) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """The pair in a file that is this user's alone."""
+        """From a file that is this user's alone."""
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            data = read_private(path, LARGEST_FILE)
         except OSError as error:
             raise UsageError(
                 f"cannot read the keys in {str(path)!r}: {error.strerror}; make them with shoal keys new"
             ) from None
-        with os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            if status.st_mode & 0o077 or status.st_uid != os.geteuid():
-                raise UsageError(f"{str(path)!r} can be read by others, so its keys are no secret; make new ones")
-            data = file.read(LARGEST_FILE)
         try:
             found = msgspec.toml.decode(data, type=dict[str, str])
-            return cls(check_key(found["public"].encode()), check_key(found["secret"].encode()))
+            keys = Keys(check_key(found["public"].encode()), check_key(found["secret"].encode()))
+            return cls(keys, check_key(found["run"].encode()) if "run" in found else None)
         except (msgspec.MsgspecError, KeyError, UsageError):
             raise UsageError(f"{str(path)!r} is no key file; make one with shoal keys new") from None
 

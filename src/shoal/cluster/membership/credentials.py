@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import zmq
 
+from shoal.cluster.membership.allow_list import AllowList
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -28,6 +30,14 @@ class Lock:
     pair: Pair
     allowed: Mapping[bytes, int]
     """By public key: how many members may live under it at a time."""
+    invited: AllowList | None = None
+    """The part of `allowed` that may change while the run trains."""
+
+    def admits(self, public: bytes) -> bool:
+        """Whether whoever has shown this key is let in, by the list as it is now."""
+        if self.invited is not None:
+            self.invited.refresh()
+        return public in self.allowed
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from shoal.cluster.membership.messages import Message, Order, Refused, Report
 from shoal.core.errors import ShoalError
 from shoal.core.ids import PATTERN
 
-PROTOCOL = 4
+PROTOCOL = 5
 LARGEST_HEAD = 96
 LARGEST_REPORT = 4 << 10
 """Bytes of what a member says."""

@@ -1,6 +1,8 @@
 """How a machine learns what a run is before it is part of it. It knows the coordinator's address and has a key.
 
-    joiner ── Ask(workers, versions) ──> coordinator     key known? versions alike? seats left?
+    joiner ── Ask(workers, versions, look) ──> coordinator     key known? versions alike? seats left?
+           <── Brief(script, plan) or Refused ──               shown to the user, who agrees
+           ── Ask(workers, versions) ──>
            <── Brief(script, plan, ids) or Refused ──
 
 An Ask cannot name a run, so its envelope names `ANY_RUN`, which is good for nothing else. Nobody without a listed key
@@ -37,6 +39,8 @@ class Ask(Message, frozen=True, kw_only=True):
     versions: Annotated[dict[Text, Text], msgspec.Meta(max_length=8)]
     seat: Annotated[int, msgspec.Meta(ge=-1, le=MOST_MEMBERS)] = -1
     """Of a worker of mine that is lost: this one takes its place."""
+    look: bool = False
+    """Only tell me what I would run: no id is promised."""
 
 
 class Brief(Message, frozen=True, kw_only=True):

@@ -1,0 +1,194 @@
+"""Bounds the connections that have not shown a key yet, at a ZeroMQ socket that listens on TCP.
+
+    libzmq's thread: accept ── ACCEPTED(fd) ──> monitor ──> this thread: too many? shutdown(the oldest stranger)
+                     <────────────── end of file: closes it, DISCONNECTED(fd) ──────────┘
+
+libzmq accepts whatever connects and waits for a handshake, so a stranger who opens connections and stays silent would
+use up this process's descriptors, and the script's next `open()` would fail. libzmq has no option for that. But it
+tells a monitor which descriptor it has accepted; a `shutdown` there makes it close the connection itself.
+
+The number of descriptors is bounded even if this thread gets no time: libzmq waits when 1,000 events are unread, and
+accepts nothing meanwhile.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from shoal.core.clock import now
+from shoal.core.descriptors import raise_descriptor_limit
+
+MOST_PENDING = 256
+"""Connections to one socket that have not shown a key."""
+MOST_PER_ADDRESS = 128
+"""Of them, from one address. 64 workers of one machine make 126 connections to a worker at the same moment."""
+HANDSHAKE_SECONDS = 5.0
+"""libzmq closes a connection that has not shown its key after that (ZMQ_HANDSHAKE_IVL)."""
+BACKLOG = 1024
+"""Connections that the kernel keeps until libzmq accepts them: what it drops is tried again after a second."""
+MOST_AT_ONCE = 512
+"""Events that are read before connections are counted."""
+CLOSE_SECONDS = 5.0
+
+_GREETING, _WELCOME = 64, 170
+"""Bytes that a server of ZMTP 3 and CURVE sends before it knows a client's key (RFC 23, RFC 26)."""
+_BYTES_ACKED = 120
+"""Where struct tcp_info of Linux has the number of bytes that the other side has acknowledged."""
+_EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
+_ADDRESS = "inproc://shoal.pending"
+
+
+class HandshakeStage(IntEnum):
+    """How far a connection has come, by what our side has sent on it."""
+
+    unknown = 0
+    """It has shown nothing."""
+    invited = 1
+    """It knows our public key: otherwise it would have got no WELCOME."""
+    done = 2
+    """It has shown a key that was let in."""
+
+
+@dataclass
+class PendingConnection:
+    """A connection that libzmq has accepted."""
+
+    fd: int
+    """libzmq's. It may be closed, and stand for another connection, at any moment: `peer` tells."""
+    peer: tuple[str, int]
+    accepted: float
+    stage: HandshakeStage = HandshakeStage.unknown
+
+
+class PendingLimiter(threading.Thread):
+    """Made before the socket is bound, started after that, and closed before the socket is."""
+
+    def __init__(
+        self, watched: "zmq.Socket[bytes]", most: int = MOST_PENDING, most_per_address: int = MOST_PER_ADDRESS
+    ) -> None:
+        super().__init__(name="shoal-pending", daemon=True)
+        self.most, self.most_per_address = most, most_per_address
+        self.evicted = 0
+        """How many connections were closed for others."""
+        self._watched = watched
+        self._port = 0
+        self._pending: dict[int, PendingConnection] = {}
+        watched.setsockopt(zmq.BACKLOG, BACKLOG)
+        watched.monitor(_ADDRESS, int(_EVENTS))
+        self._monitor = watched.context.socket(zmq.PAIR)
+        self._monitor.setsockopt(zmq.RCVHWM, 1)
+        self._monitor.connect(_ADDRESS)
+
+    def start(self) -> None:
+        """Once the socket is bound."""
+        raise_descriptor_limit()
+        self._port = int(self._watched.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
+        super().start()
+
+    def run(self) -> None:
+        going = True
+        while going:
+            self._monitor.poll()
+            going = self._read_events()
+            self._enforce()
+        self._monitor.close(linger=0)
+
+    def close(self) -> None:
+        """By the thread that owns the socket. Events are read to the last, or libzmq would wait for us."""
+        if self.is_alive():
+            self._watched.disable_monitor()
+            self.join(CLOSE_SECONDS)
+        elif not self.ident:  # it was never started
+            self._watched.disable_monitor()
+            self._monitor.close(linger=0)
+
+    def _read_events(self) -> bool:
+        """Note who has come and gone; False: there will be no more events."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(MOST_AT_ONCE):
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                kind, fd = int(event["event"]), int(event["value"])
+                if kind == zmq.EVENT_MONITOR_STOPPED:
+                    return False
+                self._pending.pop(fd, None)
+                if kind == zmq.EVENT_ACCEPTED and (peer := self._peer(fd)) is not None:
+                    self._pending[fd] = PendingConnection(fd, peer, now())
+        return True
+
+    def _enforce(self) -> None:
+        if not self._too_many():
+            return
+        for connection in list(self._pending.values()):
+            self._look_at(connection)
+        for connection in choose_evictions(self._pending.values(), self.most, self.most_per_address):
+            self._evict(connection)
+
+    def _too_many(self) -> bool:
+        if len(self._pending) > min(self.most, self.most_per_address):
+            counts = Counter(connection.peer[0] for connection in self._pending.values())
+            return len(self._pending) > self.most or max(counts.values()) > self.most_per_address
+        return False
+
+    def _look_at(self, connection: PendingConnection) -> None:
+        """See how far it has come; whoever has shown a key is not counted from then on."""
+        with contextlib.suppress(OSError), _borrow(connection.fd) as here:
+            connection.stage = stage_of(here)
+        # an older one has shown its key: libzmq would have closed it otherwise
+        if connection.stage == HandshakeStage.done or now() - connection.accepted > 2 * HANDSHAKE_SECONDS:
+            self._pending.pop(connection.fd, None)
+
+    def _evict(self, connection: PendingConnection) -> None:
+        self._pending.pop(connection.fd, None)
+        with contextlib.suppress(OSError), _borrow(connection.fd) as here:
+            if self._is_ours(here) and here.getpeername() == connection.peer:
+                here.shutdown(socket.SHUT_RDWR)
+                self.evicted += 1
+
+    def _peer(self, fd: int) -> tuple[str, int] | None:
+        with contextlib.suppress(OSError), _borrow(fd) as here:  # it may be closed already
+            if self._is_ours(here):
+                host, port = here.getpeername()[:2]
+                return str(host), int(port)
+        return None
+
+    def _is_ours(self, here: socket.socket) -> bool:
+        """Whether it was accepted at the watched socket: a descriptor may be anything by the time we look."""
+        return here.family == socket.AF_INET and here.getsockname()[1] == self._port
+
+
+def choose_evictions(pending: Iterable[PendingConnection], most: int, most_per_address: int) -> list[PendingConnection]:
+    """Whom to close, so that the limits hold: of the address with most, those that have shown least, oldest first."""
+    by_address: dict[str, list[PendingConnection]] = defaultdict(list)
+    for connection in sorted(pending, key=lambda each: (-each.stage, -each.accepted)):
+        by_address[connection.peer[0]].append(connection)  # the next to go is the last
+    chosen: list[PendingConnection] = []
+    for connections in by_address.values():
+        while len(connections) > most_per_address:
+            chosen.append(connections.pop())
+    left = sum(map(len, by_address.values()))
+    return chosen + [max(by_address.values(), key=len).pop() for _ in range(left - most)]
+
+
+def stage_of(connection: socket.socket) -> HandshakeStage:
+    """How far the handshake has come, by the bytes that our side has sent and the other has acknowledged."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < _BYTES_ACKED + 8:  # a kernel before 4.1
+        return HandshakeStage.unknown
+    (acked,) = struct.unpack_from("=Q", info, _BYTES_ACKED)
+    if acked > _GREETING + _WELCOME:
+        return HandshakeStage.done
+    return HandshakeStage.invited if acked > _GREETING else HandshakeStage.unknown
+
+
+def _borrow(fd: int) -> socket.socket:
+    """The socket behind libzmq's descriptor, under one of ours, which cannot come to stand for another."""
+    return socket.socket(fileno=os.dup(fd))

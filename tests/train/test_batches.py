@@ -1,4 +1,4 @@
-"""Batches that a script skips on some workers only: nobody hangs, replicas stay equal, and the ledger tells the truth."""
+"""Batches that a script skips on some workers only: nobody hangs, replicas stay equal, the ledger tells the truth."""
 
 from collections.abc import Callable
 from contextlib import nullcontext

@@ -7,8 +7,8 @@ is right: nobody has updated anything in between. Then all tell each other what 
     worker 0:  n  used                        ─┐  n: worker 1's samples are recorded as skipped
     worker 1:  n  skipped, n+1  used          ─┴─ n+1: worker 1's are used; those of the others are dealt again
 
-A batch is taken for skipped if its loader is asked for the next one and no gradient has come since it was given. What all
-workers do alike (they look ahead, or leave out the same batch) needs no agreement and counts as used.
+A batch is taken for skipped if its loader is asked for the next one and no gradient has come since it was given. What
+all workers do alike (they look ahead, or leave out the same batch) needs no agreement and counts as used.
 """
 
 from collections.abc import Callable, Iterable, Sequence

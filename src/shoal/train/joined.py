@@ -100,6 +100,8 @@ class Joined:
         self.passes = 0
         """Exchanges so far."""
         self.tag: Callable[[], BatchTag] = BatchTag
+        self.begins: Callable[[], None] = lambda: None
+        """Called before an exchange."""
         self.differ: Callable[[], set[str]] = set
         """Called after an exchange in which tags differed: the members that took no part in it."""
         self._present = self._everyone = group.size
@@ -168,6 +170,7 @@ class Joined:
         return self.passes + (self.backward.arrivals if self.backward is not None else 0)
 
     def _begun(self) -> None:
+        self.begins()
         self.exchanged = True
         self.passes += 1
         self._tag()

@@ -9,6 +9,7 @@ step is done here too. Loaders tell this object what every worker has in each st
 of it, and the keeper that a step has ended.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,9 +36,14 @@ from shoal.train.ledger import Ledger
 from shoal.train.loan.lender import Lender
 from shoal.train.numbers import Numbers
 from shoal.train.progress import Progress
+from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
+NO_COUNTERS = (
+    "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
+    "come back, and --resume starts its loop from the beginning"
+)
 
 
 class Together:
@@ -60,6 +66,11 @@ class Together:
         self.batches = DealtBatches(
             group, lambda: sum(joined.arrivals for joined in self.joined), lambda n: progress.counted(-n)
         )
+        self.states: list[ScriptState] = []
+        """What the script keeps in `run.state`."""
+        self._looped = (progress.step, 0)
+        """The step, and how often the script had assigned to its state, when a loop of its own last came round."""
+        self._warned = False
         self._first: Joined | None = None
         """Whose exchange comes first in a step."""
         self.where: Callable[[], Where]
@@ -86,6 +97,7 @@ class Together:
         joined.listen(self._before_step, self._after_step, first)
         joined.tag = lambda: self.batches.tag
         joined.differ = self._agree_on_batches
+        joined.begins = self.own_loop
         self.batches.ledger = self.ledger
         self.joined.append(joined)
         if len(self.joined) > 1 and self.group.session.elastic:
@@ -99,6 +111,8 @@ class Together:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
+        if joined.alone:
+            self.own_loop()  # no exchange tells of it
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
@@ -187,6 +201,30 @@ class Together:
             self.group.session.begin(number)
             self._between = False
 
+    def own_loop(self) -> None:
+        """A script without a loader begins the part of its loop that others wait for: the next step, if it has counted
+        the last one in its state. Newcomers, who begin their loop with the same state, may enter here."""
+        step, changes = self.progress.step, sum(state.changes for state in self.states)
+        if self.progress.has_loader or step == self._looped[0]:
+            return
+        if not self.states:
+            self._looped = (step, changes)
+            self._warn_of_counters()
+        elif changes != self._looped[1]:
+            self._looped = (step, changes)
+            self._step_ended(step)
+
+    def begin_loop(self) -> None:
+        """The script goes on from a state; the loop comes round with the step after the next."""
+        self._looped = (self.progress.step, sum(state.changes for state in self.states))
+
+    def _warn_of_counters(self) -> None:
+        if self.group.session.elastic and not self._warned:
+            self._warned = True
+            self.progress.warn(NO_COUNTERS)
+            if self.group.rank == 0:
+                sys.stderr.write(f"shoal: {NO_COUNTERS}\n")
+
     def _leave(self) -> NoReturn:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
         session = self.group.session
@@ -196,6 +234,8 @@ class Together:
 
     def _enough_left(self) -> bool:
         """Whether newcomers would get a batch of this pass too: a script counts on one."""
+        if not self.progress.has_loader:
+            return self.group.session.elastic
         if self._batch is None or not self.group.session.elastic:
             return False
         run, step = self._batch
@@ -353,6 +393,6 @@ class Together:
         for joined in self.joined:
             members = joined.members
             tensors = [*members.parameters, *joined.kept().values()]
-            adopt_state(self.group, members.models, members.optimizers, tensors, givers)
+            adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)

@@ -17,8 +17,10 @@ def last_line(summary: "Summary", job: "Job") -> str:
     """What a run came to."""
     if summary.exit == EXIT_INTERRUPTED:
         return f"shoal: interrupted after {summary.steps} steps; the record is in {shown(job.dir)}"
-    speed = f"({summary.samples_per_second:.0f} samples/s)"
-    done = f"{summary.steps} steps, {summary.samples} samples in {summary.seconds:.2f} s {speed}"
+    steps = summary.steps / summary.seconds if summary.seconds else 0.0
+    speed = f"{summary.samples_per_second:.0f} samples/s" if summary.samples else f"{steps:.1f} steps/s"
+    done = f"{summary.steps} steps{f', {summary.samples} samples' if summary.samples else ''}"
+    done = f"{done} in {summary.seconds:.2f} s ({speed})"
     return f"shoal: {done}; shoal show {job.run}"
 
 

@@ -53,6 +53,7 @@ def ledger_text(record: "Record") -> str:
     for proof in proofs:
         end = "" if proof.finished else "  not finished"
         end = f"{end}  {proof.dropped} dropped (drop_last)" if proof.dropped else end
+        end = f"{end}  {proof.skipped} skipped by the script" if proof.skipped else end
         figures = f"{proof.epoch:>6} {proof.loader:>7} {proof.number:>5} {proof.samples:>10}"
         lines.append(f"{figures} {proof.missing:>8} {proof.duplicate:>10}{end}")
     return "\n".join(lines)

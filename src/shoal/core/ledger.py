@@ -1,7 +1,7 @@
 """The ledger of a run: which positions of each pass over the data were consumed by which steps.
 
     opened    a pass, and how many positions it has
-    took      steps a to b consumed positions from–to of a stream
+    took      steps a to b consumed positions from–to of a stream, or the script skipped them
     finished  the pass came to its end
     resumed   the run goes on from a checkpoint after step s: whatever later steps took is void
 
@@ -51,6 +51,8 @@ class Took(PassEntry, tag="took", frozen=True, kw_only=True):
     first: int
     """Of the steps that took them; steps count from 1 here: after step s, s steps are done."""
     last: int
+    skipped: bool = False
+    """Whether the script of the worker that was given them ran no backward pass for them."""
 
 
 class Finished(PassEntry, tag="finished", frozen=True, kw_only=True):
@@ -79,6 +81,8 @@ class Proof(msgspec.Struct, kw_only=True):
     duplicate: int = 0
     loader: int = 0
     number: int = msgspec.field(default=0, name="pass")
+    skipped: int = 0
+    """Samples that were dealt, and skipped by the script of the worker that had them."""
     dropped: int = 0
     """Left out at the end because the script asked for it (`drop_last`)."""
     finished: bool = False
@@ -132,7 +136,8 @@ def _prove(entries: list[Took], items: int | None, drops: int | None) -> Proof:
     holes = 0
     for entry in sorted(entries, key=lambda e: (e.stream, e.begin)):
         so_far = reached.get(entry.stream, 0)
-        proof.samples += entry.samples
+        proof.samples += 0 if entry.skipped else entry.samples
+        proof.skipped += entry.samples if entry.skipped else 0
         proof.duplicate += max(0, min(so_far, entry.end) - entry.begin)
         holes += max(0, entry.begin - so_far)
         distinct += max(0, entry.end - max(so_far, entry.begin))

@@ -41,7 +41,16 @@ class Pass:
 
     def give_back(self, stream: int, ranges: Iterable[Range]) -> None:
         """Dealt, and not consumed: whoever had it is lost."""
-        self.left[stream] = self.left[stream].give_back(ranges)
+        self._put(stream, self.left[stream].give_back(ranges))
+
+    def take_out(self, stream: int, ranges: Iterable[Range]) -> None:
+        """Another worker was dealt these before its turn."""
+        self._put(stream, self.left.get(stream, Remaining()).take_out(ranges))
+
+    def _put(self, stream: int, rest: Remaining) -> None:
+        self.left[stream] = rest
+        if rest == Remaining():
+            del self.left[stream]
         self.changed = True
 
 
@@ -81,6 +90,10 @@ class Loader:
                 self._move(run)
                 steps, more = self._source.steps(run.turn, dict(run.left)), False
                 for step in steps:
+                    observer.next_step(run, step)
+                    if run.changed or self._where() != self._place:
+                        more = True
+                        break
                     run.give(step)
                     observer.dealt(run, step)
                     if step.counts[self._place.rank]:
@@ -92,6 +105,9 @@ class Loader:
                     if run.changed or self._where() != self._place:
                         more = True
                         break
+                else:
+                    observer.next_step(run, None)
+                    more = run.changed
             self._done += [run.turn.number] * run.trained
             observer.finished(run)
         finally:
@@ -143,6 +159,10 @@ class Loader:
         epoch = self._turn.epoch if self._turn is not None else 0
         trained = [run for run in self._open if run.trained and run.turn.epoch == epoch]
         return Standing.of(epoch, self._done, {run.turn.number: run.left for run in trained}, self._first)
+
+    def own_count(self, step: Step) -> int:
+        """Samples that this worker has in a step."""
+        return step.counts[self._place.rank]
 
     def own_places(self, step: Step) -> list[int]:
         """Positions of the samples that this worker has in a step."""

@@ -1,6 +1,6 @@
 """What a loader tells the run while the script iterates it.
 
-continued? (load_began dealt (load_ended | short))* load_began? finished? exhausted      one pass, always so
+continued? (load_began next_step dealt (load_ended | short))* (load_began next_step)? finished? exhausted    one pass
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -30,6 +30,10 @@ class Observer(Protocol):
 
     def load_began(self) -> None:
         """The script asks for the next batch."""
+        ...
+
+    def next_step(self, run: "Pass", step: "Step | None") -> None:
+        """This step is dealt next, or nothing is left; what remains of the pass may be changed here, and only here."""
         ...
 
     def dealt(self, run: "Pass", step: "Step") -> None:
@@ -63,6 +67,9 @@ class NoObserver:
         pass
 
     def load_began(self) -> None:
+        pass
+
+    def next_step(self, run: "Pass", step: "Step | None") -> None:
         pass
 
     def dealt(self, run: "Pass", step: "Step") -> None:

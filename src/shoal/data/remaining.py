@@ -46,7 +46,17 @@ class Remaining:
         for begin, end in back:
             if end > self.position or any(begin < b and a < end for a, b in self.returned):
                 raise ValueError(f"positions {begin} to {end - 1} were not dealt, so they cannot come back")
-        return Remaining(self.position, joined(sorted((*self.returned, *back))))
+        return _normal(self.position, joined(sorted((*self.returned, *back))))
+
+    def take_out(self, ranges: Iterable[Range]) -> "Remaining":
+        """Without positions that another worker was dealt before this one; what is not here any more is passed over."""
+        position, kept = self.position, list(self.returned)
+        for begin, end in joined(sorted(ranges)):
+            if end > position:
+                kept.append((position, end))
+                position = end
+            kept = [part for a, b in kept for part in ((a, min(b, begin)), (max(a, end), b)) if part[0] < part[1]]
+        return _normal(position, joined(sorted(kept)))
 
     def count(self, items: int) -> int:
         """How many positions remain of `items`."""
@@ -54,6 +64,13 @@ class Remaining:
 
     def __contains__(self, place: int) -> bool:
         return place >= self.position or any(begin <= place < end for begin, end in self.returned)
+
+
+def _normal(position: int, returned: Ranges) -> Remaining:
+    """Equal for all who have the same left, however they came to it."""
+    if returned and returned[-1][1] == position:
+        return Remaining(returned[-1][0], returned[:-1])
+    return Remaining(position, returned)
 
 
 Left = Mapping[int, Remaining]

@@ -23,6 +23,8 @@ class Backward:
         self.parameters, self.pace = parameters, pace
         self.quiet = False
         self.held = False
+        self.arrivals = 0
+        """Gradients so far, held back or not: whoever looks twice sees whether there was a backward pass between."""
         self._pass: weakref.ref[_Pass] | None = None
         self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
@@ -48,6 +50,7 @@ class Backward:
         self.pace.arriving()
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
+        self.arrivals += 1
         if self.quiet:
             self.held = True
             return

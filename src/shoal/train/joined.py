@@ -17,7 +17,9 @@ from shoal.cluster.membership.view import View
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
+from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
+from shoal.sync.pace.tag import BatchTag
 from shoal.train.buckets import BucketTimer
 from shoal.train.deferred import Deferred
 from shoal.train.evidence import Evidence
@@ -95,6 +97,13 @@ class Joined:
         self.samples = 1
         """Of all workers, in the step that is made next."""
         self._turns = self._aside = False
+        self.passes = 0
+        """Exchanges so far."""
+        self.tag: Callable[[], BatchTag] = BatchTag
+        self.begins: Callable[[], None] = lambda: None
+        """Called before an exchange."""
+        self.differ: Callable[[], set[str]] = set
+        """Called after an exchange in which tags differed: the members that took no part in it."""
         self._present = self._everyone = group.size
         self._counts: Sequence[int] = ()
         self._dealt = self.formed = group.session.dealt
@@ -155,8 +164,16 @@ class Joined:
         if self.deferred is not None:
             self.deferred.settle_all()
 
+    @property
+    def arrivals(self) -> int:
+        """Counts up with every backward pass, exchanged or held back."""
+        return self.passes + (self.backward.arrivals if self.backward is not None else 0)
+
     def _begun(self) -> None:
+        self.begins()
         self.exchanged = True
+        self.passes += 1
+        self._tag()
         self.progress.exchange_began()
         self.exchange.weight = self._weight
 
@@ -166,12 +183,18 @@ class Joined:
         assert self.backward is not None
         return 1.0 / (self._everyone if self.backward.held else self._present)
 
+    def _tag(self) -> None:
+        if isinstance(self.pace.inner, EveryPace):
+            self.pace.inner.tag = self.tag()
+
     def _rescale(self) -> float:
-        """Who was dealt samples and is lost does not count: the others make up for its part of the mean."""
+        """Who was dealt samples and is lost, or skips them, does not count: the others make up for its part."""
         self.formed = self.group.session.dealt
-        if self.formed is self._dealt or not self._counts:
+        absent = self.differ() if isinstance(self.pace.inner, EveryPace) and self.pace.inner.tags_differ() else ()
+        if (self.formed is self._dealt and not absent) or not self._counts:
             return 1.0
-        here = [n for n, member in zip(self._counts, self._dealt.members, strict=True) if member in self.formed]
+        dealt = zip(self._counts, self._dealt.members, strict=True)
+        here = [n for n, member in dealt if member in self.formed and member not in absent]
         return sum(self._counts) / sum(here) if sum(here) else 1.0
 
     def weigh(self, counts: Sequence[int], late: bool = False) -> None:
@@ -201,6 +224,7 @@ class Joined:
         """Take part in one exchange of the others, with nothing but what was held back in earlier steps."""
         assert self.backward is not None
         self.exchange.weight = self._weight
+        self._tag()
         if not self.backward.held:
             self.pace.stand_in()
             return

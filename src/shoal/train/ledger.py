@@ -5,7 +5,8 @@ goes on from there can take back whole ones. Where worker 0 may be lost, all kee
 takes back what stands there since it came, and writes it again from its own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
@@ -39,7 +40,7 @@ class Ledger:
         """Step, attempt and workers at the beginning of what this worker knows."""
         self._book: list[AnyEntry] = []
         self._encoder = msgspec.json.Encoder()
-        self._pending: list[tuple[Pass, Step]] = []
+        self._pending: list[_Dealt] = []
         self._entries: list[AnyEntry] = []
         self._opened: set[tuple[int, int, int]] = set()
         self._cut = False
@@ -63,29 +64,38 @@ class Ledger:
         self._cut = True
 
     def dealt(self, run: Pass, step: Step) -> None:
-        self._pending.append((run, step))
+        self._pending.append(_Dealt(run, step))
 
-    def returned(self, run: Pass, step: Step, places: Sequence[int]) -> None:
-        """Of what was dealt, a lost worker's part was not consumed."""
-        gone = set(places)
-        kept = [p for begin, end in step.ranges for p in range(begin, end) if p not in gone]
-        share = sum(step.counts) * len(kept) // max(1, len(kept) + len(gone))
-        trimmed = step._replace(ranges=joined((p, p + 1) for p in kept), counts=(share,), batch=None)
-        self._pending = [(r, trimmed if r is run and s is step else s) for r, s in self._pending]
+    def returned(self, step: Step, places: Iterable[int]) -> None:
+        """Of what was dealt, these were not consumed, and are dealt again."""
+        for dealt in self._pending:
+            dealt.returned.update(places if dealt.step is step else ())
+
+    def skipped(self, step: Step, places: Iterable[int]) -> None:
+        """Of what was dealt, these were skipped by the script."""
+        for dealt in self._pending:
+            dealt.skipped.update(places if dealt.step is step else ())
 
     def forget(self, run: Pass) -> None:
         """The rest of a pass was looked at, and no step was made of it."""
-        self._pending = [(other, step) for other, step in self._pending if other is not run]
+        self._pending = [dealt for dealt in self._pending if dealt.run is not run]
 
-    def commit(self, number: int) -> None:
-        """Step `number` (counted from 1) was made of all that was dealt since the one before."""
-        for run, step in self._pending:
-            run.trained = True
-            self._open(run)
-            each, at = step.ranges, _place(run)
-            for begin, end in each:
-                share = sum(step.counts) if len(each) == 1 else end - begin
-                took = Took(**at, stream=step.stream, first=number, last=number, begin=begin, end=end, samples=share)
+    def commit(self, number: int, skipped_only: bool = False) -> None:
+        """Step `number` (counted from 1) was made of all that was dealt since the one before.
+
+        `skipped_only`: nobody makes another step of it, but what was skipped is on record.
+        """
+        for dealt in self._pending:
+            if skipped_only:
+                dealt.returned.update(set(dealt.places) - dealt.skipped)
+            dealt.run.trained = True
+            self._open(dealt.run)
+            at = _place(dealt.run)
+            for begin, end, samples, skipped in dealt.parts():
+                took = Took(
+                    **at, stream=dealt.step.stream, first=number, last=number, begin=begin, end=end, samples=samples,
+                    skipped=skipped,
+                )  # fmt: skip
                 self._take(took)
         self._pending.clear()
         if now() - self._flushed >= FLUSH_SECONDS:
@@ -154,8 +164,33 @@ class Ledger:
             self._log.close()
 
 
+@dataclass
+class _Dealt:
+    """One batch of all workers that no step has been made of yet."""
+
+    run: Pass
+    step: Step
+    returned: set[int] = field(default_factory=set)
+    skipped: set[int] = field(default_factory=set)
+
+    def parts(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Begin, end and samples of every range that was consumed or skipped, and which of the two."""
+        total = sum(self.step.counts)
+        if not self.returned and not self.skipped and len(self.step.ranges) == 1:
+            yield *self.step.ranges[0], total, False
+            return
+        for kind in (False, True):
+            mine = [p for p in self.places if p not in self.returned and (p in self.skipped) is kind]
+            for begin, end in joined((p, p + 1) for p in mine):
+                yield begin, end, total * (end - begin) // len(self.places), kind
+
+    @property
+    def places(self) -> list[int]:
+        return [place for begin, end in self.step.ranges for place in range(begin, end)]
+
+
 def _goes_on(last: Took, took: Took) -> bool:
-    return (last.key, last.stream, last.end) == (took.key, took.stream, took.begin)
+    return (last.key, last.stream, last.end, last.skipped) == (took.key, took.stream, took.begin, took.skipped)
 
 
 class _Place(TypedDict):

@@ -8,9 +8,11 @@ import msgspec
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.cluster.group import Group
 from shoal.core.errors import LayoutError, UsageError
+from shoal.train.state import misfit
 
 
 @dataclass
@@ -23,6 +25,8 @@ class Members:
     parameters: list[Tensor] = field(default_factory=list)
     sparse: list[int] = field(default_factory=list)
     """Which parameters have sparse gradients."""
+    stateful: list[Any] = field(default_factory=list)
+    """Whatever else has a state that all workers share: a `GradScaler`, a scheduler, an average."""
 
 
 def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Members:
@@ -34,13 +38,38 @@ def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Member
             members.models += [thing] * (id(thing) not in owners)
         elif isinstance(thing, Optimizer):
             members.optimizers += [thing] * (id(thing) not in owners)
-        elif not isinstance(thing, Iterable) or isinstance(thing, str | bytes | Tensor | Mapping):
+        elif is_stateful(thing):
+            _check_state(thing)
+            members.stateful += [thing] * (id(thing) not in owners)
+        elif not _is_loader(thing):
             raise UsageError(
-                f"join() got a {type(thing).__name__}; give it modules, torch optimizers and data loaders, in any order"
+                f"join() got a {type(thing).__name__}; give it modules, torch optimizers, data loaders and objects "
+                "with state_dict and load_state_dict, in any order"
             )
         owners.add(id(thing))
     _collect(members, {id(parameter): -1 for other in known for parameter in other.parameters})
     return members
+
+
+def _is_loader(thing: object) -> bool:
+    return isinstance(thing, Iterable) and not isinstance(thing, str | bytes | Tensor | Mapping)
+
+
+def is_stateful(thing: object) -> bool:
+    """Whether something is joined for its state alone."""
+    if isinstance(thing, nn.Module | Optimizer) or _is_loader(thing):
+        return False
+    return all(callable(getattr(thing, name, None)) for name in ("state_dict", "load_state_dict"))
+
+
+def _check_state(thing: Any) -> None:
+    if isinstance(thing, LRScheduler):  # functions in it stay behind, and every worker keeps its own
+        return
+    if found := misfit(thing.state_dict(), "its state"):
+        raise UsageError(
+            f"join() got a {type(thing).__name__} that cannot be handed on: {found}; "
+            "checkpoints hold numbers, strings, dense tensors, None, and lists and dicts of those"
+        )
 
 
 def _collect(members: Members, seen: dict[int, int]) -> None:
@@ -88,7 +117,8 @@ def _list(members: Members) -> list[str]:
         for i, (name, p) in enumerate(zip(members.names, members.parameters, strict=True))
     ]
     lines += [f"buffer {name}: {_describe(b)}" for model in members.models for name, b in model.named_buffers()]
-    return lines + [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
+    lines += [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
+    return lines + [type(thing).__name__ for thing in members.stateful]
 
 
 def _describe(tensor: Tensor) -> str:

@@ -37,11 +37,12 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
-from shoal.train.members import check_alike, sort_members
+from shoal.train.members import check_alike, is_stateful, sort_members
 from shoal.train.opening import announce, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
+from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_state
 from shoal.train.together import Together
 
@@ -143,17 +144,21 @@ class Run:
         """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
 
         Modules and optimizers come back as they are, with worker 0's weights and state; a loader comes back dealing
-        each worker its part of every batch. Every worker must join the same things in the same order.
+        each worker its part of every batch. Whatever else has `state_dict` and `load_state_dict` (a GradScaler, an
+        average) is joined for its state, which newcomers and checkpoints get. Every worker must join the same things in
+        the same order.
         """
         if not things:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
+        if not joined_before:
+            members.stateful += self._together.states
         exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
         late, number = self._group.session.waiting, len(joined_before)
         if not late and not (self._resume is not None and self._resume.handed(number)):
             check_alike(self._group, members)
-            adopt_state(self._group, members.models, members.optimizers, members.parameters)
+            adopt_state(self._group, members.models, members.optimizers, members.parameters, stateful=members.stateful)
         statistics = Statistics(members.models)
         pace = build_pace(self.plan, exchange, self._engines, members, statistics)
         if self.plan.order.by in OVERLAPPING and exchange.peers and not pace.open_ended:
@@ -173,7 +178,31 @@ class Run:
             # dropout differs between workers; worker 0 keeps the stream a single process would have
             seed_all(mix("worker", self._seed, self.rank))
         results = tuple(self._welcome(thing) for thing in things)
+        if self._together.states:
+            self._begin_loop()
         return results if len(results) > 1 else results[0]
+
+    def state(self, **values: Any) -> ScriptState:
+        """An object with these attributes, for what the script counts itself: `state = run.state(iter_num=0)`.
+
+        Kept in checkpoints; a worker that comes later, and a run that goes on, begin with what it was then. Where no
+        loader is joined, assign to it once an iteration, after the optimizer's step: newcomers enter between two.
+        """
+        found = ScriptState(values)
+        together = self._together
+        together.states.append(found)
+        if together.joined:
+            stateful = together.joined[0].members.stateful
+            stateful.append(found)
+            if self._resume is not None:
+                self._resume.give(found, len(stateful) - 1)
+            self._begin_loop()
+        return found
+
+    def _begin_loop(self) -> None:
+        if self._resume is not None and not self._progress.has_loader:
+            self._resume.begin_loop(self._together.joined)
+            self._together.begin_loop()
 
     def _come_late(self) -> None:
         """Become a member of a run that trains already; a donor hands over its state."""
@@ -188,7 +217,7 @@ class Run:
             together.ledger.begin(progress.step, self._attempt, self.size)
 
     def _welcome(self, thing: Any) -> Any:
-        if isinstance(thing, nn.Module | Optimizer):
+        if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
         self._progress.has_loader = True
         number = len(self._loaders)
@@ -257,6 +286,7 @@ class Run:
         """
         if samples < 0:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
+        self._together.own_loop()
         counts = [int(data) for data in self._group.gather(str(samples).encode())]
         self._progress.counted(samples)
         self._together.weigh_openly(counts)

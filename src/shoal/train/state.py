@@ -53,6 +53,23 @@ def _flatten_scalar(value: Any) -> Any:
     return value if isinstance(value, int) and -_LARGEST <= value < _LARGEST else {_LOST: True}
 
 
+def misfit(value: Any, path: str) -> str:
+    """What in `value` does not go into a checkpoint and come back the same, by its path; empty if all does."""
+    if isinstance(value, Tensor):
+        dense = value.layout == torch.strided and str(value.dtype) in DTYPES
+        return "" if dense else f"{path} is a tensor of {value.dtype} and layout {value.layout}"
+    if isinstance(value, dict):
+        odd = next((key for key in value if type(key) not in (int, str)), None)
+        if odd is not None:
+            return f"{path} has the key {odd!r}, which is neither a string nor an integer"
+        return next(filter(None, (misfit(item, f"{path}[{key!r}]") for key, item in value.items())), "")
+    if type(value) in (list, tuple):
+        return next(filter(None, (misfit(item, f"{path}[{n}]") for n, item in enumerate(value))), "")
+    if isinstance(value, float) or not isinstance(_flatten_scalar(value), dict):
+        return ""
+    return f"{path} is a {type(value).__name__}, {value!r:.60}"
+
+
 def restore(value: Any, tensors: list[Tensor]) -> Any:
     """Undo `flatten`; makes empty tensors of the right shape and appends them to `tensors`, in order."""
     if isinstance(value, list):
@@ -95,12 +112,13 @@ def adopt_state(
     optimizers: Sequence[Optimizer],
     parameters: Sequence[Tensor],
     givers: Sequence[str] = (),
+    stateful: Sequence[Any] = (),
 ) -> None:
     """Every worker takes over one's parameters, buffers, optimizer and scheduler states; a collective call.
 
-    Whose: that of the first of `givers` that is still a member, or worker 0's.
+    Whose: that of the first of `givers` that is still a member, or worker 0's. `stateful`: what else has a state.
     """
-    while not _adopt(group, models, optimizers, parameters, givers):
+    while not _adopt(group, models, optimizers, parameters, givers, stateful):
         pass  # the giver was lost in the middle: another one's, from the beginning
 
 
@@ -110,10 +128,11 @@ def _adopt(
     optimizers: Sequence[Optimizer],
     parameters: Sequence[Tensor],
     givers: Sequence[str],
+    stateful: Sequence[Any],
 ) -> bool:
     group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())], givers)
     begun = group.session.dealt
-    owners: list[Any] = [*optimizers, *schedulers(optimizers)]
+    owners: list[Any] = [*optimizers, *stateful, *schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
     if gives := group.rank == group.giver(givers):

@@ -9,18 +9,22 @@ step is done here too. Loaders tell this object what every worker has in each st
 of it, and the keeper that a step has ended.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+import torch
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
-from shoal.data.loader import Pass, places_of
+from shoal.data.loader import Pass
+from shoal.data.remaining import Remaining
 from shoal.data.source.base import Place, Step
+from shoal.train.batches import DealtBatches
 from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.agenda import Agenda
 from shoal.train.checkpoint.keeper import Keeper
@@ -31,9 +35,14 @@ from shoal.train.ledger import Ledger
 from shoal.train.loan.lender import Lender
 from shoal.train.numbers import Numbers
 from shoal.train.progress import Progress
+from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
+NO_COUNTERS = (
+    "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
+    "come back, and --resume starts its loop from the beginning"
+)
 
 
 class Together:
@@ -49,12 +58,20 @@ class Together:
         desk = group.desk()
         self.lender = Lender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, Numbers] = {}
-        self._quiet = self._some_short = self._between = False
+        self._quiet = self._some_short = self._between = self._nobody_trains = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
         self._batch: tuple[Pass, Step] | None = None
-        self._pending: list[tuple[Pass, Step, View]] = []
-        """Dealt since the last step, and among whom."""
+        self.batches = DealtBatches(
+            group, lambda: sum(joined.arrivals for joined in self.joined), lambda n: progress.counted(-n)
+        )
+        self.states: list[ScriptState] = []
+        """What the script keeps in `run.state`."""
+        self._looped = (progress.step, 0)
+        """The step, and how often the script had assigned to its state, when a loop of its own last came round."""
+        self._warned = False
+        self._first: Joined | None = None
+        """Whose exchange comes first in a step."""
         self.where: Callable[[], Where]
         self.boundary: tuple[Where, Agenda] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
@@ -77,6 +94,10 @@ class Together:
                 step=lambda: self.progress.step,
             )
         joined.listen(self._before_step, self._after_step, first)
+        joined.tag = lambda: self.batches.tag
+        joined.differ = self._agree_on_batches
+        joined.begins = self.own_loop
+        self.batches.ledger = self.ledger
         self.joined.append(joined)
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
@@ -89,6 +110,8 @@ class Together:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
+        if joined.alone:
+            self.own_loop()  # no exchange tells of it
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
@@ -113,6 +136,8 @@ class Together:
 
         Not before the backward pass has ended: it may begin exchanges of several joined models.
         """
+        if self._first is None:
+            self._first = joined
         if self._some_short:
             self.group.gather(str(self.joined.index(joined)).encode())
 
@@ -176,6 +201,30 @@ class Together:
             self.group.session.begin(number)
             self._between = False
 
+    def own_loop(self) -> None:
+        """A script without a loader begins the part of its loop that others wait for: the next step, if it has counted
+        the last one in its state. Newcomers, who begin their loop with the same state, may enter here."""
+        step, changes = self.progress.step, sum(state.changes for state in self.states)
+        if self.progress.has_loader or step == self._looped[0]:
+            return
+        if not self.states:
+            self._looped = (step, changes)
+            self._warn_of_counters()
+        elif changes != self._looped[1]:
+            self._looped = (step, changes)
+            self._step_ended(step)
+
+    def begin_loop(self) -> None:
+        """The script goes on from a state; the loop comes round with the step after the next."""
+        self._looped = (self.progress.step, sum(state.changes for state in self.states))
+
+    def _warn_of_counters(self) -> None:
+        if self.group.session.elastic and not self._warned:
+            self._warned = True
+            self.progress.warn(NO_COUNTERS)
+            if self.group.rank == 0:
+                sys.stderr.write(f"shoal: {NO_COUNTERS}\n")
+
     def _leave(self) -> NoReturn:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
         session = self.group.session
@@ -185,11 +234,13 @@ class Together:
 
     def _enough_left(self) -> bool:
         """Whether newcomers would get a batch of this pass too: a script counts on one."""
+        if not self.progress.has_loader:
+            return self.group.session.elastic
         if self._batch is None or not self.group.session.elastic:
             return False
         run, step = self._batch
         items = run.loader.facts[1]
-        return items is None or run.left[step.stream].count(items) >= 2 * self.group.size + 2
+        return items is None or run.left.get(step.stream, Remaining()).count(items) >= 2 * self.group.size + 2
 
     def stand(self) -> tuple[Where, Agenda]:
         """Where the training stands between two steps, and when the workers meet."""
@@ -216,21 +267,54 @@ class Together:
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""
-        pending, self._pending = self._pending, []
         made = next((joined.formed for joined in self.joined if joined.exchanged), self.group.session.view)
-        for run, step, view in pending:
-            lost = [rank for rank, member in enumerate(view.members) if member not in made]
-            ranges = [(place, place + 1) for rank in lost for place in places_of(step, rank)]
-            if ranges:
-                run.give_back(step.stream, ranges)
+        for batch in self.batches.take():
+            if places := batch.of_members(lambda member: member not in made):
+                batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
                 if self.ledger is not None:
-                    self.ledger.returned(run, step, [place for place, _ in ranges])
+                    self.ledger.returned(batch.step, places)
+
+    def next_step(self, run: Pass, step: Step | None) -> None:
+        """A batch that the script skipped may be one that others train on: if the next one cannot take its place in
+        their step, because there is none or it has other numbers of samples, take part in that step without samples."""
+        if not self.batches.close(run) or self._batch is None:
+            return
+        if step is not None and step.counts == self._batch[1].counts and 0 not in step.counts:
+            return
+        if self._trains(run):
+            self.batches.ends = step is None
+            self._take_part_without()
+            self.batches.ends = False
+            self.load_began()
+
+    def _trains(self, run: Pass) -> bool:
+        """Whether a pass is for training; one that nobody trains on may be gone through by some workers only."""
+        if all(joined.alone for joined in self.joined):
+            return False
+        modes = any(model.training for joined in self.joined for model in joined.members.models)
+        return run.trained or (torch.is_grad_enabled() and modes)
+
+    def _take_part_without(self) -> None:
+        """Join the others' step with nothing. They have not been told that this worker will."""
+        self.batches.waits = True
+        (self._first or self.joined[0]).stand_in()
+        self.batches.waits = False
+        if not self._nobody_trains:
+            self._follow()
+        elif self.batches.ends and self.ledger is not None:
+            self.ledger.commit(self.progress.step, skipped_only=True)
+
+    def _agree_on_batches(self) -> set[str]:
+        absent, self._nobody_trains = self.batches.agree()
+        if absent and not self._nobody_trains and not self.batches.waits:
+            self._some_short = True  # they follow what this step comes to
+            for joined in self.joined:
+                joined.pace.inner.late = True
+        return absent if not self._nobody_trains else set()
 
     def dealt(self, run: Pass, step: Step) -> None:
         self._batch = (run, step)
-        self._pending.append((run, step, self.group.session.dealt))
-        if self.ledger is not None:
-            self.ledger.dealt(run, step)
+        self.batches.add(run, step)
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
         self.progress.load_ended(counts[self.place().rank])
@@ -241,13 +325,20 @@ class Together:
         if all(joined.alone for joined in self.joined):
             return
         self._weigh(counts)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Stand in for all exchanges of those with samples, and take over what their step came to."""
         said, givers = self._hear(_SHORT)
         while said not in (_DONE, _AGREED, _SHORT):
             if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
                 self.joined[int(said)].stand_in()
             said, givers = self._hear(_SHORT)
-        if said == _SHORT:  # all that had samples are lost: nobody makes this step
+        if said == _SHORT:  # all that had samples are lost, or skip them: nobody makes this step
+            self.batches.agree()
             self._return_what_was_lost()
+            if self.ledger is not None:
+                self.ledger.commit(self.progress.step, skipped_only=True)
             return
         self._adopt(said == _AGREED, givers)
         number = int(next(filter(None, self.group.gather(b""))))
@@ -272,7 +363,7 @@ class Together:
                 self.ledger.commit(self.progress.step + 1)
             if run is not None:
                 self.ledger.forget(run)
-        self._pending = [] if run is None else [entry for entry in self._pending if entry[0] is not run]
+        self.batches.forget(run)
         self._weigh((1,) * len(self.group.session.dealt))
         self.progress.pause()
 
@@ -282,17 +373,26 @@ class Together:
 
     def _settle(self) -> None:
         """After a step in which some had nothing: hand them what it came to."""
-        if self._some_short:
+        if self._some_short and self._skipped_all():
+            self._some_short = False
+            self.batches.waits = True
+            self._follow()
+            self.batches.waits = False
+        elif self._some_short:
             self._some_short = False
             agreed = all(joined.agreed or not joined.exchanged for joined in self.joined)
             said, givers = self._hear(_AGREED if agreed and any(j.exchanged for j in self.joined) else _DONE)
             self._adopt(said == _AGREED, givers)
             self.group.gather(str(self.progress.step + self.progress.stepped).encode())
 
+    def _skipped_all(self) -> bool:
+        """Whether the script has left out the batch that it was given last."""
+        return self._batch is not None and self.batches.close(self._batch[0])
+
     def _adopt(self, gradients: bool, givers: Sequence[str]) -> None:
         for joined in self.joined:
             members = joined.members
             tensors = [*members.parameters, *joined.kept().values()]
-            adopt_state(self.group, members.models, members.optimizers, tensors, givers)
+            adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)

@@ -100,19 +100,22 @@ class LiveDisplay:
 
 
 class _Overall:
-    """The run as one line: `step 120  loss 0.4321  12034 samples/s  34.1 MB/s`."""
+    """The run as one line: `step 120  loss 0.4321  12034 samples/s  34.1 MB/s`; steps/s where nobody counts samples."""
 
     def __init__(self) -> None:
         self._samples = Rate()
+        self._steps = Rate()
         self._bytes = Rate()
 
     def line(self, rows: list[WorkerRow], elapsed: float) -> str:
         samples = self._samples.add(elapsed, sum(row.samples for row in rows))
+        steps = self._steps.add(elapsed, _front(rows))
+        counted = any(row.samples for row in rows) or not _front(rows)
         sent = self._bytes.add(elapsed, sum(row.bytes_sent for row in rows))
         loss = _mean(row.loss for row in rows)
         parts = [f"step {_front(rows)}"]
         parts += [] if isnan(loss) else [f"loss {figures.value(loss)}"]
-        parts += [f"{samples:.0f} samples/s", f"{figures.size(sent)}/s"]
+        parts += [f"{samples:.0f} samples/s" if counted else f"{steps:.1f} steps/s", f"{figures.size(sent)}/s"]
         return "  ".join(parts)
 
 

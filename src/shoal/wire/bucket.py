@@ -1,10 +1,10 @@
 """Buckets: many small gradients as one flat tensor, so that what travels is few and large.
 
-    | gradient of the last layer | … | gradient of an earlier one | one mark per gradient |
+    | gradient of the last layer | … | gradient of an earlier one | one mark per gradient | perhaps a tag |
 
 A mark says whether a worker had this gradient in this exchange. Marks are summed with the rest, so after the
 exchange everybody knows which gradients nobody had, without another message: those stay as they were, exactly as in
-one process.
+one process. One bucket of an exchange may also carry a tag (sync/pace/tag.py), a slot behind the marks.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,8 @@ class Bucket:
         result = flat if result is None else result
         self.result = result
         self._leaving, self.views = _views(plan, flat), _views(plan, result)
-        self._leaving_marks, self.marks = flat[plan.payload :], result[plan.payload :]
+        marks = slice(plan.payload, plan.payload + len(plan.slots))
+        self._leaving_marks, self.marks = flat[marks], result[marks]
         self.filled = [False] * len(plan.slots)
         self.missing = len(plan.slots)
         self.raw = plan.payload * 4

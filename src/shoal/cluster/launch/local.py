@@ -283,6 +283,8 @@ class LocalLauncher:
             reap(worker, wait=True)
         self._outlets.drain(1.0, TICK)
         if self.survival is not None:
+            for line in self.survival.never_entered():
+                self.watcher.note(line)
             self.survival.close(well=blame(self.workers) is None)
         self.place.close()
         self.announcement.close()

@@ -32,7 +32,7 @@ from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.session import member_name, seat_of, start_of
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import ShoalError
-from shoal.core.events import WorkerLost
+from shoal.core.events import Warned, WorkerLost
 from shoal.core.journal import Journal
 from shoal.core.record import launcher_file
 
@@ -73,6 +73,8 @@ class Survival:
         """Seats of the present view, in order of rank."""
         self.guests, self.outage = Guests(), CoordinatorOutage()
         self._silent: list[int] = []
+        self._entered: set[str] = set()
+        """Whoever was in a view."""
         self._epoch = 0
         """Of the newest view that is known here."""
         self._journal = Journal(launcher_file(directory))
@@ -185,6 +187,8 @@ class Survival:
             self._epoch = said.install.view.epoch
             self.stranded = self.begun and not said.install.donor
             self.begun = True
+            if not self.stranded:  # who is alone with nobody's state has not entered the training
+                self._entered.update(said.install.view.members)
             self.members = tuple(seat_of(member) for member in said.install.view.members)
         elif isinstance(said, Failed):
             self.outage.failed(said.reason, self.handle.setup.log)
@@ -202,6 +206,19 @@ class Survival:
         if self.over:
             return self.guests.finishing
         return any(seat.due is not None for seat in self.seats.values())
+
+    def never_entered(self) -> list[str]:
+        """A line for every worker that was started again and is in no view, now that the run is over."""
+        self.tick_news()
+        waited = [seat for seat, place in self.seats.items() if place.starts > 1 and place.due is None]
+        lines = [
+            f"worker {seat} was started again and did not enter the run: there was no moment between two steps for it"
+            for seat in waited
+            if self.name(seat) not in self._entered and not self.seats[seat].quarantined
+        ]
+        for line in lines:
+            self._journal.emit(Warned(at=time.time(), text=line))
+        return lines
 
     def close(self, well: bool = True) -> None:
         """`well`: the training came to its end."""

@@ -7,6 +7,7 @@ slower than others: each step takes as long as the slowest.
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from shoal.core.clock import now
@@ -14,6 +15,7 @@ from shoal.core.errors import ShoalError, ViewEnded
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace, Spent
 from shoal.sync.pace.flight import Flight
+from shoal.sync.pace.tag import SIZE, BatchTag, tag_plan, with_tag
 from shoal.sync.sparse import mean_of_sparse
 from shoal.sync.statistics import Statistics
 from shoal.wire.bucket import CAPACITY, Bucket, BucketPlan, lay_out
@@ -24,6 +26,8 @@ class EveryPace(Pace):
 
     capacity = CAPACITY
     """Bytes of a bucket."""
+    tag = BatchTag()
+    """What this worker says of its batches; set before a pass begins."""
 
     def __init__(
         self,
@@ -65,7 +69,23 @@ class EveryPace(Pace):
             for plan in lay_out([tensors[i] for i in group], self.capacity, named):
                 plans.append(plan)
                 members.append([group[slot.index] for slot in plan.slots])
+        self._add_tag(plans, members)
         return plans, members
+
+    def _add_tag(self, plans: list[BucketPlan], members: list[list[int]]) -> None:
+        """At the end of a bucket of gradients; where codecs take those, in a bucket of its own."""
+        index = len(self.parameters) + len(self.statistics.tensors)
+        trained = [n for n, group in enumerate(members) if group[0] < len(self.parameters)]
+        host = next((n for n in trained if plans[n].space.dtype.is_floating_point), None)
+        if self.exchange.codes or host is None:
+            device = self.parameters[0].device if self.parameters else torch.device("cpu")
+            plans.append(tag_plan(0, device))
+            members.append([index])
+            self._tag_at = (len(plans) - 1, 0, 0)
+        else:
+            plans[host] = with_tag(plans[host], len(plans[host].slots))
+            members[host].append(index)
+            self._tag_at = (host, len(members[host]) - 1, 0)
 
     def begun(self) -> None:
         if self._midway:
@@ -78,7 +98,18 @@ class EveryPace(Pace):
             self.session.outside(self.exchange.prepare)
         else:
             self._enter()
+        self._put_tag()
         self._flight = Flight(self._began)
+
+    def _put_tag(self) -> None:
+        bucket, slot, _ = self._tag_at
+        place = self.buckets[bucket].flat
+        self.buckets[bucket].put(slot, torch.tensor(self.tag.values, dtype=place.dtype, device=place.device), 1.0)
+
+    def tags_differ(self) -> bool:
+        """After an exchange: whether a worker is at another batch, or has skipped one."""
+        bucket, slot, offset = self._tag_at
+        return self.tag.differs(self.buckets[bucket].views[slot][offset : offset + SIZE])
 
     def _enter(self) -> None:
         """The operation begins, in a view whose members have all done with the one before."""
@@ -103,7 +134,7 @@ class EveryPace(Pace):
             bucket.reset()
 
     def _active(self, first: int, group: Sequence[int]) -> bool:
-        if first >= len(self.parameters):  # statistics follow every exchange
+        if first >= len(self.parameters) or group[-1] >= len(self.parameters):  # statistics and tags always travel
             return True
         return any(self.parameters[i].requires_grad for i in group)
 
@@ -242,7 +273,9 @@ class EveryPace(Pace):
 
     def _deliver(self, number: int) -> None:
         bucket = self.buckets[number]
-        if self._members[number][0] >= len(self.parameters):
+        if self._members[number][0] >= len(self.parameters) + len(self.statistics.tensors):
+            pass  # a tag
+        elif self._members[number][0] >= len(self.parameters):
             self.statistics.take(bucket)
         elif bucket.missing:
             for slot, index in enumerate(self._members[number]):

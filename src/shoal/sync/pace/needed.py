@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 
 from shoal.core.clock import now
+from shoal.core.errors import ShoalError
 from shoal.sync import touch
 from shoal.sync.pace.every import EveryPace
+from shoal.sync.pace.tag import SIZE
 from shoal.wire.bucket import BucketPlan, Slot, Space
 
 
@@ -48,11 +50,18 @@ class NeededPace(EveryPace):
         """The word comes last: it is said when all gradients are known."""
         plans, members = super()._lay_out()
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        size = 1 + self.figures
+        size = 1 + SIZE + self.figures
         plans.append(BucketPlan((Slot(0, 0, torch.Size([size])),), size, Space(size + 1, torch.float32, device)))
         members.append([len(self.parameters) + len(self.statistics.tensors)])
         self.word = len(plans) - 1
+        self._tag_at = (self.word, 0, 1)
         return plans, members
+
+    def _add_tag(self, plans: list[BucketPlan], members: list[list[int]]) -> None:
+        """It travels with the word."""
+
+    def _put_tag(self) -> None:
+        """With the word, too."""
 
     def _hurry(self, needed: list[int]) -> None:
         """Buckets leave in this order; the word and statistics, which are waited for at once, before all others."""
@@ -72,9 +81,10 @@ class NeededPace(EveryPace):
 
     def _start_next(self) -> None:
         number = self._order[self._next]
-        if number == self.word and not self._empty_handed:
+        if number == self.word:
             bad = any(not bool(one.isfinite()) for one in self._sums)
-            word = torch.tensor([float(bad), *self.said()], device=self.buckets[number].flat.device)
+            said = self.said() if not self._empty_handed else [0.0] * self.figures
+            word = torch.tensor([float(bad), *self.tag.values, *said], device=self.buckets[number].flat.device)
             self.buckets[number].put(0, word, 1.0)
         super()._start_next()
         if self._members[number][0] < len(self.parameters):
@@ -96,12 +106,22 @@ class NeededPace(EveryPace):
         if number == self.word:
             word = self.buckets[number].result
             self.spoiled = float(word[0]) > 0
-            self.heard(word[1 : 1 + self.figures])
+            self.heard(word[1 + SIZE : 1 + SIZE + self.figures])
+            self._check_tags()
             self.buckets[number].reset()
             return
         for view in self.buckets[number].views:
             touch.release(view)
         super()._deliver(number)
+
+    def _check_tags(self) -> None:
+        """Gradients of different batches cannot be told apart any more; all may skip the same one."""
+        everybody = float(self.buckets[self.word].result[1]) == len(self.exchange.peers) + 1
+        if not self.late and not everybody and self.tags_differ():
+            raise ShoalError(
+                "a worker has skipped a batch that others train on, which steps that overlap cannot make up for; "
+                "skip batches on all workers alike, or use order(ready)"
+            )
 
     def ended(self) -> None:
         if self.late:  # somebody is short of samples, and takes over what the step came to

@@ -10,6 +10,7 @@ there before starts with fresh ones; what paces carry is shared out again, so th
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from torch import Tensor
@@ -19,7 +20,7 @@ from shoal.data.standing import Standing
 from shoal.train.checkpoint.manifest import read_manifest, read_shard
 from shoal.train.checkpoint.residuals import MARK, dealt_again
 from shoal.train.checkpoint.shard import parse
-from shoal.train.checkpoint.snapshot import Where, put_common, put_pace, put_random
+from shoal.train.checkpoint.snapshot import STATEFUL, Where, put_common, put_pace, put_random, put_stateful
 from shoal.train.joined import Joined
 
 State = tuple[dict[str, Tensor], dict[str, str]]
@@ -84,6 +85,17 @@ class Resume:
         if f"{number}.states" in self._texts:  # else it came later than the checkpoint
             put_common(one, number, self._tensors, self._texts)
 
+    def give(self, thing: Any, place: int) -> None:
+        """Give something that the script makes after its first join the state it had there."""
+        put_stateful([thing], 0, place, self._tensors, self._texts)
+
+    def begin_loop(self, joined: list[Joined]) -> None:
+        """The script has a loop of its own, which no loader tells of: it begins where the script asks for its state."""
+        if self._pending:
+            for number, one in enumerate(joined):
+                self.join(one, number)
+            self._put_own(joined)
+
     @property
     def midway(self) -> bool:
         """Whether the run stood in the middle of an epoch."""
@@ -96,11 +108,15 @@ class Resume:
         self._pending = False
         for number, one in enumerate(joined):
             self.join(one, number)
+        self._put_own(joined)
+        self._own, self._carried = None, {}
+        if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
+            self._tensors = {name: tensor for name, tensor in self._tensors.items() if STATEFUL in name}
+
+    def _put_own(self, joined: list[Joined]) -> None:
+        for number, one in enumerate(joined):
             put_pace(one, number, self._carried)
         if self._own is not None:
             put_random(*self._own)
         else:
             seeds.seed_all(seeds.mix("joined", self._seed, self._rank, self.where.step))
-        self._own, self._carried = None, {}
-        if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
-            self._tensors = {}

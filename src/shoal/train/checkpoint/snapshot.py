@@ -1,6 +1,7 @@
 """What a checkpoint holds, as named tensors and texts.
 
-common (worker 0 writes it)   parameters, buffers, precision, optimizers, schedulers of every join
+common (worker 0 writes it)   parameters, buffers, precision, optimizers, schedulers of every join, and what else has
+                              a state: a GradScaler, the script's own counters
 own (every worker)            random streams, and what its pace carries from step to step
 progress                      epoch, step, samples, and where every loader stands
 
@@ -19,6 +20,8 @@ from shoal.core.errors import LayoutError
 from shoal.data.standing import Standing
 from shoal.train.joined import Joined
 from shoal.train.state import flatten, patch, restore, schedulers
+
+STATEFUL = ".stateful"
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +44,9 @@ def common(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]
         tensors |= {f"{number}.{name}": tensor for name, tensor in _named(one).items()}
         states = [owner.state_dict() for owner in _owners(one)]
         texts[f"{number}.states"] = pack(states, tensors, f"{number}.state")
+        texts[f"{number}.stateful"] = pack(
+            [thing.state_dict() for thing in one.members.stateful], tensors, f"{number}{STATEFUL}"
+        )
     return tensors, texts
 
 
@@ -72,6 +78,17 @@ def put_common(one: Joined, number: int, tensors: Mapping[str, Tensor], texts: M
     states = unpack(texts[f"{number}.states"], tensors, f"{number}.state")
     for owner, state in zip(_owners(one), states, strict=False):  # schedulers may be made after join
         owner.load_state_dict(patch(state, owner.state_dict()))
+    put_stateful(one.members.stateful, number, 0, tensors, texts)
+
+
+def put_stateful(
+    things: Sequence[Any], number: int, first: int, tensors: Mapping[str, Tensor], texts: Mapping[str, str]
+) -> None:
+    """Give `things`, of join `number` from place `first` on, the state they had, if there is one of theirs."""
+    text = texts.get(f"{number}.stateful", "")
+    states = unpack(text, tensors, f"{number}{STATEFUL}") if text and things else []
+    for thing, state in zip(things, states[first:], strict=False):  # a script may make some of them later
+        thing.load_state_dict(patch(state, thing.state_dict()))
 
 
 def own(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]:

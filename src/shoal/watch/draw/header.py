@@ -47,8 +47,10 @@ def came_to(summary: Summary) -> str:
     """The result in one line."""
     if not summary.steps:
         return "no step was taken"
+    samples = f", {figures.count(summary.samples)} samples" if summary.samples else ""
+    steps = summary.steps / summary.seconds if summary.seconds else 0.0
+    speed = f"{figures.count(summary.samples_per_second)} samples/s" if summary.samples else f"{steps:.1f} steps/s"
     return (
-        f"{figures.count(summary.steps)} steps, {figures.count(summary.samples)} samples in "
-        f"{figures.seconds(summary.seconds)}: {figures.count(summary.samples_per_second)} samples/s; "
+        f"{figures.count(summary.steps)} steps{samples} in {figures.seconds(summary.seconds)}: {speed}; "
         f"sent {figures.size(summary.bytes_sent)} for {figures.size(summary.bytes_raw)} of float32"
     )

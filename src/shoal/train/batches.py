@@ -1,0 +1,199 @@
+"""Batches since the last step: who was dealt which samples, and which of them a script skipped.
+
+A script may leave a batch out on one worker alone (`if not loss.isfinite(): continue`). That worker is then one batch
+ahead of the others, and every exchange says so (`sync/pace/tag.py`). Its next batch counts in the others' step, which
+is right: nobody has updated anything in between. Then all tell each other what they had, and come to the same list:
+
+    worker 0:  n  used                        ─┐  n: worker 1's samples are recorded as skipped
+    worker 1:  n  skipped, n+1  used          ─┴─ n+1: worker 1's are used; those of the others are dealt again
+
+A batch is taken for skipped if its loader is asked for the next one and no gradient has come since it was given. What
+all workers do alike (they look ahead, or leave out the same batch) needs no agreement and counts as used.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from shoal.cluster.group import Group
+from shoal.cluster.membership.view import View
+from shoal.data.loader import Pass, places_of
+from shoal.data.remaining import Range, joined
+from shoal.data.source.base import Step
+from shoal.sync.pace.tag import BatchTag
+from shoal.train.ledger import Ledger
+
+Key = tuple[int, int, int]
+"""Of a pass: loader, epoch, number."""
+
+
+class ReportedBatch(msgspec.Struct, array_like=True):
+    """One worker's part of one batch."""
+
+    key: Key
+    stream: int
+    ranges: list[Range]
+    samples: int
+    used: bool
+
+
+class BatchReport(msgspec.Struct):
+    """What a worker has been given since the last step; `waits`: it takes no part in this one."""
+
+    waits: bool
+    batches: list[ReportedBatch]
+
+
+@dataclass
+class DealtBatch:
+    """One batch of all workers, or what one of them was dealt ahead of the others."""
+
+    run: Pass
+    step: Step
+    view: View
+    arrivals: int
+    """Gradients this worker had seen when it got it."""
+    closed: bool = False
+    """Whether its loader was asked for another one since."""
+    used: bool = True
+    settled: bool = False
+    """Whether all workers have agreed on what became of it."""
+    owner: str = ""
+    """The member it was dealt to alone; empty: all of the view."""
+    skipped: set[int] = field(default_factory=set)
+
+    def of_members(self, lost: Callable[[str], bool]) -> list[int]:
+        """Positions that members for whom `lost` holds have in it."""
+        if self.owner:
+            places = _places(self.step.ranges) if lost(self.owner) else []
+        else:
+            ranks = [rank for rank, member in enumerate(self.view.members) if lost(member)]
+            places = [place for rank in ranks for place in places_of(self.step, rank)]
+        return [place for place in places if place not in self.skipped]
+
+
+class DealtBatches:
+    """Of one worker; the same list on all, except for what was dealt since they last agreed."""
+
+    ledger: Ledger | None = None
+
+    def __init__(self, group: Group, arrivals: Callable[[], int], uncount: Callable[[int], None]) -> None:
+        """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped."""
+        self.group, self._arrivals, self._uncount = group, arrivals, uncount
+        self.batches: list[DealtBatch] = []
+        self.waits = False
+        """Whether this worker takes part in exchanges only for the others' sake."""
+        self.ends = False
+        """Whether the pass has no further batch, so that no gradient of the last one will come any more."""
+
+    def add(self, run: Pass, step: Step) -> None:
+        self.batches.append(DealtBatch(run, step, self.group.session.dealt, self._arrivals()))
+        if self.ledger is not None:
+            self.ledger.dealt(run, step)
+
+    def close(self, run: Pass) -> bool:
+        """The loader is asked for more than its last batch; whether that was skipped."""
+        last = next((batch for batch in reversed(self.batches) if batch.run is run and not batch.owner), None)
+        if last is None or last.settled:
+            return False
+        if not last.closed and last.step.counts[last.view.rank(self.group.session.member)]:
+            last.used = self._arrivals() > last.arrivals
+        last.closed = True
+        return not last.used
+
+    def forget(self, run: Pass | None) -> None:
+        """The pass is over."""
+        self.batches = [batch for batch in self.batches if run is not None and batch.run is not run]
+
+    def take(self) -> list[DealtBatch]:
+        """All of them: a step was made."""
+        batches, self.batches = self.batches, []
+        return batches
+
+    @property
+    def tag(self) -> BatchTag:
+        return BatchTag(any(not batch.used and not batch.settled for batch in self.batches), len(self.batches))
+
+    def agree(self) -> tuple[set[str], bool]:
+        """After an exchange in which tags differed: make the same list of it everywhere; a collective call.
+
+        Who took no part in the exchange; and whether that was everybody.
+        """
+        said = self.group.gather(msgspec.json.encode(self._report()))
+        reports = [msgspec.json.decode(data, type=BatchReport) for data in said]
+        members = self.group.session.dealt.members
+        waiting = {member for member, report in zip(members, reports, strict=True) if report.waits}
+        nobody = len(waiting) == len(members)
+        if len({tuple(batch.used for batch in report.batches) for report in reports}) > 1 or (nobody and self.ends):
+            self._settle(members, reports)
+        for batch in self.batches:
+            batch.settled = True
+        return waiting, nobody
+
+    def _report(self) -> BatchReport:
+        member = self.group.session.member
+        batches = []
+        for batch in self.batches:
+            places = batch.of_members(lambda one: one == member)
+            count = len(places) if batch.owner else batch.step.counts[batch.view.rank(member)]
+            ranges = list(joined((place, place + 1) for place in places))
+            batches.append(ReportedBatch(_key(batch.run), batch.step.stream, ranges, count, batch.used))
+        return BatchReport(self.waits, batches)
+
+    def _settle(self, members: Sequence[str], reports: Sequence[BatchReport]) -> None:
+        common = min(len(report.batches) for report in reports)
+        ahead = [
+            (member, batch)
+            for member, report in zip(members, reports, strict=True)
+            for batch in report.batches[common:]
+        ]
+        for member, report in zip(members, reports, strict=True):
+            for mine, told in zip(self.batches[:common], report.batches, strict=False):
+                if not told.used:
+                    self._skip(mine, member, told)
+        runs = {_key(batch.run): batch.run for batch in self.batches}
+        own = self.batches[common:]
+        for batch in own:
+            kept = _all(told for _, told in ahead if (told.key, told.stream) == (_key(batch.run), batch.step.stream))
+            back = [place for place in _places(batch.step.ranges) if place not in kept]
+            batch.run.give_back(batch.step.stream, [(place, place + 1) for place in back])
+            if self.ledger is not None:
+                self.ledger.returned(batch.step, _places(batch.step.ranges))  # those that count follow
+        self.batches = self.batches[:common]
+        for member, told in ahead:
+            if told.key in runs and told.ranges:
+                known = {p for b in own if (_key(b.run), b.step.stream) == (told.key, told.stream)
+                         for p in _places(b.step.ranges)}  # fmt: skip
+                self._take_ahead(member, told, runs[told.key], known)
+
+    def _skip(self, batch: DealtBatch, member: str, told: ReportedBatch) -> None:
+        places = [place for place in _places(told.ranges) if place not in batch.skipped]
+        batch.skipped.update(places)
+        if self.ledger is not None:
+            self.ledger.skipped(batch.step, places)
+        if places and member == self.group.session.member:
+            self._uncount(told.samples)
+
+    def _take_ahead(self, member: str, told: ReportedBatch, run: Pass, known: set[int]) -> None:
+        """A part that one worker was dealt before the others."""
+        step = Step((told.samples,), None, tuple(told.ranges), told.stream)
+        run.take_out(told.stream, [(p, p + 1) for p in _places(told.ranges) if p not in known])
+        batch = DealtBatch(run, step, self.group.session.dealt, 0, used=told.used, owner=member)
+        self.batches.append(batch)
+        if self.ledger is not None:
+            self.ledger.dealt(run, step)
+        if not told.used:
+            self._skip(batch, member, told)
+
+
+def _key(run: Pass) -> Key:
+    return run.loader.facts[0], run.turn.epoch, run.turn.number
+
+
+def _places(ranges: Iterable[Range]) -> list[int]:
+    return [place for begin, end in ranges for place in range(begin, end)]
+
+
+def _all(batches: Iterable[ReportedBatch]) -> set[int]:
+    return {place for batch in batches for place in _places(batch.ranges)}

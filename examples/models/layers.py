@@ -16,6 +16,8 @@ def group_norm(channels: int) -> nn.Module:
 
 
 NORMS = {"group": group_norm, "batch": nn.BatchNorm2d}
+VECTOR_NORMS = {"group": group_norm, "batch": nn.BatchNorm1d}
+"""Of images, and of vectors."""
 
 
 def convolution(ins: int, outs: int, kernel: int, stride: int = 1, norm: str = "group") -> nn.Sequential:

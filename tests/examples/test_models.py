@@ -26,7 +26,7 @@ from shoal.testing.world import Result, World, run_world
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE = load_table(EXAMPLES / "models")
-IMAGE_NETWORKS_WITH_NORM = ("googlenet", "resnet18", "resnet50", "densenet")
+NETWORKS_WITH_NORM = ("googlenet", "resnet18", "resnet50", "densenet", "gan")
 WORKERS, STEPS, BATCH = 2, 3, 4
 """BATCH samples of all workers in a step."""
 
@@ -107,7 +107,7 @@ def test_trains_under_every_plan(name: str, plan: str) -> None:
             assert_close(result[parameter], wanted[parameter])
 
 
-@pytest.mark.parametrize("name", IMAGE_NETWORKS_WITH_NORM)
+@pytest.mark.parametrize("name", NETWORKS_WITH_NORM)
 def test_batch_norm_trains_and_workers_agree(name: str) -> None:
     """Its statistics are of the local part of a batch, so it need not equal one process."""
     first, second = together(name, "allreduce, every(1)", norm="batch")

@@ -2,6 +2,13 @@
 
 Policy: at every exchange, each persistent floating-point buffer that was changed becomes the mean over the workers
 that changed it. Other buffers (masks, counters) are worker 0's at the start and each worker's own afterwards.
+
+An exchange may come while a forward pass still waits for its backward pass (a GAN's maker while its critic learns), and
+autograd refuses a graph whose tensors were written to since. So means are written where no graph sees it:
+
+    no graph holds the buffer      in place
+    BatchNorm in training          in place, without counting the write: its backward pass does not read them
+    any other layer                as a new tensor; the graph keeps the one it has seen
 """
 
 from collections.abc import Iterable
@@ -19,18 +26,23 @@ class Statistics:
     def __init__(self, models: Iterable[nn.Module]) -> None:
         self.tensors: list[Tensor] = []
         """As they were last seen: a layer may put a new tensor in a buffer's place."""
-        self._owners: list[tuple[nn.Module, str]] = []
+        self._owners: list[list[tuple[nn.Module, str]]] = []
+        """Of each buffer, the modules that have it, and under which name."""
         self._versions: list[int] = []
-        seen: set[int] = set()
+        seen: dict[int, int] = {}
         for model in models:
             for module in model.modules():
                 for name, buffer in module.named_buffers(recurse=False):
                     kept = name not in module._non_persistent_buffers_set
-                    if kept and buffer.is_floating_point() and id(buffer) not in seen:
-                        seen.add(id(buffer))
-                        self.tensors.append(buffer)
-                        self._owners.append((module, name))
-                        self._versions.append(buffer._version)
+                    if not kept or not buffer.is_floating_point():
+                        continue
+                    if id(buffer) in seen:
+                        self._owners[seen[id(buffer)]].append((module, name))
+                        continue
+                    seen[id(buffer)] = len(self.tensors)
+                    self.tensors.append(buffer)
+                    self._owners.append([(module, name)])
+                    self._versions.append(buffer._version)
 
     def indices(self, first: int) -> list[int]:
         return list(range(first, first + len(self.tensors)))
@@ -41,7 +53,7 @@ class Statistics:
             bucket.put(slot, self.tensors[number].detach(), weight)
 
     def _changed(self, number: int) -> bool:
-        module, name = self._owners[number]
+        module, name = self._owners[number][0]
         buffer, before = getattr(module, name), self.tensors[number]
         if buffer is not before and isinstance(buffer, Tensor) and buffer.shape == before.shape:
             self.tensors[number] = buffer
@@ -55,5 +67,16 @@ class Statistics:
             if share > 0:
                 number = bucket.plan.slots[slot].index
                 with torch.no_grad():
-                    self.tensors[number].copy_(bucket.views[slot] / share)
+                    self._write(number, bucket.views[slot] / share)
                 self._versions[number] = self.tensors[number]._version
+
+    def _write(self, number: int, mean: Tensor) -> None:
+        buffer, owners = self.tensors[number], self._owners[number]
+        if buffer._use_count() <= 1:  # type: ignore[attr-defined]  # only Python holds it, and no graph
+            buffer.copy_(mean)
+        elif all(isinstance(module, _NormBase) and module.training for module, _ in owners):
+            buffer.data.copy_(mean)
+        else:
+            self.tensors[number] = new = torch.empty_like(buffer).copy_(mean)
+            for module, name in owners:
+                setattr(module, name, new)

@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from shoal.core.clock import Deadline, now
 from shoal.core.events import LATENCY_VARIABLE, Answered
+from shoal.train.forward import StayingHook, add_pre_hook
 
 WARM, PASSES = 5, 200
 SECONDS = 2.0
@@ -39,7 +40,7 @@ class Latency:
     def watch(self, models: Sequence[nn.Module]) -> None:
         self._models += models
         if models and self._handle is None:
-            self._handle = models[0].register_forward_pre_hook(self._keep, with_kwargs=True)
+            self._handle = add_pre_hook(models[0], StayingHook(self._keep), with_kwargs=True)
 
     def _keep(self, _model: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> None:
         if self._handle is not None and not torch.compiler.is_compiling():

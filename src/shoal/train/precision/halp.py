@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from shoal.core.errors import ShoalError, UsageError
 from shoal.plan.precision import Halp
-from shoal.train.forward import StayingHook
+from shoal.train.forward import StayingHook, add_hook, add_pre_hook
 from shoal.train.precision.base import Precision
 from shoal.train.precision.rounding import noise, whole
 from shoal.train.precision.twin import pair
@@ -51,8 +51,8 @@ class BitCentred(Precision):
         self._listen(optimizer)
 
     def _listen(self, optimizer: Optimizer) -> None:
-        self.model.register_forward_pre_hook(StayingHook(self._called))
-        self.model.register_forward_hook(StayingHook(self._returned), with_kwargs=True)
+        add_pre_hook(self.model, StayingHook(self._called))
+        add_hook(self.model, StayingHook(self._returned), with_kwargs=True)
         for index, parameter in enumerate(self._parameters):
             trained = parameter.requires_grad  # a frozen one may be thawed at any time
             parameter.requires_grad_(True)

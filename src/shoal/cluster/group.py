@@ -6,7 +6,7 @@ own way. Every member must make the same calls in the same order; each call has 
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import torch
@@ -20,6 +20,9 @@ from shoal.core.errors import PeerLost, UsageError
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
 DEADLINE_SECONDS = 600.0
+LARGEST_WORD = 16 << 20
+"""Bytes one worker says to all at a time, unless a caller knows better: names of all layers, samples, figures."""
+Check = Callable[[bytes], object]
 
 
 class Group(ABC):
@@ -40,8 +43,12 @@ class Group(ABC):
     """How many of the view are, always the last ones."""
 
     @abstractmethod
-    def gather(self, data: bytes) -> list[bytes]:
-        """Everybody's `data`, in order of rank, on every worker."""
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        """Everybody's `data`, in order of rank, on every worker; none is of more than `limit` bytes.
+
+        `check` raises for what no honest worker says. A remote worker's is then not taken in by anybody: it is
+        evicted, and the others gather again.
+        """
 
     @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
@@ -81,7 +88,7 @@ class Solo(Group):
         self.board, self.seconds = Board.private(), deadline_seconds()
         self.board.enter(0)
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return [data]
 
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:

@@ -13,13 +13,13 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from torch import Tensor
 
 from shoal.cluster.arena import Arena
 from shoal.cluster.board import Board
-from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.group import LARGEST_WORD, Check, Group, as_bytes, deadline_seconds
 from shoal.cluster.house import House, Household, Sharing, leaders
 from shoal.cluster.links.allowance import allowance_from_environment
 from shoal.cluster.links.book import Book, Entry
@@ -35,6 +35,7 @@ from shoal.cluster.membership.session import Session, Steady, seat_of
 from shoal.cluster.membership.view import View
 from shoal.cluster.shared import SharedGroup
 from shoal.cluster.transfer import ByLinks, Transfer
+from shoal.core.errors import PayloadError, ShoalError
 
 _WORD = struct.Struct("<Id")
 """A channel, and a number."""
@@ -155,13 +156,23 @@ class LinkedGroup(Group):
         self.mesh.submit(task)
         self.mesh.wait(task, self.seconds)
 
-    def gather(self, data: bytes) -> list[bytes]:
-        return self.session.operate(lambda: self._gather(data), lambda: None)
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.session.operate(lambda: self._gather(data, limit, check), lambda: None)
 
-    def _gather(self, data: bytes) -> list[bytes]:
-        task = Gathering(data)
+    def _gather(self, data: bytes, limit: int, check: Check | None) -> list[bytes]:
+        task = Gathering(data, limit)
         self._do(task)
+        for member, said in zip(self.session.view.members, task.result, strict=True):
+            if check is not None and member != self.session.member:
+                self._checked(member, said, check)
         return task.result
+
+    def _checked(self, member: str, said: bytes, check: Check) -> None:
+        """Before anybody completes the gather: so it is done again without a member that says what none says."""
+        try:
+            check(said)
+        except Exception as error:  # noqa: BLE001  (whatever a reader trips over, it is what this member said)
+            self.session.blame(member, PayloadError(f"{member}: {error}"))
 
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
         self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), lambda: None)
@@ -202,6 +213,13 @@ class _Watch:
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
         self._session.agent.doubt(peers)
+
+    def late(self, member: str, reason: str) -> None:
+        if self._session.remote(member):  # of its own workers the launcher and their beats tell
+            self._session.agent.accuse(member, reason, late=True)
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        self._session.blame(member, error)
 
 
 def trusted() -> bool:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shoal.cluster import board
 from shoal.cluster.arena import Arena, Regions, pages
-from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.group import LARGEST_WORD, Check, Group, as_bytes, deadline_seconds
 from shoal.cluster.house import first_number
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.session import Session, Steady, seat_of
@@ -83,7 +83,7 @@ class SharedGroup(Group):
         """The number from which flags count in this view."""
         return first_number(self.session.view)
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data), self._confirm)
 
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:

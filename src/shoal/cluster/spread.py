@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store  # torch.distributed has them, where mypy cannot see it
 
 from shoal.cluster.board import Board
-from shoal.cluster.group import Group, as_bytes, deadline_seconds
+from shoal.cluster.group import LARGEST_WORD, Check, Group, as_bytes, deadline_seconds
 from shoal.cluster.membership.session import Steady
 from shoal.core.errors import PeerLost
 
@@ -32,7 +32,7 @@ class SpreadGroup(Group):
         with self._named("meeting the others"):
             self.process_group = gloo(PrefixStore("control", store), rank, size, self.seconds)
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(data)
         with self._named("a gather"):

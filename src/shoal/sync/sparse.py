@@ -1,13 +1,18 @@
 """Sparse gradients, as nn.Embedding(sparse=True) gives them: rows and their values, gathered instead of summed.
 
 message = had (1 byte) | number of rows (8 bytes) | rows (int64) | values
+
+Rows are where others write, so they are checked before use: a message whose rows are not those of the parameter, in
+ascending order, is refused with its sender's name.
 """
 
 import struct
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from shoal.core.errors import PayloadError
 from shoal.sync.exchange.base import Exchange
 
 _HEAD = struct.Struct("<?q")
@@ -24,7 +29,8 @@ def mean_of_sparse(
         exchange.raw += 4 * gradient.values().numel()
     message = _pack(gradient, exchange.weight)
     exchange.sent += len(message)
-    parts = [_unpack(data, parameter) for data in exchange.gather(message)]
+    read = partial(_unpack, parameter=parameter)
+    parts = [read(data) for data in exchange.gather(message, limit=_largest(parameter), check=read)]
     present = [part for part in parts if part is not None]
     if not present:
         return parameter.grad
@@ -43,7 +49,16 @@ def _pack(gradient: Tensor | None, weight: float) -> bytes:
 
 
 def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What `_pack` packed; PayloadError if it did not."""
+    if len(data) < _HEAD.size or data[0] > 1:
+        raise PayloadError(f"a sparse gradient of {len(data)} bytes has no head; it was cut or is foreign")
     had, count = _HEAD.unpack_from(data)
+    rows_there, row = parameter.shape[0], parameter[:1].numel() * parameter.element_size()
+    most = rows_there if had else 0
+    if not 0 <= count <= most or len(data) != _HEAD.size + count * (8 + row):
+        raise PayloadError(
+            f"a sparse gradient of {len(data)} bytes says it holds {count} of {most} rows; it was cut or is foreign"
+        )
     if not had:
         return None
     shape = (count, *parameter.shape[1:])
@@ -51,5 +66,15 @@ def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
         return torch.zeros(0, dtype=torch.int64, device=parameter.device), parameter.new_zeros(shape)
     body = bytearray(data[_HEAD.size :])
     rows = torch.frombuffer(body, dtype=torch.int64, count=count)
+    if int(rows[0]) < 0 or int(rows[-1]) >= rows_there or not bool((rows[1:] > rows[:-1]).all()):
+        raise PayloadError(
+            f"a sparse gradient's rows do not ascend within {rows_there} (the first is {int(rows[0])}, the last "
+            f"{int(rows[-1])}); it was changed or is foreign"
+        )
     values = torch.frombuffer(body, dtype=parameter.dtype, offset=8 * count).view(shape)
     return rows.to(parameter.device), values.to(parameter.device)
+
+
+def _largest(parameter: Tensor) -> int:
+    """Bytes of a message at the most."""
+    return _HEAD.size + parameter.shape[0] * 8 + parameter.numel() * parameter.element_size()

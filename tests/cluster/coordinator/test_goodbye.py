@@ -41,7 +41,7 @@ def members(folder: Path) -> Iterator[tuple[Handle, Agent, Agent]]:
         Agent("w0.1000000", handle.address, "one", key=Key(OWN, OFFICE.public)),
         Agent(name, handle.address, "one", key=key),
     )
-    guest.plate = Plate(guest=True)
+    guest.plate = Plate("tcp://127.0.0.1:7000", "x" * 40, guest=True)
     try:
         member.start()
         member.wait_settled(Deadline.after(WAIT))

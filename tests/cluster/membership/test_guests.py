@@ -1,5 +1,6 @@
 """Members of other machines: they never become worker 0, begin no run, and end none by being many."""
 
+import msgspec
 from test_coordinator import beat, stand, told, written
 
 from shoal.cluster.membership.coordinator import Coordinator
@@ -8,7 +9,11 @@ from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
 from shoal.cluster.membership.messages import Doubt, Evicted, Gone, Hello, Install, Leave, Plate, Propose
 from shoal.cluster.membership.rules import Rules
 
-GUEST = Plate("tcp://10.0.0.2:7", "x" * 40, "there", guest=True)
+
+def guest(member: str, **change: str) -> Plate:
+    """Where a remote worker is reached, and by which key: its own."""
+    address, public = f"tcp://10.0.0.2:{7000 + int(member[1:])}", "x" * 38 + f"{int(member[1:]):02}"
+    return msgspec.structs.replace(Plate(address, public, "there", guest=True), **change)
 
 
 def hello(coordinator: Coordinator, *members: str, now: float = 0.0) -> list[Effect]:
@@ -16,7 +21,7 @@ def hello(coordinator: Coordinator, *members: str, now: float = 0.0) -> list[Eff
     return [
         effect
         for member in members
-        for effect in coordinator.hear(Hello(member=member, plate=GUEST if member[0] == "g" else Plate()), now)
+        for effect in coordinator.hear(Hello(member=member, plate=guest(member) if member[0] == "g" else Plate()), now)
     ]
 
 

@@ -64,7 +64,7 @@ class Process:
                 self.register.add(entry)
             elif not isinstance(entry, Granted):
                 entries.append(entry)
-        self.machine = Coordinator(setup.rules, now(), entries)
+        self.machine = Coordinator(setup.rules, now(), entries, self.register.owner)
         self.grants = Grants(setup.welcome, self.machine.memory.lost)
         for entry in self.wal.past:
             if isinstance(entry, Granted):
@@ -149,11 +149,12 @@ class Process:
         objection = self.register.objection(report, letter.key, seats, len(seats))
         objection = objection or self.grants.objection(report, letter.key)
         if not objection:
-            self._hear(report, letter)
+            self._do(self._hear(report, letter))
         elif isinstance(report, Hello):
             self._refuse(letter, objection)
 
-    def _hear(self, report: Report, letter: Letter) -> None:
+    def _hear(self, report: Report, letter: Letter) -> Sequence[Effect]:
+        """What follows from a report; one that cannot be handled costs its sender its membership, and nobody else."""
         bound = self.register.binds(report, letter.key)
         if bound is not None:
             self.wal.append(bound)
@@ -163,7 +164,11 @@ class Process:
             or report.member in self.machine.memory.lost
         ):
             self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
-        self._do(self.machine.hear(report, now()))
+        try:
+            return self.machine.hear(report, now())
+        except Exception as error:  # noqa: BLE001  (whatever it is, this member's report was the cause)
+            kind = type(report).__name__
+            return self.machine.suspect(report.member, f"its {kind} could not be handled: {error!r}", now())
 
     def _answer(self, ask: Ask, letter: Letter) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""

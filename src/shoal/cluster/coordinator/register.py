@@ -29,12 +29,18 @@ class Register:
     def add(self, entry: Bound) -> None:
         self._keys[entry.member] = entry.key
 
+    def owner(self, member: str) -> str:
+        """The key a member came with; where there are none, each stands for itself."""
+        return self._keys.get(member, member)
+
     def objection(self, report: Report, key: str, seats: Container[str], taken: int) -> str:
         """Why a report is not to be heard; empty: it may be. `seats` are the ids that live, `taken` their number."""
         if isinstance(report, Hello) and report.member not in seats and taken >= MOST_MEMBERS:
             return f"there are {taken} members already, and no more can be"
+        if isinstance(report, Gone):
+            return "only a launcher says that a process is gone"
         if self._allowed is None:
-            return "only a launcher says that another process is gone" if isinstance(report, Gone) else ""
+            return ""
         owner = self._keys.get(report.member)
         if owner is not None:
             return "" if owner == key else f"the id {report.member} belongs to another key"

@@ -62,7 +62,7 @@ class Taking(Task):
         self.items: list[bytearray] = []
         self.taken = 0
         """Bytes that have come."""
-        self._data = bytearray()
+        self._data, self._total = bytearray(), 0
         self._next = 0
 
     def begin(self, view: View, send: Send) -> None:
@@ -70,15 +70,16 @@ class Taking(Task):
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
         here, start = (len(self.items), self._next), chunk.index * CHUNK
-        fits = chunk.total <= self.limit and payload.size == min(CHUNK, chunk.total - start)
+        same = not chunk.index or chunk.total == self._total
+        fits = same and chunk.total <= self.limit and payload.size == min(CHUNK, chunk.total - start)
         if sender != self.giver or (chunk.phase, chunk.index) != here or not fits:
             raise Refused(
                 f"worker {sender} sends piece {chunk.index} of item {chunk.phase} of {chunk.total} bytes; worker "
                 f"{self.giver} may send piece {here[1]} of item {here[0]}, of up to {self.limit}"
             )
         if not start:
-            self._data = bytearray(chunk.total)
-        self._data[start : start + payload.size] = payload.frame.buffer
+            self._data, self._total = bytearray(), chunk.total
+        self._data += payload.frame.buffer  # grows as bytes arrive, not by what was announced
         self.taken += payload.size
         self._next += 1
         if self._next == chunks(chunk.total):

@@ -8,6 +8,7 @@ direction waits for the other. A stranger gets no further than ZeroMQ's handshak
 import zmq
 
 from shoal.cluster.links.book import Book
+from shoal.cluster.links.connection import Connection
 from shoal.cluster.links.keys import Keys
 from shoal.cluster.links.porter import Porter
 from shoal.cluster.pending import HANDSHAKE_SECONDS, PendingLimiter
@@ -18,6 +19,8 @@ HANDSHAKE_MS = int(HANDSHAKE_SECONDS * 1000)
 """A connection that has not shown its key after that is closed."""
 MOST_WAITING = 1024
 """Messages of one peer that wait to be read; then its connection is left to itself, until they are."""
+MOST_UNSENT = 16384
+"""Messages for one peer that wait to leave: more than the largest window has chunks."""
 
 
 class Door:
@@ -62,10 +65,17 @@ class Door:
         if self._porter is not None:
             self._porter.answer(book)
 
+    def cut(self, connection: Connection) -> None:
+        """End a connection that a peer has made to this door."""
+        port = self.address.rpartition(":")[2]
+        if port.isdigit():
+            connection.cut(int(port))
+
     def way_to(self, address: str, public: bytes) -> "zmq.Socket[bytes]":
         """A socket that sends to a peer; connected by the caller, once it listens to what becomes of it."""
         socket = self.context.socket(zmq.PUSH)
-        socket.setsockopt(zmq.SNDHWM, 0)  # links have windows of their own
+        # links have windows of their own; this is for a peer that takes nothing and asks for more
+        socket.setsockopt(zmq.SNDHWM, MOST_UNSENT)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)

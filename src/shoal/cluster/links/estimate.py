@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 MEMORY = 10.0
 """Seconds after which an old round trip is forgotten, or twice that."""
+LONGEST_ROUND_TRIP = 10.0
+"""Seconds that are believed: a peer's words make one, and a long one would forgive its silence."""
 GAIN = 0.25
 ENOUGH = 128 << 10
 """Bytes between two acknowledgements that tell a rate."""
@@ -44,7 +46,7 @@ class Estimate:
         if now - self._turned > MEMORY:
             self._turned = now
             self._least = [self._least[1], float("inf")]
-        self._least[1] = min(self._least[1], max(seconds, 1e-6))
+        self._least[1] = min(self._least[1], min(max(seconds, 1e-6), LONGEST_ROUND_TRIP))
         self.rtt = min(self._least)
 
     def delivered(self, size: int, seconds: float) -> None:

@@ -51,14 +51,19 @@ class Gathering(Task):
             self.done.set()
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
+        """Memory grows as bytes arrive, not by what was announced; a link keeps the order of a task's chunks."""
         if chunk.total > self.limit:
             raise Refused(f"worker {sender} gathers {chunk.total} bytes; at most {self.limit} go at once")
         if sender not in self._parts:
-            self._parts[sender], self._wanted[sender] = bytearray(chunk.total), chunks(chunk.total)
-        start = chunk.index * CHUNK
-        if payload.size != min(CHUNK, chunk.total - start):
-            raise Refused(f"worker {sender} sends piece {chunk.index} of {chunk.total} bytes with {payload.size}")
-        self._parts[sender][start : start + payload.size] = payload.frame.buffer
+            self._parts[sender], self._wanted[sender] = bytearray(), chunks(chunk.total)
+        part = self._parts[sender]
+        start, due = len(part), chunks(chunk.total) - self._wanted[sender]
+        if chunk.index != due or payload.size != min(CHUNK, chunk.total - start) or not self._wanted[sender]:
+            raise Refused(
+                f"worker {sender} sends piece {chunk.index} of {chunk.total} bytes with {payload.size}; "
+                f"piece {due} was due"
+            )
+        part += payload.frame.buffer
         self._wanted[sender] -= 1
         if not any(self._wanted.values()):
             self.done.set()

@@ -35,9 +35,10 @@ class HandingOn(Task):
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
         place = self.memory[chunk.index * CHUNK : (chunk.index + 1) * CHUNK]
-        if len(place) != payload.size or sender != self._view.before:
+        due = chunks(len(self.memory)) - self._left
+        if len(place) != payload.size or sender != self._view.before or chunk.index != due:
             raise Refused(f"worker {sender} hands on piece {chunk.index} with {payload.size} bytes, not {len(place)}")
-        place[:] = payload.array
+        place[:] = np.frombuffer(payload.frame.buffer, np.uint8)
         if self._view.after != self._view.ranks[self.root]:
             self._send(self._view.after, 0, chunk.index, payload)
         self._left -= 1

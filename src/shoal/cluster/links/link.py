@@ -27,6 +27,8 @@ HEAD = 128
 PATIENCE = 1.0
 """Seconds without any acknowledgement after which the sender asks, at the least."""
 LONGEST_PATIENCE = 30.0
+FIRST_REPEAT = 0.05
+"""Seconds between the first two times that everything leaves again on a peer's word; then twice as many."""
 
 
 @dataclass
@@ -57,6 +59,9 @@ class Outgoing:
     delivered: int = 0
     progressed: float = 0.0
     patience: float = PATIENCE
+    repeated: float = 0.0
+    """When everything under way left again because the peer asked for it."""
+    repeat_pause: float = 0.0
 
     def queue(self, chunk: Chunk, payload: Payload, urgency: int = 0) -> None:
         """Let it leave when its turn comes."""
@@ -91,7 +96,7 @@ class Outgoing:
             self.under_way -= last.payload.size + HEAD
             self.delivered += last.payload.size + HEAD
         if last is not None:
-            self.progressed, self.patience = now, PATIENCE
+            self.progressed, self.patience, self.repeat_pause = now, PATIENCE, 0.0
             self.estimate.delivered(self.delivered - last.delivered, now - last.sent)
             if self.waiting:
                 self.estimate.drained(self.under_way)
@@ -104,6 +109,16 @@ class Outgoing:
         self.patience = min(2 * self.patience, LONGEST_PATIENCE)
         return True
 
+    def may_repeat(self, now: float) -> bool:
+        """Whether to send all again that is under way: ever more rarely as long as nothing arrives.
+
+        A short word of a peer makes this worker send a whole window.
+        """
+        if now - self.repeated < self.repeat_pause:
+            return False
+        self.repeated, self.repeat_pause = now, min(max(2 * self.repeat_pause, FIRST_REPEAT), LONGEST_PATIENCE)
+        return True
+
     @property
     def idle(self) -> bool:
         return not self.waiting and not self.flying
@@ -113,7 +128,7 @@ class Outgoing:
         self.waiting.clear()
         self.flying.clear()
         self.next_seq = self.arrived = self.under_way = 0
-        self.patience = PATIENCE
+        self.patience, self.repeat_pause = PATIENCE, 0.0
 
 
 @dataclass

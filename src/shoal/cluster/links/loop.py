@@ -17,6 +17,7 @@ import zmq
 from shoal.cluster.board import Board
 from shoal.cluster.links.allowance import SHORTEST, Allowance
 from shoal.cluster.links.book import Book
+from shoal.cluster.links.connection import Connection
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.frames import unpack
 from shoal.cluster.links.messages import Ack, Beat, Bye, Chunk, decode
@@ -35,6 +36,8 @@ AT_ONCE = 128
 """Messages that are heard before anything is said."""
 ABSENT = 1.0
 """Seconds this thread may have been away (a stopped process, a starved machine) before silence is not the peers'."""
+MOST_REFUSED = 100
+"""Messages of a peer that cannot be read before it is suspected: keys protect them, so no link has spoiled them."""
 
 
 class Loop(threading.Thread):
@@ -54,6 +57,8 @@ class Loop(threading.Thread):
         self.failure: BaseException | None = None
         self.turned = now()
         self.refused = self.stale = self.repeated = 0
+        self.suspects: dict[int, str] = {}
+        """Peers that break the protocol, and how: nothing more of theirs is heard in this view."""
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.tasks = Tasks(rank)
@@ -131,6 +136,7 @@ class Loop(threading.Thread):
     def add(self, task: Task) -> None:
         """Begin a task."""
         view = self.view if task.among is None else View(task.among, self.rank)
+        task.senders = view.others
         self.tasks.add(task, lambda: task.begin(view, self._sender(task)))
 
     def leave(self, epoch: int, error: ShoalError) -> None:
@@ -141,7 +147,11 @@ class Loop(threading.Thread):
     def enrol(self, book: Book) -> None:
         """These are the peers now; links to those that stay the same stay as they are."""
         for rank in [rank for rank in self.peers if self.book[rank] != book.get(rank)]:
-            self.peers.pop(rank).close()
+            peer = self.peers.pop(rank)
+            peer.close()
+            self.suspects.pop(rank, None)
+            for connection in peer.connections:
+                self.door.cut(connection)
         self.book = dict(book)
         for rank, entry in book.items():
             if rank != self.rank and rank not in self.peers:
@@ -153,7 +163,9 @@ class Loop(threading.Thread):
         self.tasks.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
         self.voice.epoch, self.view = epoch, View(ranks, self.rank)
         self.tasks.begin_anew()
+        self.suspects.clear()
         for peer in self.peers.values():
+            peer.refused = 0
             peer.out.reset()
             peer.into.reset()
         for peer in (self.peers[rank] for rank in self.view.others):
@@ -192,19 +204,53 @@ class Loop(threading.Thread):
                     parts.append(socket.recv(zmq.NOBLOCK, copy=False))
             except zmq.Again:
                 return
-            try:
-                self._hear(parts)
-            except Refused:
-                self.refused += 1
+            self._hear_one(parts)
             if not waits(socket):
                 return
 
-    def _hear(self, parts: list[zmq.Frame]) -> None:
+    def _hear_one(self, parts: list[zmq.Frame]) -> None:
+        """Whatever goes wrong by a message is its sender's doing: it is suspected, and all others are heard on."""
+        peer = self._sender_of(parts[0])
+        if peer is None and self.door.guard is not None:  # its key was good once
+            self.refused += 1
+            self.door.cut(Connection.of(parts[0]))
+        elif peer is None or peer.rank not in self.suspects:
+            try:
+                self._hear(parts, peer)
+            except Refused as error:
+                self.refused += 1
+                self._count_refused(peer, str(error))
+            except Exception as error:  # noqa: BLE001  (told to whoever may have it evicted)
+                self._suspect(peer, f"a message of {peer} cannot be handled: {error!r}")
+
+    def _sender_of(self, frame: zmq.Frame) -> Peer | None:
+        """Who a message is from, by the key of its connection; None where there are none, or it is nobody's now."""
+        if self.door.guard is None:
+            return None
+        name = frame.get("User-Id")
+        for rank, peer in self.peers.items():
+            if name == (peer.entry.member or str(rank)):
+                peer.connections.add(Connection.of(frame))
+                return peer
+        return None
+
+    def _count_refused(self, peer: Peer | None, why: str) -> None:
+        if peer is not None:
+            peer.refused += 1
+            if peer.refused >= MOST_REFUSED:
+                self._suspect(peer, f"{peer.refused} messages of {peer} were refused; the last: {why}")
+
+    def _suspect(self, peer: Peer | None, why: str) -> None:
+        if peer is None:  # no keys, no strangers: one host's own workers
+            raise ShoalError(why)
+        self.suspects.setdefault(peer.rank, why)
+
+    def _hear(self, parts: list[zmq.Frame], known: Peer | None) -> None:
         message = decode(parts[0].buffer)
         peer = self.peers.get(message.sender)
         if peer is None or message.run != self.run_id or len(parts) != 1 + isinstance(message, Chunk):
             raise Refused(f"a message of run {message.run!r} from {message.sender}, in {len(parts)} parts")
-        if self.door.guard is not None and parts[0].get("User-Id") != (peer.entry.member or str(message.sender)):
+        if known is not None and known is not peer:
             raise Refused(f"a message that says it is from worker {message.sender}, under another's key")
         peer.heard, peer.step = now(), message.step
         entered, peer.epoch = message.epoch > peer.epoch, max(peer.epoch, message.epoch)
@@ -237,7 +283,7 @@ class Loop(threading.Thread):
         except Refused:
             self.voice.ask_again(peer)
             raise
-        if not self.tasks.room(chunk, payload):
+        if not self.tasks.room(peer.rank, chunk, payload, len(self.peers)):
             return  # unacknowledged: it will come again
         peer.into.take(chunk, peer.heard or now())
         peer.largest = max(peer.largest, payload.size)
@@ -251,7 +297,7 @@ class Loop(threading.Thread):
         if stamp:
             peer.out.estimate.round_trip(moment - (stamp + held) / 1e9, moment)
         peer.out.acknowledged(expected, moment)
-        if again:
+        if again and peer.out.may_repeat(moment):
             self.voice.repeat(peer)
         self.voice.pump(peer)
 

@@ -16,7 +16,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from shoal.cluster.board import Board
 from shoal.cluster.links.allowance import Allowance
@@ -44,6 +44,12 @@ class Watch(Protocol):
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
         """Members by id, and whether their doors are closed."""
+
+    def late(self, member: str, reason: str) -> None:
+        """This member has been waited for longer than is good."""
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        """This member breaks the protocol; ViewEnded if the run can go on without it, else the error."""
 
 
 class Mesh:
@@ -110,6 +116,8 @@ class Mesh:
             if self.watch is not None:
                 self.watch.doubt({})
         if task.error is not None:
+            if self.watch is not None and task.culprit is not None:
+                self.watch.blame(self.link(task.culprit).entry.member, task.error)
             raise task.error
 
     def waiting(self) -> str:
@@ -181,8 +189,16 @@ class Mesh:
         if self.board.aborted is not None:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
+        for rank, why in list(self.loop.suspects.items()):
+            if self.watch is None:
+                self._blame(rank, why)
+            self.watch.blame(self.link(rank).entry.member, ShoalError(why))
         if self.watch is not None:
             self._doubt(self.watch, peers)
+            if deadline.left < deadline.budget / 2:
+                for rank in missing:
+                    waited = deadline.budget - deadline.left
+                    self.watch.late(self.link(rank).entry.member, f"kept worker {self.rank} waiting for {waited:.0f} s")
         else:
             for peer in peers:
                 self._check(peer, missing)

@@ -11,6 +11,7 @@ import zmq
 
 from shoal.cluster.board import State
 from shoal.cluster.links.book import Entry
+from shoal.cluster.links.connection import Connection
 from shoal.cluster.links.door import Door
 from shoal.cluster.links.link import Incoming, Outgoing
 from shoal.cluster.links.messages import Bye
@@ -49,6 +50,10 @@ class Peer:
     """When anything was last sent to it."""
     again: float = 0.0
     """When things were last sent again."""
+    connections: set[Connection] = field(default_factory=set)
+    """Those it has made to this worker's door."""
+    refused: int = 0
+    """Messages of it that could not be read, in this view."""
     bye: Bye | None = None
     state: int = State.absent
     step: int = 0

@@ -40,7 +40,7 @@ class Road:
         self._told: float | None = None
         self._due: float | None = None
         self._monitor = socket.get_monitor_socket()
-        socket.connect(address)
+        self._connect()
 
     def look(self, now: float) -> bool:
         """What became of it since the last look; whether it has just been made (again)."""
@@ -73,7 +73,11 @@ class Road:
         self._told, self._due = now, None
         with contextlib.suppress(zmq.ZMQError):  # ZeroMQ has forgotten it already
             self.socket.disconnect(self.address)
-        self.socket.connect(self.address)
+        self._connect()
+
+    def _connect(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # no address of this network: its peer is never reached, and given up
+            self.socket.connect(self.address)
 
     def close(self) -> None:
         """What waits in it is lost."""

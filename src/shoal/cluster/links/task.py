@@ -6,7 +6,7 @@ task needs no lock. Members hand in the tasks of a channel in the same order: on
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from shoal.cluster.links.frames import Payload
 from shoal.cluster.links.messages import Chunk
@@ -46,6 +46,10 @@ class Task(ABC):
         """Who takes part, if not the whole view: only they hand it in."""
         self.done = threading.Event()
         self.error: ShoalError | None = None
+        self.culprit: int | None = None
+        """Whose chunk it failed by, if it was one's."""
+        self.senders: Container[int] = ()
+        """Who takes part, and may send chunks of it."""
         self.ended = 0.0
         """When the last chunk had come; 0 as long as it has not."""
 
@@ -65,8 +69,8 @@ class Task(ABC):
     def missing(self) -> list[int]:
         """Whom it waits for."""
 
-    def fail(self, error: ShoalError) -> None:
+    def fail(self, error: ShoalError, culprit: int | None = None) -> None:
         """Nothing will come of it."""
         if not self.done.is_set():
-            self.error = error
+            self.error, self.culprit = error, culprit
             self.done.set()

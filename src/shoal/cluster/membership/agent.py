@@ -44,6 +44,7 @@ from shoal.cluster.membership.messages import (
     Propose,
     Refused,
     Standing,
+    printable,
 )
 from shoal.cluster.membership.pulse import Look, Period, Rest
 from shoal.cluster.membership.redial import Redial
@@ -100,6 +101,7 @@ class Agent:
         self._waits_for: tuple[str, ...] = ()
         self._unsaid: Standing | None = None
         self._doubts: tuple[Doubt, ...] = ()
+        self._accusations: dict[str, Doubt] = {}
         self._began = self._heard = now()
         self._closing = self._leaving = self._early = False
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
@@ -176,6 +178,11 @@ class Agent:
     def doubt(self, others: Mapping[str, bool]) -> None:
         """Of whom nothing is heard here, and whether its door is closed; said with every beat until it changes."""
         self._doubts = tuple(Doubt(member=self.id, of=other, closed=closed) for other, closed in others.items())
+
+    def accuse(self, other: str, reason: str, late: bool = False) -> None:
+        """A member breaks the protocol; said with every beat until the view has changed."""
+        said = printable(reason)
+        self._accusations[other] = Doubt(member=self.id, of=other, reason=said, late=late)
 
     def hold(self) -> Confirm | None:
         """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
@@ -283,7 +290,7 @@ class Agent:
                 return True
             if self._member.view.epoch == 0:
                 line.say(Hello(member=self.id, plate=self.plate, waits=self.introductions.waits))
-            for doubt in self._doubts:
+            for doubt in (*self._doubts, *self._accusations.values()):
                 line.say(doubt)
             moment = now()
             period, idle = self._period.look(moment, step), self._rest.look(moment)
@@ -319,6 +326,7 @@ class Agent:
         self._member.install(order)
         if self._member.view.epoch != before:
             self._installed = order
+            self._accusations.clear()
             self._on_install(order)
 
     def _evicted(self, order: Evicted) -> None:

@@ -8,11 +8,12 @@ While nothing changes nobody needs it: members train on in their view, and a coo
 from its log. What it tells is in its log before it is told. Whose silence is loss: `silence.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from shoal.cluster.membership.bounds import false_number, forged, plate_objection, step_seconds
 from shoal.cluster.membership.decide import decide
-from shoal.cluster.membership.doubts import CLOSED, Doubts
+from shoal.cluster.membership.doubts import CLOSED, Doubts, address
 from shoal.cluster.membership.effects import Effect, Tell, Write
 from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Entry, Installed, Lost, Memory, Proposed
 from shoal.cluster.membership.messages import (
@@ -28,8 +29,10 @@ from shoal.cluster.membership.messages import (
     Lend,
     Plate,
     Propose,
+    Refused,
     Report,
     Standing,
+    printable,
 )
 from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.silence import Seat, Silence
@@ -37,6 +40,9 @@ from shoal.cluster.membership.view import View
 
 LENT_WITHIN, LENT_STEPS = 5.0, 4.0
 """Seconds, and steps of the lender, in which a loan should begin, or go on."""
+MISSES = 6
+"""Proposals in a row for a step that a remote worker may say it had begun already."""
+SHORTEST_STEP = 1e-3
 
 
 @dataclass
@@ -46,23 +52,34 @@ class Proposal:
     view: View
     step: int
     said: float
+    asked: float
+    """When the last of the run's own workers answered, or when all were asked."""
     standings: dict[str, Standing] = field(default_factory=dict)
 
 
 class Coordinator:
     """`hear` and `tick` return what has to be done, in order."""
 
-    def __init__(self, rules: Rules, now: float, past: Iterable[Entry] = ()) -> None:
-        self.rules, self.memory = rules, Memory()
+    def __init__(self, rules: Rules, now: float, past: Iterable[Entry] = (), owner: Callable[[str], str] = str) -> None:
+        """`owner`: the key a member came with."""
+        self.rules, self.memory, self._owner = rules, Memory(), owner
+        self._over = False
+        """Whether one of the run's own workers has left because the training has come to its end."""
+        remote: set[str] = set()
         for entry in past:
             self.memory.add(entry)
+            if isinstance(entry, Installed):
+                plates_there = zip(entry.install.view.members, entry.install.plates, strict=False)
+                remote |= {member for member, plate in plates_there if plate.guest}
+            elif isinstance(entry, Lost):
+                self._over |= entry.reason == LEFT and entry.member not in remote
         plates = dict(zip(self.view.members, self.memory.installed.plates, strict=False))
         self.seats = {
             member: Seat(now, plate=plates.get(member, Plate()))
             for member in self.view.members
             if member not in self.memory.lost
         }
-        self.doubts = Doubts()
+        self.doubts = Doubts(owner)
         self.proposal: Proposal | None = None
         self._came: float | None = None
         self._missed = 0
@@ -79,6 +96,10 @@ class Coordinator:
         """Take a report in."""
         if report.member in self.memory.lost:
             return self._dismiss(report)
+        false = false_number(report, self.memory.epoch, self._guest(report.member))
+        if false:
+            self._suspect(report.member, false, now)
+            return self._done()
         match report:
             case Hello():
                 self._hello(report, now)
@@ -95,16 +116,32 @@ class Coordinator:
                 self._lose(report.member, report.reason, now)
         return self._done()
 
+    def suspect(self, member: str, reason: str, now: float) -> list[Effect]:
+        """A member breaks the protocol."""
+        self._suspect(member, reason, now)
+        return self._done()
+
+    def _suspect(self, member: str, reason: str, now: float) -> None:
+        """It is out, and its machine is kept out for a while."""
+        if member in self.seats:
+            if self._guest(member):
+                self.doubts.given_up(self._machine(member), now)
+            self._lose(member, printable(reason), now)
+
     def tick(self, now: float) -> list[Effect]:
         """Time passes; several times a second."""
         for member, why in self._silence.given_up(self.seats, self.view, now).items():
             if member in self.seats:  # guests go with the last of the run's own
                 self._lose(member, why, now)
-        doubted = self.doubts.verdict(self.view, {m: seat.heard for m, seat in self.seats.items()}, now)
+        heard = {member: seat.heard for member, seat in self.seats.items()}
+        remote = {member for member in self.seats if self._guest(member)}
+        doubted = self.doubts.verdict(self.view, heard, now, remote)
         if doubted is not None and self.proposal is None:
             if not doubted[1].startswith(CLOSED):  # a host that says so at once has a good link
-                self.doubts.given_up(self.seats[doubted[0]].plate, now)
+                self.doubts.given_up(self._machine(doubted[0]), now)
             self._lose(*doubted, now)
+        for member, why in self._overdue(now).items():
+            self._suspect(member, why, now)
         if self._due(now):
             self._propose(now)
         self._admit(now)
@@ -115,12 +152,31 @@ class Coordinator:
         done, self._do = self._do, []
         return done
 
+    def _overdue(self, now: float) -> dict[str, str]:
+        """Remote workers that beat, and let all others wait for an answer; and why they are given up."""
+        own = [s.beat for m, s in self.seats.items() if m in self.view and not s.plate.guest and s.beat is not None]
+        patience = self.rules.answer + self.rules.steps * step_seconds(own)
+        behind = {
+            member: f"it did not enter view {self.view.epoch} within {patience:.0f} s"
+            for member, seat in self.seats.items()
+            if seat.plate.guest and seat.behind is not None and now - seat.behind > patience
+        }
+        proposal = self.proposal
+        if proposal is None or now - proposal.asked <= patience:
+            return behind
+        missing = [member for member in proposal.view.members if member not in proposal.standings]
+        if not all(self._guest(member) for member in missing):
+            return behind
+        return behind | dict.fromkeys(missing, f"it did not answer a proposal within {patience:.0f} s")
+
     def _dismiss(self, report: Report) -> list[Effect]:
         if isinstance(report, Leave | Gone):
             return []
         return [Tell(report.member, Evicted(epoch=self.memory.epoch, reason=self.memory.lost[report.member]))]
 
     def _hello(self, report: Hello, now: float) -> None:
+        if not self._welcome(report, now):
+            return
         seat = self.seats.setdefault(report.member, Seat(now))
         seat.heard, seat.plate, seat.waits = now, report.plate, report.waits
         self._came = now if self._came is None else self._came
@@ -128,6 +184,18 @@ class Coordinator:
             self._propose(now)
         elif report.waits and report.member not in self.view:
             self._introduce(report)
+
+    def _welcome(self, report: Hello, now: float) -> bool:
+        """Whether one may come, or be there, as it says that it is reached."""
+        seat = self.seats.get(report.member)
+        if seat is not None and seat.plate.guest and seat.plate != report.plate:
+            self._suspect(report.member, f"it says it is reached at {report.plate.address}, and before it was not", now)
+            return False
+        plates = {member: seat.plate for member, seat in self.seats.items()}
+        objection = plate_objection(report.member, report.plate, plates, self._owner)
+        if objection:
+            self._do.append(Tell(report.member, Refused(reason=printable(objection))))
+        return not objection
 
     def _introduce(self, newcomer: Hello) -> None:
         """The first member of the view and one that waits, to each other: the donor of a view is its first one too."""
@@ -144,6 +212,8 @@ class Coordinator:
         if seat is None:
             return
         seat.heard, seat.beat = now, beat
+        behind = beat.member in self.view and beat.epoch < self.view.epoch and self.proposal is None
+        seat.behind = (now if seat.behind is None else seat.behind) if behind else None
         self._do.append(Tell(beat.member, Lease(sent=beat.sent, seconds=self.rules.lease)))
         if self.proposal is not None:
             view = self.proposal.view
@@ -162,9 +232,11 @@ class Coordinator:
 
     def _doubt(self, doubt: Doubt, now: float) -> None:
         """Where a guest and one of the run's own do not hear each other, it is the guest that can be spared."""
+        if doubt.member not in self.view or doubt.of not in self.view or doubt.member == doubt.of:
+            return
         if not self._guest(doubt.member) or self._guest(doubt.of):
             self.doubts.hear(doubt, now)
-        elif not doubt.closed:  # of deaths on the run's own machine the launcher tells
+        elif not doubt.closed and not doubt.reason:  # of deaths on the run's own machine the launcher tells
             self.doubts.hear(Doubt(member=doubt.of, of=doubt.member), now)
 
     def _standing(self, standing: Standing, now: float) -> None:
@@ -176,11 +248,35 @@ class Coordinator:
         if proposal.step and not standing.blank and not standing.between:
             # It heard of it too late, or had left for a proposal of another coordinator: all cannot stand between the
             # same two steps, and whoever waits for that step would wait for this one too.
-            self._ahead *= 2
-            self._propose(now)
+            self._ahead = min(2 * self._ahead, 2**MISSES * self.rules.ahead)
+            seat = self.seats[standing.member]
+            seat.missed += 1
+            if seat.plate.guest and seat.missed > MISSES:
+                self._suspect(standing.member, f"it had begun the step of {seat.missed} proposals in a row", now)
+            else:
+                self._propose(now)
             return
+        if not self._guest(standing.member) and standing.member not in proposal.standings:
+            proposal.asked = now
         proposal.standings[standing.member] = standing
         if len(proposal.standings) == len(proposal.view):
+            self._close(proposal, now)
+
+    def _close(self, proposal: Proposal, now: float) -> None:
+        """All have answered: the view is installed, unless a remote worker's answer cannot be true."""
+        knowing = [standing for standing in proposal.standings.values() if not standing.blank]
+        liars = forged(knowing, self._guest)
+        own = [member for member in proposal.view.members if not self._guest(member)]
+        if own and knowing and all(self._guest(standing.member) for standing in knowing):
+            # a remote worker gives no state to the run's own: what it sends is not checked against anything
+            liars |= {
+                standing.member: "no worker of the machine the run began on has its state" for standing in knowing
+            }
+        for member, why in liars.items():
+            self._drop(member, why)
+        if liars:
+            self._propose(now)
+        else:
             self._install(proposal)
 
     def _lose(self, member: str, reason: str, now: float) -> None:
@@ -190,6 +286,7 @@ class Coordinator:
             self._propose(now)
 
     def _drop(self, member: str, reason: str) -> None:
+        self._over |= reason == LEFT and not self._guest(member)
         self.seats.pop(member, None)
         lost = Lost(member=member, reason=reason)
         self.memory.add(lost)
@@ -225,32 +322,37 @@ class Coordinator:
     def _guest(self, member: str) -> bool:
         return member in self.seats and self.seats[member].plate.guest
 
+    def _machine(self, member: str) -> str:
+        """What a member's successor shares with it: its address, and a remote worker's key, for it may say any."""
+        place = address(self.seats[member].plate)
+        return f"{self._owner(member)} {place}" if self._guest(member) else place
+
     def _orphaned(self, stay: tuple[str, ...]) -> bool:
         """Whether nobody is left who keeps the ledger and the checkpoints, though there is more to be trained."""
-        over = LEFT in self.memory.lost.values()
-        return bool(stay) and not over and all(self._guest(member) for member in stay)
+        return bool(stay) and not self._over and all(self._guest(member) for member in stay)
 
     def _admit(self, now: float) -> None:
         """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""
         new = tuple(
             member
             for member, seat in self.seats.items()
-            if member not in self.view and not seat.waits and not self.doubts.kept_out(seat.plate, now)
+            if member not in self.view and not seat.waits and not self.doubts.kept_out(self._machine(member), now)
         )
         if self.proposal is not None or not new or not self.view.members:
             return
         beats = [seat.beat for member, seat in self.seats.items() if member in self.view]
         there = [beat for beat in beats if beat is not None and beat.epoch == beat.promised == self.view.epoch]
         if len(there) == len(self.view):  # or somebody has not even entered this view yet
-            period = max(beat.period for beat in there) or self._ahead
-            step = max(beat.step for beat in there) + 2 + round(self._ahead / period)
+            own = [beat for beat in there if not self._guest(beat.member)] or there
+            period = max(step_seconds(own), SHORTEST_STEP) if step_seconds(own) else self._ahead
+            step = max(beat.step for beat in own) + 2 + round(self._ahead / period)
             self._make(self.view.members + new, step, now)
 
     def _make(self, members: tuple[str, ...], step: int, now: float) -> None:
         # guests last: worker 0 writes ledger and checkpoints, and must see the run's folder
         view = View(self.memory.epoch + 1, tuple(sorted(members, key=self._guest)))
         self.memory.epoch = view.epoch
-        self.proposal = Proposal(view, step, now) if members else None
+        self.proposal = Proposal(view, step, now, now) if members else None
         self._do.append(Write(Proposed(epoch=view.epoch)))
         self._do += [Tell(member, Propose(view=view, step=step)) for member in view.members]
 
@@ -260,6 +362,8 @@ class Coordinator:
         view, between = proposal.view, bool(proposal.step)
         if between:
             self._ahead = self.rules.ahead
+            for member in view.members:
+                self.seats[member].missed = 0
         through = decide(knowing)
         install = Install(
             view=view,

@@ -7,7 +7,7 @@ newcomer    … builds its model … knock() ── in a view, without state ─
 
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from shoal.cluster.board import Board
 from shoal.cluster.membership.agent import Agent
@@ -17,8 +17,10 @@ from shoal.cluster.membership.pulse import from_board
 from shoal.cluster.membership.session import Session, seat_of
 from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
-from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ViewEnded
+from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ShoalError, ViewEnded
 
+EVICTION = 10.0
+"""Seconds in which a coordinator evicts a member that breaks the protocol; a beat and a round trip are enough."""
 PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
 
 
@@ -57,6 +59,7 @@ class Elastic(Session):
         """The same, and waits until they have said so."""
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
+        self._accused = (-1, Deadline.after(0.0))
         self.early = False
         """Whether this worker leaves though the training goes on."""
         self.gives_up: float | None = None
@@ -152,6 +155,7 @@ class Elastic(Session):
                 tell(self.view)
 
     def enter(self, holds: Callable[[], bool]) -> None:
+        self._await_eviction()
         self._holds = holds
         self._number = self.agent.enter(Deadline.after(self.seconds))
         self._look()
@@ -188,6 +192,35 @@ class Elastic(Session):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for a new view of the members")
         self._look()
         return self.agent.applied >= self._number
+
+    def remote(self, member: str) -> bool:
+        """Whether a member of the view is of another machine than the one the run began on."""
+        plates = zip(self.install.view.members, self.install.plates, strict=False)
+        return any(plate.guest for name, plate in plates if name == member)
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        """Have a remote worker evicted, and wait for the view without it; an error of the run's own is raised."""
+        self.distrust(member, error)
+        deadline = Deadline.after(self.seconds)
+        while not self.disturbed:
+            self.agent.check()
+            if deadline.expired:
+                raise error
+            time.sleep(PAUSE)
+        raise ViewEnded(f"{member} breaks the protocol: {error}")
+
+    def distrust(self, member: str, error: ShoalError) -> None:
+        if not self.remote(member) or member == self.member:
+            raise error
+        self.agent.accuse(member, str(error))
+        self._accused = (self.view.epoch, Deadline.after(min(EVICTION, self.seconds)))
+
+    def _await_eviction(self) -> None:
+        """Nothing more is done with a member that was accused, if the coordinator takes this worker's word."""
+        epoch, deadline = self._accused
+        while epoch == self.view.epoch and not self.disturbed and not deadline.expired:
+            self.agent.check()
+            time.sleep(PAUSE)
 
     def begin(self, step: int) -> None:
         self.agent.begin(step, Deadline.after(self.seconds))

@@ -1,6 +1,6 @@
 """What is round a message between a member and the coordinator: which protocol, which run. Two frames:
 
-    | shoal 4 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
+    | shoal 5 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
 
 The first frame keeps its form in every version to come, so that two that differ can tell each other so.
 """

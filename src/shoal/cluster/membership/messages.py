@@ -19,6 +19,11 @@ Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x
 """Words for people to read: one line, and nothing that moves a terminal's cursor."""
 
 
+def printable(text: str) -> str:
+    """The same as one line of `Text`: errors may quote what a peer has sent."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_TEXT]
+
+
 class Message(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
     """Base; the class name is the tag on the wire."""
 
@@ -90,6 +95,10 @@ class Doubt(Message, frozen=True, kw_only=True):
     of: Name
     closed: bool = False
     """Nobody listens at its door any more."""
+    reason: Text = ""
+    """What it has done, if it is heard but breaks the protocol; empty: it is not heard."""
+    late: bool = False
+    """What it has done is to keep this member waiting; it may itself wait for another."""
 
 
 class Leave(Message, frozen=True, kw_only=True):

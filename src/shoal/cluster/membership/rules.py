@@ -29,5 +29,7 @@ class Rules:
     """Seconds of training between the word that somebody enters and the step at which it does."""
     repeat: float = 0.5
     """Seconds after which what was not answered is said again."""
+    answer: float = 10.0
+    """Seconds a remote worker that beats has to answer a proposal or to enter a view; an agent needs milliseconds."""
     asleep: float = 1.0
     """Seconds between two ticks after which the coordinator was not running itself."""

@@ -13,10 +13,10 @@ between sees one view.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from shoal.cluster.membership.view import View
-from shoal.core.errors import ViewEnded
+from shoal.core.errors import ShoalError, ViewEnded
 
 T = TypeVar("T")
 
@@ -75,6 +75,14 @@ class Session(ABC):
 
     @abstractmethod
     def begin(self, step: int) -> None: ...
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        """A member has sent what no honest one sends. Where the run can go on without it, ViewEnded; else the error."""
+        raise error
+
+    def distrust(self, member: str, error: ShoalError) -> None:
+        """The same where the operation is complete: what came of this member is left out, if the run can go on."""
+        raise error
 
     def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
         """This worker has done its work; `leave` tells the others that the training is over here."""

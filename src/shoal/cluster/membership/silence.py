@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from shoal.cluster.membership.bounds import step_seconds
 from shoal.cluster.membership.messages import Beat, Plate
 from shoal.cluster.membership.rules import Rules
 from shoal.cluster.membership.view import View
@@ -23,6 +24,10 @@ class Seat:
     plate: Plate = field(default_factory=Plate)
     waits: bool = False
     """Whether it takes over somebody's state before it enters."""
+    behind: float | None = None
+    """Since when it beats without entering the view it was told of."""
+    missed: int = 0
+    """How often in a row it did not stand before the step at which newcomers were to enter."""
 
 
 class Silence:
@@ -37,7 +42,13 @@ class Silence:
     def given_up(self, seats: Mapping[str, Seat], view: View, now: float) -> dict[str, str]:
         """Members and why. Those in the majority may still train: they are not, before their lease is over."""
         self._excuse(seats, now)
-        silent = {member: why for member, seat in seats.items() if (why := self._verdict(seat, now))}
+        own = [s.beat for m, s in seats.items() if m in view and not s.plate.guest and s.beat is not None]
+        usual = step_seconds(own)
+        silent = {
+            member: why
+            for member, seat in seats.items()
+            if (why := self._verdict(seat, now, usual if own and seat.plate.guest else None))
+        }
         # guests cannot train on by themselves, so they have no vote
         voters = [member for member, seat in seats.items() if member in view and not seat.plate.guest]
         # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
@@ -57,9 +68,10 @@ class Silence:
             for seat in seats.values():
                 seat.heard += asleep
 
-    def _verdict(self, seat: Seat, now: float) -> str:
-        """Why a member is to be given up; empty: it is not."""
+    def _verdict(self, seat: Seat, now: float, usual: float | None) -> str:
+        """Why a member is to be given up; empty: it is not. `usual`: how long steps take, whatever it says itself."""
         period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
+        period = period if usual is None else usual
         unheard = now - seat.heard
         patience = self._patience(self.rules.silence, period)
         if unheard > patience - min(self.rules.margin, patience / 6):

@@ -33,7 +33,7 @@ from typing import NoReturn
 
 from torch import Tensor
 
-from shoal.core.errors import UsageError
+from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.price import Network
 from shoal.sync.repeatable import Repeatable
 from shoal.wire.bucket import Space
@@ -116,6 +116,10 @@ class Engine(Repeatable, ABC):
 
     def collect(self, index: int) -> list[Tensor]:
         self._refuse()
+
+    def distrust(self, rank: int, error: PayloadError) -> None:
+        """A worker's payload cannot be read. Raises the error, or has the worker evicted where members may change."""
+        raise error
 
     def release(self, index: int) -> None:
         self._refuse()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from shoal.cluster.linked import LinkedGroup
+from shoal.core.errors import PayloadError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.ring import RingEngine
 from shoal.sync.price import Network
@@ -93,6 +94,9 @@ class LeadingEngine(Engine):
 
     def collect(self, index: int) -> list[Tensor]:
         return self._payloads.collect(index)
+
+    def distrust(self, rank: int, error: PayloadError) -> None:
+        self._payloads.distrust(rank, error)
 
     def release(self, index: int) -> None:
         self._payloads.release(index)

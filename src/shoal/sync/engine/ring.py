@@ -19,7 +19,7 @@ from shoal.cluster.links.dealing import Dealing
 from shoal.cluster.links.gathering import Gathering
 from shoal.cluster.links.task import Task
 from shoal.core.clock import now
-from shoal.core.errors import UsageError
+from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.engine.base import Engine, Parcel
 from shoal.sync.engine.sums.arithmetic import Arithmetic
 from shoal.sync.engine.sums.base import Sum
@@ -206,6 +206,9 @@ class RingEngine(Engine):
         task = self._wait(index)
         assert isinstance(task, Gathering)
         return [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in task.buffers]
+
+    def distrust(self, rank: int, error: PayloadError) -> None:
+        self.group.session.distrust(self.group.session.view.members[rank], error)
 
     def release(self, index: int) -> None:
         pass

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from shoal.cluster.group import Group
+from shoal.cluster.group import LARGEST_WORD, Check, Group
 from shoal.core.clock import now
 from shoal.sync.engine.base import Engine
 from shoal.sync.exchange.base import Exchange
@@ -108,8 +108,8 @@ class AllReduceExchange(Exchange):
         for engine in self._busy:
             engine.recover()
 
-    def gather(self, data: bytes) -> list[bytes]:
-        return self.group.gather(data)
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.group.gather(data, limit, check)
 
 
 def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> Bucket:

@@ -6,6 +6,7 @@ to train one model: p workers give p different ones.
 
 from collections.abc import Sequence
 
+from shoal.cluster.group import LARGEST_WORD, Check
 from shoal.cluster.membership.session import Steady
 from shoal.sync.exchange.base import Exchange
 from shoal.wire.bucket import Bucket, BucketPlan
@@ -31,5 +32,5 @@ class AloneExchange(Exchange):
     def finish(self, index: int) -> None:
         pass
 
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return [data]

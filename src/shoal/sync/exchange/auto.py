@@ -20,6 +20,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from shoal.cluster.group import LARGEST_WORD, Check
 from shoal.core.clock import delayed, now
 from shoal.sync.averages import Figures, pack, unpack, width
 from shoal.sync.choosing import choose
@@ -271,5 +272,5 @@ class AutoExchange(Exchange):
             self._switch()
         self._now.load(state)
 
-    def gather(self, data: bytes) -> list[bytes]:
-        return self.inner.gather(data)
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.inner.gather(data, limit, check)

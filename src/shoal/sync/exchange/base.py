@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from shoal.cluster.group import LARGEST_WORD, Check
 from shoal.cluster.membership.session import Session
 from shoal.sync.meter import Meter
 from shoal.sync.news import News
@@ -109,5 +110,5 @@ class Exchange(Repeatable, ABC):
                 own.copy_(state[name])
 
     @abstractmethod
-    def gather(self, data: bytes) -> list[bytes]:
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         """Everybody's `data`: for what has no fixed size and so no bucket."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from shoal.cluster.group import LARGEST_WORD, Check
 from shoal.core.clock import now
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.guard import Guard
@@ -234,8 +235,8 @@ class CodedExchange(Exchange):
             if name in state:
                 own.copy_(state[name])
 
-    def gather(self, data: bytes) -> list[bytes]:
-        return self.inner.gather(data)
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.inner.gather(data, limit, check)
 
 
 def _finite(values: Tensor) -> bool:

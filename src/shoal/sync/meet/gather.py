@@ -108,7 +108,8 @@ class GatherMeeting(Keeping):
             try:
                 count += self._add(payload, layout, out, fresh=rank == 0)
             except PayloadError as error:
-                raise PayloadError(f"worker {rank}: {error}") from None
+                self.engine.distrust(rank, PayloadError(f"worker {rank}: {error}"))
+                count += none(len(layout.parts), spoiled=True)  # nobody uses the sum
         self.engine.release(index)
         self.wire += self.engine.payload_wire(index)
         return [float(n) for n in count]

@@ -152,7 +152,9 @@ class TwoStageMeeting(Keeping):
             payloads = self.engine.collect(number)
         coded, plain = _place(made.coded, out), _place(made.plain, out)
         for rank, (payload, share) in enumerate(zip(payloads, made.shares, strict=True)):
-            self._add(self.owner, rank, payload, made, share, (coded[share.coded], plain[share.plain]), fresh=True)
+            place = coded[share.coded], plain[share.plain]
+            if self._taken(self.owner, rank, payload, made, share, place, fresh=True) is None:
+                self._counts[index] = none(len(made.layout.parts), spoiled=True).tolist()
         _put(made.coded, coded, out)
         _put(made.plain, plain, out)
         self.engine.release(number)
@@ -169,7 +171,8 @@ class TwoStageMeeting(Keeping):
         total = torch.empty(share.layout.numel), torch.empty(share.plain_layout.numel)
         counts = np.zeros(len(made.layout.parts))
         for rank, payload in enumerate(payloads):
-            counts += self._add(self.codec, rank, payload, made, share, total, fresh=rank == 0)
+            marks = self._taken(self.codec, rank, payload, made, share, total, fresh=rank == 0)
+            counts += none(len(counts), spoiled=True) if marks is None else marks
         self.engine.release(index)
         self._counts[index] = counts.tolist()
         present = [bool(count) for count in counts]
@@ -185,6 +188,16 @@ class TwoStageMeeting(Keeping):
             length = self._pack(self.owner, made, share, total, state, moment, present, self._areas[number])
         self._lengths[index] = length
         self.engine.post(number, length)
+
+    def _taken(
+        self, codec: Codec, rank: int, payload: Tensor, made: Cut, share: Share, out: tuple[Tensor, Tensor], fresh: bool
+    ) -> Marks | None:
+        """As `_add`; None: it is a remote worker's, and no codec can have made it. Nobody uses the sum then."""
+        try:
+            return self._add(codec, rank, payload, made, share, out, fresh)
+        except PayloadError as error:
+            self.engine.distrust(rank, error)
+            return None
 
     def _add(
         self, codec: Codec, rank: int, payload: Tensor, made: Cut, share: Share, out: tuple[Tensor, Tensor], fresh: bool

@@ -1,6 +1,9 @@
 """A sum over the view of one flat array per worker. What leaves is never written, so it can be summed again."""
 
+from collections.abc import Sequence
+
 from shoal.cluster.links.frames import Array, Payload
+from shoal.cluster.links.messages import Chunk
 from shoal.cluster.links.refused import Refused
 from shoal.cluster.links.task import Task
 from shoal.sync.engine.sums.arithmetic import Arithmetic
@@ -12,6 +15,16 @@ class Sum(Task):
     def __init__(self, leaving: Array, result: Array, arithmetic: Arithmetic) -> None:
         super().__init__(leaving.nbytes)
         self.leaving, self.result, self.arithmetic = leaving, result, arithmetic
+        self._seen: set[tuple[int, int, int]] = set()
+
+    def place(self, sender: int, chunk: Chunk, slices: Sequence[slice]) -> slice:
+        """Where a piece belongs, if there is such a piece and it comes for the first time."""
+        key = (sender, chunk.phase, chunk.index)
+        if chunk.index >= len(slices) or key in self._seen:
+            again = " again" if key in self._seen else ""
+            raise Refused(f"worker {sender} sends piece {chunk.index} of {len(slices)}{again} in a {self.kind}")
+        self._seen.add(key)
+        return slices[chunk.index]
 
     def check(self, sender: int, payload: Payload, numel: int) -> Array:
         """What came, if it is as long as what belongs there."""

@@ -8,6 +8,7 @@ link, where the ring has one.
 
 from shoal.cluster.links.frames import Array, Payload, pack
 from shoal.cluster.links.messages import Chunk
+from shoal.cluster.links.refused import Refused
 from shoal.cluster.links.task import Send, View
 from shoal.sync.engine.sums.base import Sum, part, pieces
 
@@ -37,8 +38,10 @@ class Owners(Sum):
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
         view = self._view
+        if chunk.phase not in (COLLECT, RETURN):
+            raise Refused(f"worker {sender} sends phase {chunk.phase} of a sum by owners, which has two")
         owner = view.rank if chunk.phase == COLLECT else sender
-        where = self._slices[owner][chunk.index]
+        where = self.place(sender, chunk, self._slices[owner])
         array = self.check(sender, payload, where.stop - where.start)
         if chunk.phase == RETURN:
             self.result[where] = array

@@ -38,7 +38,7 @@ class Ring(Sum):
         view, hop = self._view, chunk.phase
         if sender != view.before or hop > 2 * view.size - 3:
             raise Refused(f"worker {sender} sends hop {hop} of a ring of {view.size} to worker {view.rank}")
-        where = self._slices[(view.place - 1 - hop) % view.size][chunk.index]
+        where = self.place(sender, chunk, self._slices[(view.place - 1 - hop) % view.size])
         array = self.check(sender, payload, where.stop - where.start)
         if hop < view.size - 1:
             np.add(array, self.leaving[where], out=array)  # where it lies, and leaves from there

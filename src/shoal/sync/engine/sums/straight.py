@@ -31,7 +31,8 @@ class Straight(Sum):
             self.done.set()
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
-        where, came = self._slices[chunk.index], self._came[chunk.index]
+        where = self.place(sender, chunk, self._slices)
+        came = self._came[chunk.index]
         came[sender] = self.check(sender, payload, where.stop - where.start)
         if len(came) == self._view.size:
             self.arithmetic.total([came[rank] for rank in self._view.ranks], self.result[where])

@@ -9,7 +9,8 @@ DATA ?= data
 help:
 	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
-	@echo "make soak    the long tests           make clean   remove .venv and caches"
+	@echo "make soak    the long tests, or one part of them: PART=faults (docs/testing.md)"
+	@echo "make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
@@ -25,12 +26,12 @@ demo: $(STAMP)
 test: $(STAMP)
 	scripts/debian.sh
 	$(BIN)/python -m shoal.wire.kernels
-	$(BIN)/python -m pytest -m "alone and not soak" tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not alone and not soak" tests
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" tests
 
 soak: $(STAMP)
 	scripts/debian.sh
-	$(BIN)/python -m pytest -m soak tests
+	$(BIN)/python -m shoal.wire.kernels
+	$(BIN)/python -m pytest -m soak --durations=10 $(if $(PART),--part $(PART)) tests
 
 check: $(STAMP)
 	$(BIN)/ruff check .

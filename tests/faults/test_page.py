@@ -28,7 +28,7 @@ def places() -> dict[str, set[str]]:
 
 def _where(test: ast.FunctionDef) -> set[str]:
     marks = [ast.unparse(mark) for mark in test.decorator_list]
-    if "pytest.mark.soak" in marks:
+    if any(mark.startswith("pytest.mark.soak") for mark in marks):
         return {"soak"}
     return {"test", "soak"} if any("pytest.mark.soak" in mark for mark in marks) else {"test"}
 

@@ -1,6 +1,7 @@
 """What the named systems that already work here are said to do (docs/systems.toml)."""
 
 import ast
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -43,7 +44,34 @@ def test_horovod_fusion_sends_ten_times_fewer_messages():
         assert int(result["messages"]) * 10 <= int(result["gradients"])
 
 
-@pytest.mark.alone
+def test_bsp_nobody_ends_a_step_that_the_slowest_has_not_begun():
+    """The slow worker counts the steps it begins; whoever ends a step finds it counted."""
+    begun = torch.zeros(1, dtype=torch.int64).share_memory_()
+    released = multiprocessing.get_context("fork").Semaphore(0)
+
+    def body(world: World):
+        model = nn.Linear(4, 1)
+        run = world.start()
+        model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        seen = []
+        for _ in range(6):
+            if run.rank == 1:
+                assert released.acquire(timeout=60), "the fast worker did not come to this step"
+                begun.add_(1)
+            else:
+                released.release()  # from here on it has nothing to do but to wait
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            seen.append(int(begun))
+            optimizer.zero_grad()
+        run.close()
+        return {"seen": torch.tensor(seen)}
+
+    for result in run_world(2, body):
+        assert (result["seen"] >= torch.arange(1, 7)).all()
+
+
+@pytest.mark.soak("clock")
 def test_bsp_a_step_takes_as_long_as_the_slowest_worker():
     """Only lower bounds: nobody can be faster than the slowest; the waiting shows in the fast worker's record."""
     pause = 0.1

@@ -220,36 +220,67 @@ def test_compiled_model(early: bool) -> None:
         assert_equal(result, model)
 
 
-def test_autocast() -> None:
-    """Gradients of float32 parameters are float32, from products in bfloat16."""
+def in_shards(model: nn.Module, epochs: int, shrunk: float, dtype: torch.dtype, autocast: bool) -> Result:
+    """Two workers by hand: each halves' gradients at the same precision, averaged by samples; then one step of SGD.
 
-    def script(model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any]) -> None:
-        for epoch in epochs:
-            for x, y in epoch:
-                with torch.autocast("cpu", torch.bfloat16):
+    `shrunk` scales the gradients: the same comparison must tell 0.9 from 1.
+    """
+    optimizer = sgd(model)
+    for epoch in range(epochs):
+        for x, y in batches(data(dtype=dtype), epoch):
+            halves = [slice(0, (len(x) + 1) // 2), slice((len(x) + 1) // 2, None)]
+            sums = [torch.zeros_like(p, dtype=torch.float32) for p in model.parameters()]
+            for half in halves:
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                    loss = loss_of(model, x[half], y[half])
+                for total, gradient in zip(sums, torch.autograd.grad(loss, list(model.parameters())), strict=True):
+                    total += gradient.float() * (len(x[half]) / len(x))
+            for parameter, total in zip(model.parameters(), sums, strict=True):
+                parameter.grad = (shrunk * total).to(dtype)
+            optimizer.step()
+    return {name: p.float() for name, p in parameters(model).items()}
+
+
+def apart(one: Result, other: Result, start: nn.Module) -> float:
+    """How far two trainings ended from each other, as a share of how far the second one went."""
+
+    def flat(result: Result) -> Tensor:
+        return torch.cat([result[name].double().flatten() for name, _ in start.named_parameters()])
+
+    begun = flat({name: p.float() for name, p in parameters(start).items()})
+    return float((flat(one) - flat(other)).norm() / (flat(other) - begun).norm())
+
+
+def check_low_precision(dtype: torch.dtype, autocast: bool, bound: float) -> None:
+    """Two workers end where the same shards by hand end, and gradients a tenth too small would be seen."""
+
+    def body(world: World) -> Result:
+        run, model = world.start(), make(dtype=dtype)
+        model, optimizer, steps = run.join(model, sgd(model), loader(2, data(dtype=dtype)))
+        for _ in run.epochs(2):
+            for x, y in steps:
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
                     loss = loss_of(model, x, y)
                 loss.backward()
-                assert all(p.grad.dtype is torch.float32 for p in model.parameters())
+                assert all(p.grad.dtype is dtype for p in model.parameters())
                 optimizer.step()
                 optimizer.zero_grad()
+        return {name: p.float() for name, p in parameters(model).items()}
 
-    check_equal(script=script, bound=2e-2)
+    first, second = run_world(2, body)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    right, shrunk = (in_shards(make(dtype=dtype), 2, scale, dtype, autocast) for scale in (1.0, 0.9))
+    assert apart(first, right, make(dtype=dtype)) < bound
+    assert apart(first, shrunk, make(dtype=dtype)) > 2 * bound
+
+
+def test_autocast() -> None:
+    """Gradients of float32 parameters are float32, from products in bfloat16."""
+    check_low_precision(torch.float32, autocast=True, bound=1e-3)
 
 
 def test_model_in_bfloat16() -> None:
-    def body(world: World) -> Result:
-        run, model = world.start(), make(dtype=torch.bfloat16)
-        model, optimizer, steps = run.join(model, sgd(model), loader(2, data(dtype=torch.bfloat16)))
-        train(model, optimizer, [steps])
-        assert all(p.dtype is torch.bfloat16 for p in model.parameters())
-        return {name: p.float() for name, p in parameters(model).items()}
-
-    model = make()
-    train(model, sgd(model), [batches(data(), 0)])
-    first, second = run_world(2, body)
-    for name, parameter in model.named_parameters():
-        assert torch.equal(first[name], second[name])
-        torch.testing.assert_close(first[name], parameter.detach(), atol=0.05, rtol=0)
+    check_low_precision(torch.bfloat16, autocast=False, bound=0.02)
 
 
 class Words(nn.Module):

@@ -1,12 +1,18 @@
-"""The links keep their word: delay, jitter, rate, loss, bursts, cuts, partitions, noise and stalls, measured inside."""
+"""Real frames meet what the lab was asked for: cuts, partitions, noise, events and seeds, counted inside the hosts.
+
+Times, rates and shares are those of the switch and shown on a virtual clock (test_lab_switch.py); here they are
+measured on the real one, in `make soak PART=clock`.
+"""
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import signal
 import socket
 import statistics
+import subprocess
 import threading
 import time
 
@@ -22,7 +28,7 @@ from shoal.cluster.lab.spec import Spec
 from shoal.cluster.lab.timeline import Timeline
 from shoal.cluster.lab.units import Delay, Rate
 
-pytestmark = pytest.mark.alone
+clock = pytest.mark.soak("clock")
 
 
 def set_both(lab: Lab, link: Link) -> None:
@@ -36,7 +42,24 @@ def best_rate(lab: Lab) -> float:
 
 
 def heard(lab: Lab, source: int, target: int) -> bool:
-    return fate(lab, source, target, 20, 2000).received > 0
+    """Whether frames that the source sends now go down the target's link: all of them, or none.
+
+    The switch takes what was sent before it answers, and passes it on before it answers again.
+    """
+    before = lab.stat(target).down_frames
+    with inside(lab, source, send_twenty, lab.hosts[target].address) as child:
+        child.hear()
+        lab.stat(target)
+    came = lab.stat(target).down_frames - before
+    assert came in (0, 20)
+    return came == 20
+
+
+def send_twenty(say: Say, address: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+        for _ in range(20):
+            s.sendto(b"under way", (address, 9))
+    say("sent")
 
 
 def spread(share: float, of: int) -> float:
@@ -44,6 +67,7 @@ def spread(share: float, of: int) -> float:
     return 5 * math.sqrt(share * (1 - share) / of)
 
 
+@clock
 @pytest.mark.parametrize("milliseconds", [0, 5, 20])
 def test_round_trips_take_twice_both_delays(lab: Lab, milliseconds: int) -> None:
     set_both(lab, Link(delay=Delay.of(milliseconds / 1e3)))
@@ -53,12 +77,14 @@ def test_round_trips_take_twice_both_delays(lab: Lab, milliseconds: int) -> None
     assert 0 <= min(times) - 4 * milliseconds / 1e3 < 1e-3
 
 
+@clock
 @pytest.mark.parametrize("mbit", [10, 100, 500])
 def test_a_flow_gets_the_rate_of_the_link(lab: Lab, mbit: int) -> None:
     set_both(lab, Link(rate=Rate(mbit * 10**6)))
     assert best_rate(lab) == pytest.approx(mbit * 1e6, rel=0.05)
 
 
+@clock
 def test_the_slower_link_counts(lab: Lab) -> None:
     lab.set_link(0, Link(rate=Rate(200 * 10**6), delay=Delay.of(0.002)))
     lab.set_link(1, Link(rate=Rate(50 * 10**6), delay=Delay.of(0.003)))
@@ -66,6 +92,7 @@ def test_the_slower_link_counts(lab: Lab) -> None:
     assert min(round_trips(lab, 0, 1, 40)) == pytest.approx(0.01, abs=1e-3)
 
 
+@clock
 def test_loss_is_that_of_both_links(lab: Lab) -> None:
     set_both(lab, Link(loss=0.05))
     asked = 1 - 0.95**2
@@ -75,6 +102,7 @@ def test_loss_is_that_of_both_links(lab: Lab) -> None:
     assert counted.reordered == counted.duplicates == counted.damaged == 0
 
 
+@clock
 def test_losses_come_in_bursts(lab: Lab) -> None:
     lab.set_link(0, Link(loss=0.1, burst=10))
     counted = fate(lab, 0, 1, 12_000)
@@ -82,6 +110,7 @@ def test_losses_come_in_bursts(lab: Lab) -> None:
     assert 0.05 < counted.loss < 0.15
 
 
+@clock
 def test_jitter_stays_within_its_bounds_and_in_order(lab: Lab) -> None:
     lab.set_link(0, Link(delay=Delay.of(0.01), jitter=Delay.of(0.004)))
     times = round_trips(lab, 0, 1, 40, interval=0.02)
@@ -101,20 +130,14 @@ def test_a_cut_is_silence_both_ways_until_it_is_restored(lab: Lab) -> None:
     assert heard(lab, 1, 0)
 
 
-def send_twenty(say: Say, address: str) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        for _ in range(20):
-            s.sendto(b"under way", (address, 9))
-    say("sent")
-
-
 def test_a_cut_loses_what_is_under_way(lab: Lab) -> None:
-    lab.set_link(0, Link(delay=Delay.of(0.3)))
+    lab.set_link(0, Link(delay=Delay.of(3600)))
     before = lab.stat(0), lab.stat(1)
     with inside(lab, 0, send_twenty, lab.hosts[1].address) as child:
         child.hear()
         lab.cut(0)
         lab.restore(0)
+    lab.set_link(0, Link())
     assert fate(lab, 0, 1, 10).received == 10
     assert lab.stat(0).up_frames - before[0].up_frames == 30
     assert lab.stat(1).down_frames - before[1].down_frames == 10
@@ -122,7 +145,7 @@ def test_a_cut_loses_what_is_under_way(lab: Lab) -> None:
 
 def test_what_was_sent_before_a_command_is_under_way_when_it_is_obeyed(lab: Lab) -> None:
     """Also where the switch had no time in between, and finds frames and command together."""
-    lab.set_link(0, Link(delay=Delay.of(0.3)))
+    lab.set_link(0, Link(delay=Delay.of(3600)))
     before, switch = lab.stat(0), lab._ready._process.pid
     os.kill(switch, signal.SIGSTOP)
     with inside(lab, 0, send_twenty, lab.hosts[1].address) as child:
@@ -150,23 +173,24 @@ def test_a_partition_parts_groups_and_nothing_else(lab: Lab) -> None:
     assert all(heard(lab, *way) for way in ways)
 
 
-def test_duplicates(lab: Lab) -> None:
+def test_duplicates_arrive(lab: Lab) -> None:
     lab.noise(0, duplicate=0.2)
-    counted = fate(lab, 0, 1, 4000)
-    assert counted.received == 4000
-    assert abs(counted.duplicates / 4000 - 0.2) <= spread(0.2, 4000)
+    before, counted = lab.stat(0).duplicated, fate(lab, 0, 1, 500)
+    assert counted.received == 500
+    assert counted.duplicates == lab.stat(0).duplicated - before > 0
 
 
 def test_flipped_bits_arrive_only_where_nobody_checks(lab: Lab) -> None:
     lab.noise(0, flip=0.2)
-    bare, checked = fate(lab, 0, 1, 4000, checked=False), fate(lab, 0, 1, 4000)
-    assert abs(bare.damaged / 4000 - 0.2) <= spread(0.2, 4000)
-    assert bare.damaged + bare.received == 4000
+    before, bare = lab.stat(0).flipped, fate(lab, 0, 1, 500, checked=False)
+    assert bare.damaged == lab.stat(0).flipped - before > 0
+    assert bare.damaged + bare.received == 500
+    before, checked = lab.stat(0).flipped, fate(lab, 0, 1, 500)
     assert checked.damaged == 0
-    assert checked.loss > 0.15
-    assert lab.stat(0).flipped >= bare.damaged
+    assert checked.sent - checked.received == lab.stat(0).flipped - before > 0
 
 
+@clock
 def test_a_stall_holds_frames_and_then_delivers_all(lab: Lab) -> None:
     lab.stall(1, Delay.of(0.4))
     times = round_trips(lab, 0, 1, 30, interval=0.01)
@@ -192,10 +216,21 @@ def test_the_events_of_a_spec_happen(lab: Lab) -> None:
 def test_the_seed_decides_which_frames_are_lost(possible: None) -> None:
     def course(seed: int) -> Fate:
         with Lab(Spec.parse(f"2 hosts, 5%, burst 3, seed {seed}")) as lab:
-            return fate(lab, 0, 1, 3000)
+            return fate(lab, 0, 1, 1000)
 
     assert course(1) == course(1)
     assert course(1) != course(2)
+
+
+def test_a_slower_link_still_takes_the_packets_that_wait_for_it(lab: Lab) -> None:
+    """TCP hands down 64 KiB in one piece; a queue whose bucket became smaller would hold such a piece for ever."""
+    for mbit in (1000, 100, 10):
+        lab.set_link(0, Link(rate=Rate(mbit * 10**6)))
+        show = ["tc", "-n", lab.hosts[0].name, "-json", "qdisc", "show", "dev", "eth0"]
+        (queue,) = json.loads(subprocess.run(show, capture_output=True, text=True, check=True).stdout)
+        assert queue["kind"] == "tbf"
+        assert queue["options"]["burst"] >= 1 << 16
+        assert 8 * queue["options"]["rate"] == mbit * 10**6
 
 
 PORT, FLOWS, EACH = 7811, 6, 0.6
@@ -239,6 +274,7 @@ def drain(say: Say, address: str, until: float) -> None:
     say([b - a for a, b in itertools.pairwise(counts)])
 
 
+@clock
 def test_flows_go_on_though_their_link_becomes_slower_under_way(lab: Lab) -> None:
     """What waits before the device was cut for the faster link; it must not wait for ever."""
     rates = [1000, 100, 10] * 3

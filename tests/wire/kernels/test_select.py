@@ -1,8 +1,12 @@
 """The kernel that chooses does what its reference does, to the bit: places, values, residual and velocity."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from shoal.wire import choice, kernels
 from shoal.wire.kernels.select import PIECE
@@ -47,19 +51,40 @@ def run(values, shares, way, shift, fast):
     return [*results, rest.numpy(), velocity.numpy()]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def check(sizes, kind, way, ratio, share):
+    layout = Layout.of([(f"layer{number}", (size,)) for number, size in enumerate(sizes)])
+    torch.manual_seed(layout.numel)
+    values, shares = KINDS[kind](layout.numel), share(ratio, layout)
+    one, other = (run(values, shares, way, 5, fast) for fast in (True, False))
+    for found, expected in zip(one, other, strict=True):
+        assert found.dtype == expected.dtype
+        assert np.array_equal(found, expected)
+
+
+size_of_a_layer = st.one_of(st.integers(0, 40), st.integers(0, 3 * PIECE), st.sampled_from([PIECE, PIECE + 1]))
+
+
+@settings(max_examples=150)
+@example([], "normal", "plain", 0.01, of_all)
+@example([PIECE, PIECE + 1, 4 * PIECE + 33], "lines", "masking", 0.01, of_all)
+@example([200_003, 65_536], "normal", "moving", 0.001, by_layer)
+@given(
+    st.lists(size_of_a_layer, max_size=5),
+    st.sampled_from(sorted(KINDS)),
+    st.sampled_from(WAYS),
+    st.sampled_from([0.001, 0.01, 0.3, 1.0]),
+    st.sampled_from([by_layer, of_all]),
+)
+def test_what_is_chosen_and_what_is_left_are_the_references(sizes, kind, way, ratio, share):
+    check(sizes, kind, way, ratio, share)
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_chosen_and_what_is_left_are_the_references(kind, shape, way):
-    layout = Layout.of([(f"layer{number}", (size,)) for number, size in enumerate(SHAPES[shape])])
-    torch.manual_seed(layout.numel)
-    values = KINDS[kind](layout.numel)
-    for ratio in (0.001, 0.01, 0.3, 1.0):
-        for shares in (by_layer(ratio, layout), of_all(ratio, layout)):
-            one, other = (run(values, shares, way, 5, fast) for fast in (True, False))
-            for found, expected in zip(one, other, strict=True):
-                assert found.dtype == expected.dtype
-                assert np.array_equal(found, expected)
+def test_every_kind_at_every_ratio_is_the_references(shape, way):
+    for kind, ratio, share in itertools.product(KINDS, (0.001, 0.01, 0.3, 1.0), (by_layer, of_all)):
+        check(SHAPES[shape], kind, way, ratio, share)
 
 
 @pytest.mark.parametrize("way", WAYS)

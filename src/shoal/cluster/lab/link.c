@@ -371,10 +371,9 @@ static int guard(const char *parent)
     }
 }
 
-static void open_port(int i, uint64_t seed, const char *netns)
+static void start_port(int i, uint64_t seed)
 {
     struct port *p = &ports[i];
-    p->fd = open_tap(netns);
     p->hears = malloc(n_ports);
     memset(p->hears, 1, n_ports);
     p->up.seed = mix(seed + mix(2 * i + 1));
@@ -390,7 +389,8 @@ int main(int argc, char **argv)
     struct pollfd *p = calloc(n_ports + 2, sizeof *p);
     int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
     for (int i = 0; i < n_ports; i++) {
-        open_port(i, strtoull(argv[3], NULL, 10), argv[i + 4]);
+        start_port(i, strtoull(argv[3], NULL, 10));
+        ports[i].fd = open_tap(argv[i + 4]);
         p[i] = (struct pollfd){ .fd = ports[i].fd, .events = POLLIN };
     }
     p[n_ports] = (struct pollfd){ .fd = 0, .events = POLLIN };

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from shoal.cluster.membership.invitation import Brief
     from shoal.core.record import Summary
 
-LONGEST_ARGUMENTS = 300
-"""Letters of a script's arguments that are shown."""
-
 
 def join(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the run listens.", show_default=False)],
@@ -41,6 +38,7 @@ def join(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors.")] = False,
 ) -> None:
     """Take part in a run of another machine: executes its script here, with your rights. Ctrl-C leaves it."""
+    from shoal.cli.consent import agree
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.cluster.launch.address import parse, towards
 
@@ -72,57 +70,6 @@ def credential(file: str | None, server: str | None) -> "Key":
     if found.run is not None and found.run != run:
         raise UsageError(f"{file!r} is an invitation to another run than --server {server}; drop --server")
     return Key(Pair(found.keys.public, found.keys.secret), run)
-
-
-def agree(address: str, key: "Key", workers: int, yes: bool) -> "Brief":
-    """What to run, with ids for its workers, once the user has seen what that is and agreed."""
-    import msgspec
-
-    from shoal.cluster.launch.asking import ask_apart, question
-    from shoal.core.errors import UsageError
-
-    shown = ask_apart(address, key, question(workers, look=True))
-    confirm(shown, address, key, yes)
-    brief = ask_apart(address, key, question(workers))
-    if msgspec.structs.replace(brief, members=()) != shown:
-        raise UsageError(f"{address} is another run by now than the one that was shown; look at it again")
-    return brief
-
-
-def confirm(brief: "Brief", address: str, key: "Key", yes: bool) -> None:
-    """Say what would be executed here, and ask once; UsageError: it is not to be."""
-    import sys
-
-    from shoal.core.errors import UsageError
-
-    what = described(brief, address, key)
-    if not yes and not sys.stdin.isatty():
-        raise UsageError(f"{what}; there is no terminal to ask at: give --yes to agree")
-    typer.echo(f"shoal: {what}", err=True)
-    if yes:
-        return
-    try:
-        agreed = typer.confirm("shoal: execute it here?", err=True)
-    except typer.Abort:
-        agreed = False
-    if not agreed:
-        raise UsageError("not joined, and nothing was executed")
-
-
-def described(brief: "Brief", address: str, key: "Key") -> str:
-    """One line: the run, where it is, and the script by name, size and digest. Nothing of it can write elsewhere."""
-    import hashlib
-    import shlex
-
-    digest = hashlib.sha256(brief.script).hexdigest()
-    words = shlex.join(brief.arguments)
-    words = words if words.isprintable() else ascii(words)
-    words = f"{words[:LONGEST_ARGUMENTS]}…" if len(words) > LONGEST_ARGUMENTS else words
-    return (
-        f"the run {brief.run} at {address.removeprefix('tcp://')} (key {key.coordinator.decode()}) executes its script "
-        f"on this machine, with your rights: {brief.name}, {len(brief.script)} bytes, SHA-256 {digest}"
-        + (f", arguments {words}" if words else "")
-    )
 
 
 def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, runs: str | None) -> "Job":

@@ -17,7 +17,7 @@ import socket
 import struct
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -69,6 +69,34 @@ class PendingConnection:
     stage: HandshakeStage = HandshakeStage.unknown
 
 
+class DescriptorView:
+    """Looks at libzmq's sockets through a descriptor of our own, which cannot come to stand for another meanwhile.
+
+    That one is kept, so that it is there when no other can be had.
+    """
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._own = os.dup(self._nothing)
+
+    @contextlib.contextmanager
+    def of(self, fd: int) -> Iterator[socket.socket]:
+        """The socket behind a descriptor; OSError if there is none."""
+        os.dup2(fd, self._own, inheritable=False)
+        try:
+            here = socket.socket(fileno=self._own)
+            try:
+                yield here
+            finally:
+                here.detach()
+        finally:
+            os.dup2(self._nothing, self._own, inheritable=False)
+
+    def close(self) -> None:
+        os.close(self._own)
+        os.close(self._nothing)
+
+
 class PendingLimiter(threading.Thread):
     """Made before the socket is bound, started after that, and closed before the socket is."""
 
@@ -82,6 +110,7 @@ class PendingLimiter(threading.Thread):
         self._watched = watched
         self._port = 0
         self._pending: dict[int, PendingConnection] = {}
+        self._view = DescriptorView()
         watched.setsockopt(zmq.BACKLOG, BACKLOG)
         watched.monitor(_ADDRESS, int(_EVENTS))
         self._monitor = watched.context.socket(zmq.PAIR)
@@ -96,11 +125,19 @@ class PendingLimiter(threading.Thread):
 
     def run(self) -> None:
         going = True
-        while going:
-            self._monitor.poll()
-            going = self._read_events()
-            self._enforce()
+        try:
+            while going:
+                self._monitor.poll()
+                going = self._read_events()
+                self._enforce()
+        except zmq.ZMQError:
+            pass  # the context was ended without a word to us
+        finally:
+            self._end()
+
+    def _end(self) -> None:
         self._monitor.close(linger=0)
+        self._view.close()
 
     def close(self) -> None:
         """By the thread that owns the socket. Events are read to the last, or libzmq would wait for us."""
@@ -109,7 +146,7 @@ class PendingLimiter(threading.Thread):
             self.join(CLOSE_SECONDS)
         elif not self.ident:  # it was never started
             self._watched.disable_monitor()
-            self._monitor.close(linger=0)
+            self._end()
 
     def _read_events(self) -> bool:
         """Note who has come and gone; False: there will be no more events."""
@@ -140,7 +177,7 @@ class PendingLimiter(threading.Thread):
 
     def _look_at(self, connection: PendingConnection) -> None:
         """See how far it has come; whoever has shown a key is not counted from then on."""
-        with contextlib.suppress(OSError), _borrow(connection.fd) as here:
+        with contextlib.suppress(OSError), self._view.of(connection.fd) as here:
             connection.stage = stage_of(here)
         # an older one has shown its key: libzmq would have closed it otherwise
         if connection.stage == HandshakeStage.done or now() - connection.accepted > 2 * HANDSHAKE_SECONDS:
@@ -148,13 +185,13 @@ class PendingLimiter(threading.Thread):
 
     def _evict(self, connection: PendingConnection) -> None:
         self._pending.pop(connection.fd, None)
-        with contextlib.suppress(OSError), _borrow(connection.fd) as here:
+        with contextlib.suppress(OSError), self._view.of(connection.fd) as here:
             if self._is_ours(here) and here.getpeername() == connection.peer:
                 here.shutdown(socket.SHUT_RDWR)
                 self.evicted += 1
 
     def _peer(self, fd: int) -> tuple[str, int] | None:
-        with contextlib.suppress(OSError), _borrow(fd) as here:  # it may be closed already
+        with contextlib.suppress(OSError), self._view.of(fd) as here:  # it may be closed already
             if self._is_ours(here):
                 host, port = here.getpeername()[:2]
                 return str(host), int(port)
@@ -187,8 +224,3 @@ def stage_of(connection: socket.socket) -> HandshakeStage:
     if acked > _GREETING + _WELCOME:
         return HandshakeStage.done
     return HandshakeStage.invited if acked > _GREETING else HandshakeStage.unknown
-
-
-def _borrow(fd: int) -> socket.socket:
-    """The socket behind libzmq's descriptor, under one of ours, which cannot come to stand for another."""
-    return socket.socket(fileno=os.dup(fd))

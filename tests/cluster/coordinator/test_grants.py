@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.cluster.board import MOST_WORKERS
-from shoal.cluster.coordinator.grants import PATIENCE, Granted, Grants, Welcome
+from shoal.cluster.coordinator.grants import PATIENCE, RETRY, Granted, Grants, Welcome
 from shoal.cluster.membership.invitation import Ask, Brief, differing
 from shoal.cluster.membership.messages import Beat, Hello, Plate
 from shoal.cluster.membership.session import seat_of
@@ -107,6 +107,17 @@ def test_whoever_does_not_come_loses_the_place() -> None:
     first, second = take(here, ask(2))
     assert not here.late({first}, PATIENCE)
     assert here.late({first}, PATIENCE + 1) == [second]
+
+
+def test_a_machine_that_begins_again_does_not_wait_for_those_that_never_came() -> None:
+    here = grants()
+    first, second = take(here, ask(2))
+    again = ask(2, 1)
+    assert not here.abandoned(again, OURS, {first}, RETRY), "they may be on their way"
+    assert here.abandoned(again, OURS, {first}, RETRY + 1) == [second]
+    assert not here.abandoned(ask(1, 1), OURS, {first}, RETRY + 1), "there is room for one more"
+    assert not here.abandoned(ask(2), OURS, {first}, RETRY + 1), "the same question"
+    assert not here.abandoned(again, THEIRS, {first}, RETRY + 1), "only under its own key"
 
 
 def test_an_id_is_its_keys_alone_and_a_guest_says_that_it_is_one() -> None:

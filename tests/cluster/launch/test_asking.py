@@ -13,7 +13,7 @@ import pytest
 from forked import Forked, shoal
 from forked import _command as command
 
-from shoal.cli.join import described
+from shoal.cli.consent import described
 from shoal.cluster.coordinator.grants import Welcome
 from shoal.cluster.coordinator.handle import Handle
 from shoal.cluster.coordinator.process import Setup

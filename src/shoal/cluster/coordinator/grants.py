@@ -3,7 +3,8 @@
     Ask(2 workers) ── Granted(w4.1), Granted(w5.2) in the log ── Brief(w4.1, w5.2) ── … Hello(w4.1)
 
 What is promised is in the log before it is told, so a coordinator that was killed promises nothing twice. Who does not
-come within ten minutes has lost its place. A seat is given again once its member is lost, under another id.
+come within ten minutes has lost its place, and within ten seconds if its key asks again and is good for no more. A seat
+is given again once its member is lost, under another id.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -19,6 +20,8 @@ from shoal.cluster.membership.view import Name
 
 PATIENCE = 600.0
 """Seconds in which a worker that was promised a seat must come."""
+RETRY = 10.0
+"""Seconds after which it gives way to another of its key, if it has not come: that machine may have begun again."""
 
 
 class Granted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
@@ -85,6 +88,13 @@ class Grants:
     def replaced(self, ask: Ask, key: str) -> list[str]:
         """Whose place the asking one takes: its launcher knows that they are lost."""
         return [e.member for e in self._open() if (e.key, seat_of(e.member)) == (key, ask.seat)]
+
+    def abandoned(self, ask: Ask, key: str, here: Container[str], now: float) -> list[str]:
+        """Who was promised a seat under this key and has not come, if the key is good for no more without them."""
+        own = [entry.member for entry in self._open() if entry.key == key]
+        if len(own) + ask.workers <= self._most.get(key.encode(), 0) or self.told(ask, key):
+            return []
+        return [member for member in own if member not in here and now - self._since[member] > RETRY]
 
     def choose(self, ask: Ask, key: str) -> list[Granted]:
         """Free seats, as many as asked for, or none; to be written down, then to be told."""

@@ -172,6 +172,8 @@ class Process:
 
     def _answer(self, ask: Ask, letter: Letter) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
+        for member in self.grants.abandoned(ask, letter.key, self.machine.seats, now()):
+            self._do(self.machine.hear(Gone(member=member, reason="its machine joins again"), now()))
         if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, letter.key):
             self.door.send(letter.sender, ASKING.seal(self.setup.welcome.brief))
             return

@@ -10,12 +10,13 @@ alone, what was consumed twice and what never. A worker that was given up, and w
 over from it has written a higher fence, and what comes below it afterwards is passed over.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from shoal.core.log import read_log
+from shoal.core.log import read_log, rewrite_log
 
 
 class Entry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
@@ -97,6 +98,18 @@ def read_ledger(directory: Path) -> Iterable[AnyEntry]:
     return (_decoder.decode(record) for record in read_log(ledger_file(directory)))
 
 
+def rewrite_ledger(directory: Path, entries: Iterable[AnyEntry]) -> None:
+    """Put these entries in the place of all that are there; a crash leaves those or these."""
+    rewrite_log(ledger_file(directory), map(msgspec.json.encode, entries))
+
+
+def last_step(entries: Iterable[AnyEntry]) -> int:
+    """The last one that any entry tells of."""
+    return max(
+        (e.last if isinstance(e, Took) else e.step for e in entries if isinstance(e, Took | Finished)), default=0
+    )
+
+
 def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
     """Without what a later attempt took back, and without what its writer had no right to write any more."""
     kept: list[AnyEntry] = []
@@ -110,6 +123,45 @@ def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
         else:
             kept.append(entry)
     return kept
+
+
+def merged(entries: Iterable[AnyEntry], cuts: Sequence[int], since: int = 0) -> list[AnyEntry]:
+    """Ranges of one pass and stream that follow each other as one entry: the proof stays the same.
+
+    None reaches over one of `cuts`, in order: steps after which somebody may go on, and take back whole entries. What
+    was taken up to step `since` is left as it is.
+    """
+    found: list[AnyEntry] = []
+    last: dict[tuple[object, int], int] = {}
+    for entry in entries:
+        if not isinstance(entry, Took):
+            found.append(entry)
+            continue
+        place = last.get((entry.key, entry.stream))
+        before = found[place] if place is not None else None
+        if place is not None and isinstance(before, Took) and before.first > since and _joins(before, entry, cuts):
+            found[place] = join_ranges(before, entry)
+        else:
+            last[entry.key, entry.stream] = len(found)
+            found.append(entry)
+    return found
+
+
+def follows(first: Took, second: Took) -> bool:
+    """Whether one range ends where the other begins, and both were used alike."""
+    return first.end == second.begin and first.skipped == second.skipped
+
+
+def join_ranges(first: Took, second: Took) -> Took:
+    samples = first.samples + second.samples
+    return msgspec.structs.replace(first, end=second.end, samples=samples, last=second.last)
+
+
+def _joins(first: Took, second: Took, cuts: Sequence[int]) -> bool:
+    if not follows(first, second) or first.fence != second.fence or first.last > second.last:
+        return False
+    place = bisect_left(cuts, first.first)
+    return place == len(cuts) or cuts[place] >= second.last
 
 
 def _void(entry: AnyEntry, step: int) -> bool:

@@ -8,10 +8,11 @@ appended, never a record that was not.
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from shoal.core.disk import DISK, Disk
+from shoal.core.durable import write_file
 
 _HEAD = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
@@ -34,6 +35,11 @@ class Log:
         if not there:
             disk.sync_folder(path.parent)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all records."""
+        return self._size
+
     def append(self, record: bytes) -> None:
         """Hand a record to the operating system: it then survives the death of this process."""
         if len(record) > LARGEST:
@@ -51,6 +57,11 @@ class Log:
 
     def close(self) -> None:
         self._disk.close(self._file)
+
+
+def rewrite_log(path: Path, records: Iterable[bytes], disk: Disk = DISK) -> None:
+    """Put other records in the place of all that are there; a crash leaves those or these."""
+    write_file(path, b"".join(_HEAD.pack(len(record), _checksum(record)) + record for record in records), disk)
 
 
 def read_log(path: Path) -> Iterator[bytes]:

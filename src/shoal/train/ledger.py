@@ -3,8 +3,13 @@
 Steps that follow each other in one pass become one entry; entries end where a checkpoint is taken, so that a run that
 goes on from there can take back whole ones. Where worker 0 may be lost, all keep the book: whoever becomes worker 0
 takes back what stands there since it came, and writes it again from its own.
+
+Neither book nor file grow with the steps: ranges that follow each other become one, but for those that end at the last
+checkpoints, or where the book of a member begins.
 """
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,13 +18,31 @@ from typing import TypedDict
 import msgspec
 
 from shoal.core.clock import now
-from shoal.core.ledger import AnyEntry, Finished, Opened, Resumed, Took, ledger_file
+from shoal.core.ledger import (
+    AnyEntry,
+    Finished,
+    Opened,
+    Resumed,
+    Took,
+    committed,
+    follows,
+    join_ranges,
+    last_step,
+    ledger_file,
+    merged,
+    read_ledger,
+    rewrite_ledger,
+)
 from shoal.core.log import Log
 from shoal.data.loader import Pass
 from shoal.data.remaining import joined
 from shoal.data.source.base import Step
 
 FLUSH_SECONDS = 0.5
+KEPT = 8
+"""Checkpoints a run might go on from; two are kept on the disk."""
+MOST_ENTRIES, MOST_BYTES = 10_000, 8 << 20
+"""Of the book, and of the file, before what is old is merged."""
 
 
 class Ledger:
@@ -32,18 +55,27 @@ class Ledger:
         fence: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
         """`writes`: whether this worker is the one to write; `fence`: attempt and epoch of the view, at this moment."""
-        self._file, self._writes, self._now = ledger_file(directory), writes, fence
+        self._directory, self._writes, self._now = directory, writes, fence
         self._fence = (0, 0)
         """When this worker began to write."""
         self._log: Log | None = None
         self._since = (0, 1, 1)
         """Step, attempt and workers at the beginning of what this worker knows."""
         self._book: list[AnyEntry] = []
+        self._joins: dict[tuple[object, int], int] = {}
+        """By pass and stream: which entry of the book the next range may be joined to."""
+        self._cuts: list[int] = []
+        """Steps at which somebody's book begins."""
+        self._saved: deque[int] = deque(maxlen=KEPT)
+        """Steps of the last checkpoints."""
+        self._long, self._large = MOST_ENTRIES, MOST_BYTES
+        """Entries of the book, and bytes of the file, from which on they are merged again."""
+        self._lock = threading.Lock()
+        """Held while the file is synced, or replaced."""
         self._encoder = msgspec.json.Encoder()
         self._pending: list[_Dealt] = []
         self._entries: list[AnyEntry] = []
         self._opened: set[tuple[int, int, int]] = set()
-        self._cut = False
         self._flushed = now()
         self.error: str | None = None
         """Why the last attempt to write failed; what was to be written is kept for the next."""
@@ -51,17 +83,33 @@ class Ledger:
     def begin(self, step: int, attempt: int, workers: int) -> None:
         """This worker's book begins here; what stands in the ledger after `step` is void."""
         self._since = (step, attempt, workers)
-        self._book = []
+        self._book, self._joins, self._cuts = [], {}, []
         if step or attempt > 1:
             self._entries.append(Resumed(step=step, attempt=attempt, workers=workers))
         if self._writes():
             self._open_log()
         self.flush()
 
-    def cut(self) -> None:
-        """Somebody's book begins now: no entry goes on beyond this step."""
-        self.flush()
-        self._cut = True
+    def cut(self, step: int) -> None:
+        """Somebody's book begins after this step: no entry goes on beyond it."""
+        self._cuts.append(step)
+        self._end_entries()
+
+    def saved(self, step: int) -> bool:
+        """A checkpoint is taken after this step, which a run may go on from; whether all entries are written."""
+        self._saved.append(step)
+        return self._end_entries()
+
+    def _end_entries(self) -> bool:
+        written = self.flush()
+        self._joins.clear()
+        if len(self._book) > self._long:
+            self._book = merged(self._book, self._boundaries())
+            self._long = max(MOST_ENTRIES, 2 * len(self._book))
+        return written
+
+    def _boundaries(self) -> list[int]:
+        return sorted({*self._cuts, *self._saved})
 
     def dealt(self, run: Pass, step: Step) -> None:
         self._pending.append(_Dealt(run, step))
@@ -110,14 +158,15 @@ class Ledger:
             self._book.append(opened)
 
     def _take(self, took: Took) -> None:
-        for entries in (self._entries, self._book):
-            last = entries[-1] if entries else None
-            if isinstance(last, Took) and _goes_on(last, took) and not (self._cut and entries is self._book):
-                samples = last.samples + took.samples
-                entries[-1] = msgspec.structs.replace(last, end=took.end, samples=samples, last=took.last)
-            else:
-                entries.append(took)
-        self._cut = False
+        """Into the book; what is written comes from there when the file is flushed."""
+        place = self._joins.get((took.key, took.stream))
+        before = self._book[place] if place is not None else None
+        if place is not None and isinstance(before, Took) and follows(before, took):
+            self._book[place] = join_ranges(before, took)
+        else:
+            self._joins[took.key, took.stream] = len(self._book)
+            self._book.append(took)
+        self._entries.append(took)
 
     def finished(self, run: Pass, number: int) -> None:
         if run.trained:
@@ -128,6 +177,7 @@ class Ledger:
     def flush(self) -> bool:
         """Hand all entries to the operating system; False, with the reason in `error`, if it did not take them."""
         self._flushed = now()
+        self._entries = merged(self._entries, self._boundaries())
         if not self._writes():
             self._entries.clear()
             return True
@@ -142,7 +192,29 @@ class Ledger:
             self.error = error.strerror or str(error)
             return False
         self.error = None
+        if log.size > self._large:
+            self._rewrite()
         return True
+
+    def _rewrite(self) -> None:
+        """Merge what stands in the file; where that fails it stays as it is."""
+        if not self._lock.acquire(blocking=False):  # it is being synced: the next flush does it
+            return
+        try:
+            self._large = 2 * self._large
+            kept = merged(committed(read_ledger(self._directory)), self._boundaries(), self._since[0])
+            # takes back nothing; but whoever wrote before this worker, and wakes up, finds its fence
+            step, (attempt, _) = last_step(kept), self._fence
+            kept.append(Resumed(step=step, attempt=attempt, workers=self._since[2], fence=self._fence))
+            rewrite_ledger(self._directory, kept)
+            if self._log is not None:
+                self._log.close()
+            self._log = Log(ledger_file(self._directory))
+            self._large = max(MOST_BYTES, 2 * self._log.size)
+        except OSError as error:
+            self.error = error.strerror or str(error)
+        finally:
+            self._lock.release()
 
     def _take_over(self) -> None:
         step, attempt, workers = self._since
@@ -150,13 +222,14 @@ class Ledger:
 
     def _open_log(self) -> Log:
         if self._log is None:
-            self._log, self._fence = Log(self._file), self._now()
+            self._log, self._fence = Log(ledger_file(self._directory)), self._now()
         return self._log
 
     def sync(self) -> None:
         """Return when what was flushed is durable; the checkpoint's thread asks."""
-        if self._log is not None:
-            self._log.sync()
+        with self._lock:
+            if self._log is not None:
+                self._log.sync()
 
     def close(self) -> None:
         self.flush()
@@ -187,10 +260,6 @@ class _Dealt:
     @property
     def places(self) -> list[int]:
         return [place for begin, end in self.step.ranges for place in range(begin, end)]
-
-
-def _goes_on(last: Took, took: Took) -> bool:
-    return (last.key, last.stream, last.end, last.skipped) == (took.key, took.stream, took.begin, took.skipped)
 
 
 class _Place(TypedDict):

@@ -252,7 +252,7 @@ class Together:
         if self._between:  # newcomers may have entered in a view that this worker never saw
             self.boundary = self.stand()
             if self.ledger is not None:
-                self.ledger.cut()
+                self.ledger.cut(self.boundary[0].step)
         if session.fresh and session.gives:
             self._hand_over()
         if self.lender is not None:

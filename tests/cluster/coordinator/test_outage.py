@@ -1,5 +1,7 @@
 """A coordinator that fails is started again ever later, and the user is told once."""
 
+from itertools import pairwise
+
 import pytest
 
 from shoal.cluster.coordinator import outage
@@ -22,7 +24,7 @@ def test_it_is_started_again_ever_later(clock: list[float]) -> None:
             starts.append(clock[0])
             one.failed(WHY, "members.log")
         clock[0] += 0.5
-    pauses = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    pauses = [b - a for a, b in pairwise(starts)]
     assert pauses[:5] == [1.0, 2.0, 4.0, 8.0, LONGEST]
     assert set(pauses[5:]) == {LONGEST}
 

@@ -123,7 +123,7 @@ def test_an_entry_that_did_not_become_durable_is_not_there(tmp_path: Path, fails
     disk = NoisyDisk()
     wal = Wal(tmp_path / "log", disk)
     disk.fails = fails
-    with pytest.raises(OSError, match="No space|Input/output"):
+    with pytest.raises(OSError, match=r"No space|Input/output"):
         wal.append(ENTRIES[0])
     wal.close()
     assert (tmp_path / "log").read_bytes() == whole

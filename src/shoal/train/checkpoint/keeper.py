@@ -154,11 +154,12 @@ class Keeper:
             return
         began = now()
         tensors, texts = own(self.joined)
+        written = self.ledger is None or self.ledger.saved(step)
         if self.group.rank == 0:
             shared, more = common(self.joined)
             where = self._where(seen_from_home(samples, self.group.guests))
             tensors, texts = shared | tensors, more | texts | {"where": msgspec.json.encode(where).decode()}
-            if self.ledger is not None and not self.ledger.flush():
+            if self.ledger is not None and not written:
                 self._complain(step, f"the ledger cannot be written: {self.ledger.error}")
                 return
             epoch = where.epoch

@@ -134,7 +134,7 @@ def test_chunks_of_tasks_that_do_not_exist_take_a_peers_own_room_and_no_more(mon
             liar.chunk("sum", b"", task=1000 + number)
         result = begin([made[0], made[2]], numbers(2, 10), Straight)  # worker 2 is heard all the same
         until(lambda: made[0].loop.tasks._early_bytes[1] >= 49 * tasks_module.EARLY_HEAD)
-        until(lambda: 2 in result[0][0]._came[0])
+        until(lambda: result[0][0].missing() == [1])
         assert sum(len(early) for early in made[0].loop.tasks._early.values()) <= 50
 
 

@@ -3,14 +3,17 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 
+import msgspec
 import pytest
 import torch
 from loops import assert_equal, data, loss_of, parameters, sgd
 from models import make
 from torch.utils.data import DataLoader, TensorDataset
 
+from shoal.core.errors import PayloadError
 from shoal.core.ledger import prove, read_ledger
 from shoal.testing.world import Result, World, run_world
+from shoal.train.batches import MOST_POSITIONS, BatchReport, ReportedBatch, read_report
 
 SAMPLES = 32
 Skips = Callable[[int, int], bool]
@@ -153,3 +156,10 @@ def test_a_batch_taken_ahead_counts_in_the_others_step() -> None:
         optimizer.zero_grad()
     for result in results:
         assert_equal(result, model)
+
+
+@pytest.mark.parametrize("ranges", [[(0, MOST_POSITIONS + 1)], [(5, 5)], [(-3, 2)], [(0, 1 << 60)]])
+def test_a_report_of_impossible_samples_is_refused(ranges: list[tuple[int, int]]) -> None:
+    report = BatchReport(waits=False, batches=[ReportedBatch((0, 0, 0), 0, ranges, 1, True)])
+    with pytest.raises(PayloadError):
+        read_report(msgspec.json.encode(report))

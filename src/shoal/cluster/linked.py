@@ -163,7 +163,7 @@ class LinkedGroup(Group):
         task = Gathering(data, limit)
         self._do(task)
         for member, said in zip(self.session.view.members, task.result, strict=True):
-            if check is not None and member != self.session.member:
+            if check is not None and self.session.remote(member) and member != self.session.member:
                 self._checked(member, said, check)
         return task.result
 

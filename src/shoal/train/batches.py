@@ -18,6 +18,7 @@ import msgspec
 
 from shoal.cluster.group import Group
 from shoal.cluster.membership.view import View
+from shoal.core.errors import PayloadError
 from shoal.data.loader import Pass, places_of
 from shoal.data.remaining import Range, joined
 from shoal.data.source.base import Step
@@ -26,6 +27,8 @@ from shoal.train.ledger import Ledger
 
 Key = tuple[int, int, int]
 """Of a pass: loader, epoch, number."""
+MOST_POSITIONS = 1 << 20
+"""Of one worker between two steps; a peer that reports more is not believed."""
 
 
 class ReportedBatch(msgspec.Struct, array_like=True):
@@ -120,8 +123,8 @@ class DealtBatches:
 
         Who took no part in the exchange; and whether that was everybody.
         """
-        said = self.group.gather(msgspec.json.encode(self._report()))
-        reports = [msgspec.json.decode(data, type=BatchReport) for data in said]
+        said = self.group.gather(msgspec.json.encode(self._report()), check=read_report)
+        reports = [read_report(data) for data in said]
         members = self.group.session.dealt.members
         waiting = {member for member, report in zip(members, reports, strict=True) if report.waits}
         nobody = len(waiting) == len(members)
@@ -185,6 +188,19 @@ class DealtBatches:
             self.ledger.dealt(run, step)
         if not told.used:
             self._skip(batch, member, told)
+
+
+def read_report(data: bytes) -> BatchReport:
+    """What a worker reports; PayloadError for positions that no loader deals."""
+    report = msgspec.json.decode(data, type=BatchReport)
+    ranges = [one for batch in report.batches for one in batch.ranges]
+    if any(not 0 <= begin < end for begin, end in ranges):
+        raise PayloadError(f"a range of samples among {ranges[:3]} is empty or negative")
+    if (count := sum(end - begin for begin, end in ranges)) > MOST_POSITIONS:
+        raise PayloadError(f"{count} samples between two steps; at most {MOST_POSITIONS} are believed")
+    if any(batch.samples < 0 for batch in report.batches):
+        raise PayloadError("a negative number of samples")
+    return report
 
 
 def _key(run: Pass) -> Key:

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.cluster.group import Group
-from shoal.core.errors import LayoutError, UsageError
+from shoal.core.errors import LayoutError, PayloadError, UsageError
 from shoal.train.state import misfit
 
 
@@ -98,7 +98,14 @@ def _add(members: Members, seen: dict[int, int], name: str, parameter: Tensor) -
 
 def check_alike(group: Group, members: Members) -> None:
     """Refuse to train models that differ between workers; names the first difference."""
-    listings = [msgspec.json.decode(data, type=list[str]) for data in group.gather(msgspec.json.encode(_list(members)))]
+    mine = _list(members)
+
+    def check(said: bytes) -> None:
+        if msgspec.json.decode(said, type=list[str]) != mine:
+            raise LayoutError("it holds another model than the others; all must build the same one")
+
+    gathered = group.gather(msgspec.json.encode(mine), check=check)
+    listings = [msgspec.json.decode(data, type=list[str]) for data in gathered]
     for rank, listing in enumerate(listings):
         if listing != listings[0]:
             other, first = next(
@@ -123,3 +130,11 @@ def _list(members: Members) -> list[str]:
 
 def _describe(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} {tensor.dtype} on {tensor.device.type}"
+
+
+def read_count(said: bytes) -> int:
+    """How many samples a worker says it has."""
+    count = int(said[:20])
+    if not 0 <= count < 1 << 53:
+        raise PayloadError(f"{count} samples; a worker has 0 or more")
+    return count

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
+from shoal.cluster.membership.messages import printable
 from shoal.cluster.membership.session import seat_of
-from shoal.core.errors import DivergedError, PeerLost, Quarantined
+from shoal.core.errors import DivergedError, PayloadError, PeerLost, Quarantined
 from shoal.core.events import Sink, Skipped
 
 IN_A_ROW = 3
@@ -71,7 +72,7 @@ class Numbers:
         places, samples = self._batch()
         word = Testimony(self.alone or self._own(), places[:SHOWN], samples[:SHOWN])
         data = msgspec.json.encode(word)
-        said = [data] if self.alone else self.group.gather(data)
+        said = [data] if self.alone else self.group.gather(data, check=_read)
         words = [_read(text) for text in said]
         session = self.group.session
         members = [session.member] if self.alone else list(session.dealt.members)
@@ -115,6 +116,11 @@ class Numbers:
             who = f"worker {seat_of(member)}'s gradients" if member else "the gradients of no single worker"
             text = f"{who} were not finite in {number} steps in a row, the last step {self._last}; "
             text += "look at its samples (shoal show), or lower the learning rate"
+            remote = [each for each in members if session.remote(each)]
+            if member == NOBODY and remote:  # the run's own workers speak the truth, so a remote one does not
+                session.distrust(remote[-1], PayloadError(text))
+                self._row = {}
+                return
             if spared and member:
                 if member == session.member:
                     raise Quarantined(text, "not finite")
@@ -146,4 +152,4 @@ def _read(said: bytes) -> Testimony:
 
 
 def _few(items: Sequence[object]) -> str:
-    return ", ".join(map(str, items[:5])) + (", …" if len(items) > 5 else "")
+    return ", ".join(printable(str(item)) for item in items[:5]) + (", …" if len(items) > 5 else "")

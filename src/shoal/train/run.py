@@ -37,7 +37,7 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
-from shoal.train.members import check_alike, is_stateful, sort_members
+from shoal.train.members import check_alike, is_stateful, read_count, sort_members
 from shoal.train.opening import announce, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
@@ -287,7 +287,7 @@ class Run:
         if samples < 0:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
         self._together.own_loop()
-        counts = [int(data) for data in self._group.gather(str(samples).encode())]
+        counts = [read_count(data) for data in self._group.gather(str(samples).encode(), check=read_count)]
         self._progress.counted(samples)
         self._together.weigh_openly(counts)
 

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+import msgspec
 import torch
 from torch.optim import Optimizer
 
 from shoal.cluster.group import Group
 from shoal.cluster.membership.elastic import Elastic
 from shoal.cluster.membership.view import View
-from shoal.core.errors import UsageError
+from shoal.core.errors import PayloadError, UsageError
 from shoal.data.loader import Pass
 from shoal.data.remaining import Remaining
 from shoal.data.source.base import Place, Step
@@ -33,7 +34,7 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 from shoal.train.loan.lender import Lender
-from shoal.train.numbers import Numbers
+from shoal.train.numbers import Numbers, Testimony
 from shoal.train.progress import Progress
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
@@ -341,12 +342,19 @@ class Together:
                 self.ledger.commit(self.progress.step, skipped_only=True)
             return
         self._adopt(said == _AGREED, givers)
-        number = int(next(filter(None, self.group.gather(b""))))
+        number = int(next(filter(None, self.group.gather(b"", check=_read_step))))
         self._stood_in = number if number > self.progress.step else None
+
+    def _read(self, said: bytes) -> None:
+        """Raise for what no worker says here; those that are remote are not believed (`Group.gather`)."""
+        if said.startswith(b"{"):
+            msgspec.json.decode(said, type=Testimony)
+        elif said not in (_DONE, _AGREED, _SHORT) and int(said) not in range(len(self.joined)):
+            raise PayloadError(f"{said[:20]!r} is no join of {len(self.joined)}")
 
     def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
         """What those with samples say, and who they are; `short` if there is nobody left of them."""
-        words = self.group.gather(word)
+        words = self.group.gather(word, check=self._read)
         members = self.group.session.dealt.members
         having = [(said, member) for said, member in zip(words, members, strict=True) if said != _SHORT]
         return having[0][0] if having else _SHORT, [member for _, member in having]
@@ -396,3 +404,8 @@ class Together:
             adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)
+
+
+def _read_step(said: bytes) -> None:
+    if said and not 0 <= int(said) < 1 << 53:
+        raise PayloadError(f"{said[:20]!r} is no step")

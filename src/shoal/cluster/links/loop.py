@@ -36,8 +36,8 @@ AT_ONCE = 128
 """Messages that are heard before anything is said."""
 ABSENT = 1.0
 """Seconds this thread may have been away (a stopped process, a starved machine) before silence is not the peers'."""
-MOST_REFUSED = 100
-"""Messages of a peer that cannot be read before it is suspected: keys protect them, so no link has spoiled them."""
+MOST_REFUSED = 1000
+"""Messages of a peer in one view that cannot be read before it is suspected: a bad link spoils one of a million."""
 
 
 class Loop(threading.Thread):

@@ -190,9 +190,9 @@ class Mesh:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
         for rank, why in list(self.loop.suspects.items()):
-            if self.watch is None:
-                self._blame(rank, why)
-            self.watch.blame(self.link(rank).entry.member, ShoalError(why))
+            if self.watch is not None:
+                self.watch.blame(self.link(rank).entry.member, ShoalError(why))
+            self._blame(rank, why)
         if self.watch is not None:
             self._doubt(self.watch, peers)
             if deadline.left < deadline.budget / 2:

@@ -82,4 +82,5 @@ class Road:
     def close(self) -> None:
         """What waits in it is lost."""
         self.socket.disable_monitor()
+        self._monitor.close(linger=0)
         self.socket.close(linger=0)

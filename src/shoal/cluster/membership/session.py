@@ -76,6 +76,10 @@ class Session(ABC):
     @abstractmethod
     def begin(self, step: int) -> None: ...
 
+    def remote(self, member: str) -> bool:
+        """Whether a member is of another machine than the one the run began on: what it says is checked."""
+        return False
+
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         """A member has sent what no honest one sends. Where the run can go on without it, ViewEnded; else the error."""
         raise error

@@ -10,6 +10,7 @@ under the plan `alone` with several workers.
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,7 +18,7 @@ import msgspec
 from shoal.cluster.board import State
 from shoal.cluster.group import Group
 from shoal.core.clock import now
-from shoal.core.errors import DivergedError, PeerLost, RunEnded
+from shoal.core.errors import DivergedError, PayloadError, PeerLost, RunEnded
 from shoal.core.events import Saved, Warned
 from shoal.core.journal import Journal
 from shoal.train.checkpoint.agenda import MOST_STEPS, Agenda, steps_between
@@ -95,7 +96,10 @@ class Keeper:
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
         self.group.board.meet(self.group.seat)
-        words = [msgspec.json.decode(data, type=Word) for data in self.group.gather(msgspec.json.encode(word))]
+        words = [
+            msgspec.json.decode(data, type=Word)
+            for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
+        ]
         self.group.board.note(self.group.seat, State.computing)
         check_same(words)
         self._meeting = min(self._meeting or 1.0, now() - began)
@@ -213,6 +217,17 @@ def seen_from_home(samples: Sequence[int], guests: int) -> list[int]:
     """Samples of each worker whose state is kept; worker 0 carries those of the guests, which come last."""
     first, *rest = samples[: len(samples) - guests]
     return [first + sum(samples[len(samples) - guests :]), *rest]
+
+
+def _check(mine: Word, said: bytes) -> None:
+    """Of a remote worker: one that is elsewhere, or holds other numbers, is spared; it does not end the run."""
+    word = msgspec.json.decode(said, type=Word)
+    if (word.step, word.epoch_ended) != (mine.step, mine.epoch_ended):
+        raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
+    if word.fingerprint != mine.fingerprint:
+        raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
+    if not 0 <= word.samples < 1 << 53:
+        raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
 
 
 def check_same(words: Sequence[Word]) -> None:

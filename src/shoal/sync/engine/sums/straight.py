@@ -7,6 +7,7 @@ large, unless there are two: a link carries p-1 arrays instead of 2 (p-1)/p.
 
 from shoal.cluster.links.frames import Array, Payload, pack
 from shoal.cluster.links.messages import Chunk
+from shoal.cluster.links.refused import Refused
 from shoal.cluster.links.task import Send, View
 from shoal.sync.engine.sums.base import Sum, pieces
 
@@ -31,6 +32,8 @@ class Straight(Sum):
             self.done.set()
 
     def arrived(self, sender: int, chunk: Chunk, payload: Payload) -> None:
+        if chunk.phase:
+            raise Refused(f"worker {sender} sends phase {chunk.phase} of a sum that has one")
         where = self.place(sender, chunk, self._slices)
         came = self._came[chunk.index]
         came[sender] = self.check(sender, payload, where.stop - where.start)

@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     def body(world: World) -> None:
         with pytest.raises(UsageError, match=r"a Average that cannot be handed on: its state\['mean'\] is a builtin"):
             world.start().join(make(), average)
-        with pytest.raises(UsageError, match="join.. got a int; give it modules"):
+        with pytest.raises(UsageError, match=r"join\(\) got a int; give it modules"):
             world.start(name="two").join(make(), 5)
 
     run_world(1, body)

@@ -23,6 +23,17 @@ class Members:
     parameters: list[Tensor] = field(default_factory=list)
     sparse: list[int] = field(default_factory=list)
     """Which parameters have sparse gradients."""
+    loss: str = "mean"
+    """What the script's loss is over the samples of its batch: their `mean`, or their `sum`."""
+
+
+LOSSES = ("mean", "sum")
+
+
+def check_loss(loss: str) -> str:
+    if loss not in LOSSES:
+        raise UsageError(f"join(loss={loss!r}): use 'mean' or 'sum', whichever the loss is over the samples of a batch")
+    return loss
 
 
 def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Members:
@@ -88,6 +99,7 @@ def _list(members: Members) -> list[str]:
         for i, (name, p) in enumerate(zip(members.names, members.parameters, strict=True))
     ]
     lines += [f"buffer {name}: {_describe(b)}" for model in members.models for name, b in model.named_buffers()]
+    lines += [f"loss {members.loss!r}"] * (members.loss != "mean")
     return lines + [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
 
 

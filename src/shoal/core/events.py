@@ -1,6 +1,6 @@
 """What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
 
-One worker's file of events:  Started (Step | Layers | Buckets | Logged | Reported | Traffic | …)* Answered? Ended?
+One worker's file of events:  Started ModelsJoined* (Step | Layers | Buckets | Logged | Reported | …)* Answered? Ended?
 A file without `Ended` belongs to a worker that is still running or was killed.
 """
 
@@ -42,6 +42,20 @@ class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
     """Bytes after this line that hold merged events."""
     stood: int
     """Bytes that were there before in their place, since the file was begun."""
+
+
+class ModelsJoined(Event, tag="joined", frozen=True, kw_only=True):
+    """The worker has called `run.join`."""
+
+    join: int
+    """Which call of the script."""
+    models: list[str]
+    """Their classes."""
+    optimizers: list[str]
+    parameters: int
+    """Elements of all parameters."""
+    loss: str = "mean"
+    """What the script's loss is over samples: gradients of a `mean` are averaged, those of a `sum` added up."""
 
 
 class Step(Event, tag="step", frozen=True, kw_only=True):
@@ -316,6 +330,7 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
 AnyEvent = (
     Started
     | Compacted
+    | ModelsJoined
     | Step
     | Layers
     | Buckets

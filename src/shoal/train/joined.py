@@ -95,7 +95,7 @@ class Joined:
         self.precision: dict[str, Precision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.samples = 1
-        """Of all workers, in the step that is made next."""
+        """Of all workers, in the step that is made next, as far as its gradient is their mean."""
         self._turns = self._aside = False
         self.passes = 0
         """Exchanges so far."""
@@ -106,6 +106,8 @@ class Joined:
         """Called after an exchange in which tags differed: the members that took no part in it."""
         self._present = self._everyone = group.size
         self._counts: Sequence[int] = ()
+        self._counted = False
+        """Whether a loader or the script has said how many samples workers have."""
         self._dealt = self.formed = group.session.dealt
         """`formed`: the view whose members made the last exchange."""
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
@@ -114,6 +116,7 @@ class Joined:
             Deferred(members, pace, progress.warn, progress.updated) if isinstance(pace, NeededPace) else None
         )
         self.backward = None if self.alone else Backward(members.parameters, self.pace)
+        self._follow(self._dealt)
         buckets = None if self.alone else BucketTimer(exchange, asks=group.seat == 0)
         progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent), buckets)
         for model in members.models:
@@ -175,7 +178,32 @@ class Joined:
         self.passes += 1
         self._tag()
         self.progress.exchange_began()
+        dealt = self.group.session.dealt
+        if not self._counted and self.members.loss == "mean" and dealt is not self._dealt:
+            self._follow(dealt)
         self.exchange.weight = self._weight
+
+    def _follow(self, view: View) -> None:
+        """Where nobody counts samples, the members of `view` count alike."""
+        self._take((1,) * len(view), view)
+        self._present = self._everyone = len(view) or self.group.size
+        self._scale_gradients()
+
+    def _scale_gradients(self) -> None:
+        """A gradient is multiplied by its share when it comes, and by the weight when it leaves.
+
+        The share of a sum takes the weight back. What has been exchanged before and is still in `p.grad` is multiplied
+        by the weight alone, so several passes in a step add up.
+        """
+        if self.backward is None:
+            return
+        if self.members.loss == "sum":
+            self.backward.weigh(self._present, held=self._everyone)
+        elif self.group.session.member in self._dealt:
+            rank = self._dealt.rank(self.group.session.member)
+            self.backward.weigh(
+                share(self._counts, rank, self._present), held=share(self._counts, rank, self._everyone)
+            )
 
     @property
     def _weight(self) -> float:
@@ -188,9 +216,16 @@ class Joined:
             self.pace.inner.tag = self.tag()
 
     def _rescale(self) -> float:
-        """Who was dealt samples and is lost, or skips them, does not count: the others make up for its part."""
+        """Whoever is lost, or skips what it was dealt, does not count: the others make up for its part of the mean.
+
+        A sum is the sum of those that are there: the samples of a lost worker are dealt again, and count then.
+        """
         self.formed = self.group.session.dealt
         absent = self.differ() if isinstance(self.pace.inner, EveryPace) and self.pace.inner.tags_differ() else ()
+        if self.members.loss == "sum":
+            if not self._counted and self.formed is not self._dealt:
+                self._follow(self.formed)
+            return 1.0
         if (self.formed is self._dealt and not absent) or not self._counts:
             return 1.0
         dealt = zip(self._counts, self._dealt.members, strict=True)
@@ -200,25 +235,27 @@ class Joined:
     def weigh(self, counts: Sequence[int], late: bool = False) -> None:
         """Let every worker count by its samples in the passes to come; `late`: see the pace."""
         self.exchanged = False
-        self.samples = sum(counts) or 1
+        self._count(counts)
         self.pace.inner.late = late or self._turns
         if self.backward is not None:
-            self._take(counts, self.group.session.dealt)
             self._present = sum(n > 0 for n in counts) or len(counts)
-            rank = self._dealt.rank(self.group.session.member)
-            self.backward.weigh(share(counts, rank, self._present), held=share(counts, rank, self._everyone))
+            self._scale_gradients()
+
+    def _count(self, counts: Sequence[int]) -> None:
+        """Among the members that are dealt samples now."""
+        self.samples = (sum(counts) or 1) if self.members.loss == "mean" else 1
+        self._counted = True
+        self._take(counts, self.group.session.dealt)
 
     def _take(self, counts: Sequence[int], view: View) -> None:
         self._counts, self._dealt, self._everyone = counts, view, len(counts)
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         """As `weigh`, for a script that calls every pass itself: nobody is ever short of it."""
-        self.samples = sum(counts) or 1
+        self._count(counts)  # the view is that of the gather that brought them
         if self.backward is not None:
-            view = self.group.session.dealt  # of the gather that brought the counts
-            self._take(counts, view)
             self._present = len(counts)
-            self.backward.weigh(share(counts, view.rank(self.group.session.member), len(counts)))
+            self._scale_gradients()
 
     def stand_in(self) -> None:
         """Take part in one exchange of the others, with nothing but what was held back in earlier steps."""

@@ -27,6 +27,17 @@ class Members:
     """Which parameters have sparse gradients."""
     stateful: list[Any] = field(default_factory=list)
     """Whatever else has a state that all workers share: a `GradScaler`, a scheduler, an average."""
+    loss: str = "mean"
+    """What the script's loss is over the samples of its batch: their `mean`, or their `sum`."""
+
+
+LOSSES = ("mean", "sum")
+
+
+def check_loss(loss: str) -> str:
+    if loss not in LOSSES:
+        raise UsageError(f"join(loss={loss!r}): use 'mean' or 'sum', whichever the loss is over the samples of a batch")
+    return loss
 
 
 def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Members:
@@ -124,6 +135,7 @@ def _list(members: Members) -> list[str]:
         for i, (name, p) in enumerate(zip(members.names, members.parameters, strict=True))
     ]
     lines += [f"buffer {name}: {_describe(b)}" for model in members.models for name, b in model.named_buffers()]
+    lines += [f"loss {members.loss!r}"] * (members.loss != "mean")
     lines += [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
     return lines + [type(thing).__name__ for thing in members.stateful]
 

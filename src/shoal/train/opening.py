@@ -15,13 +15,14 @@ from shoal.cluster.launch.context import Context
 from shoal.cluster.linked import LinkedGroup
 from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.core import record
-from shoal.core.events import Started, Warned
+from shoal.core.events import ModelsJoined, Started, Warned
 from shoal.core.journal import Journal
 from shoal.core.lock import hold
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduce
 from shoal.train.checkpoint.writer import clear
+from shoal.train.members import Members
 
 
 def make_folder(context: Context, plan: Plan) -> None:
@@ -82,3 +83,15 @@ def announce(journal: Journal, group: Group, device: torch.device, attempt: int,
     for text in warnings if group.rank == 0 else ():
         journal.emit(Warned(at=time.time(), text=text))
     journal.flush()
+
+
+def describe_join(number: int, members: Members) -> ModelsJoined:
+    """What a call of `run.join` leaves in the record."""
+    return ModelsJoined(
+        at=time.time(),
+        join=number,
+        models=[type(model).__name__ for model in members.models],
+        optimizers=[type(optimizer).__name__ for optimizer in members.optimizers],
+        parameters=sum(parameter.numel() for parameter in members.parameters),
+        loss=members.loss,
+    )

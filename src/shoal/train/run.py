@@ -37,8 +37,8 @@ from shoal.train.checkpoint.snapshot import Where
 from shoal.train.joined import Joined
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import Ledger
-from shoal.train.members import check_alike, is_stateful, read_count, sort_members
-from shoal.train.opening import announce, make_folder, without_effect
+from shoal.train.members import check_alike, check_loss, is_stateful, read_count, sort_members
+from shoal.train.opening import announce, describe_join, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
 from shoal.train.replay import replay
@@ -140,18 +140,22 @@ class Run:
         """True on worker 0, which prints and saves."""
         return self._group.rank == 0 and not self._group.guest  # a guest may outlast the others by a moment
 
-    def join(self, *things: Any) -> Any:
+    def join(self, *things: Any, loss: str = "mean") -> Any:
         """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
 
         Modules and optimizers come back as they are, with worker 0's weights and state; a loader comes back dealing
         each worker its part of every batch. Whatever else has `state_dict` and `load_state_dict` (a GradScaler, an
         average) is joined for its state, which newcomers and checkpoints get. Every worker must join the same things in
         the same order.
+
+        `loss` says what the script's loss is over the samples of its batch: with "mean" gradients are averaged over the
+        samples of all workers, with "sum" (`reduction="sum"`) they are added up.
         """
         if not things:
             raise UsageError("join() got nothing; give it the model, its optimizer and the loader")
         joined_before = [joined.members for joined in self._together.joined]
         members = sort_members(things, joined_before)
+        members.loss = check_loss(loss)
         if not joined_before:
             members.stateful += self._together.states
         exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
@@ -165,6 +169,7 @@ class Run:
             self._progress.warn(f"{self.plan.order} is as order(ready) here: it overlaps what travels over links")
         joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
+        self._sink.emit(describe_join(number, members))
         joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.samples)
         if late:
             self._come_late()

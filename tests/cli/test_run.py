@@ -13,6 +13,7 @@ import pytest
 from forked import TRAIN, Forked, be_fresh, command, reap, shoal, soon, train
 from forked import _command as call
 
+from shoal.cli.main import main
 from shoal.cluster.launch import requests
 from shoal.cluster.launch.threads import threads_per_worker
 from shoal.core.record import read_info
@@ -106,13 +107,18 @@ WRONG = {
 
 
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
-def test_a_wrong_command_is_refused_on_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_a_wrong_command_is_refused_on_one_line(
+    tmp_path: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "script.py").write_text("raise SystemExit(9)")
-    outcome = shoal(tmp_path, *words)
-    assert outcome.code == 2, outcome
-    assert outcome.out == ""
-    assert re.fullmatch(r"shoal: [^\n]+\n", outcome.err), outcome.err
-    assert sorted(p.name for p in tmp_path.iterdir() if not p.name.startswith(("out-", "err-"))) == ["script.py"]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["shoal", *words])
+    with pytest.raises(SystemExit) as left:
+        main(words)
+    printed = capfd.readouterr()
+    assert (left.value.code, printed.out) == (2, "")
+    assert re.fullmatch(r"shoal: [^\n]+\n", printed.err), printed.err
+    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:

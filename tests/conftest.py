@@ -1,6 +1,7 @@
 """One thread for torch in the tests themselves: worlds of workers are forked from this process."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,9 @@ import torch
 from hypothesis import settings
 
 torch.set_num_threads(1)
+# Tests send these signals; a shell that runs the tests in the background, or nohup, has them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("busy", deadline=None)  # a busy machine is slow, and that is no fault
 settings.load_profile("busy")
 

@@ -144,7 +144,29 @@ def test_p1_a_killed_worker_is_replaced_though_nothing_left_before_the_pass_ende
     assert "shoal: worker 1 was lost (SIGKILL)" in err
 
 
-@pytest.mark.parametrize("seat", [0, pytest.param(2, marks=pytest.mark.soak)])
+def test_p1_p3_p4_p6_one_after_the_other(tmp_path: Path) -> None:
+    """The coordinator is killed, then it and a worker at once, then worker 0; at last a worker is stopped."""
+
+    def act(_running: Forked) -> None:
+        killed = coordinator()
+        os.kill(killed, signal.SIGKILL)
+        after(step() + 5)
+        assert soon(WAIT, lambda: coordinator() != killed), "no other takes its place"
+        os.kill(coordinator(), signal.SIGKILL)
+        kill(tmp_path, 1)
+        kill(tmp_path, 0)
+        frozen = pid(tmp_path, 2)
+        os.kill(frozen, signal.SIGSTOP)
+        complete(2, frozen)
+
+    err = disturbed(tmp_path, act)
+    assert err.count("was lost (") == 3
+    assert err.count("the others go on, and it is started again (1 of 3)") == 3
+    assert given_up(tmp_path) == ["w1.1000000", "w0.1000000", "w2.1000000"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seat", [0, 2])
 def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
     err = disturbed(tmp_path, lambda _: kill(tmp_path, seat))
     assert f"shoal: worker {seat} was lost (SIGKILL)" in err
@@ -170,6 +192,7 @@ def test_p1_too_few_workers_end_the_run(tmp_path: Path) -> None:
     assert "worker 1 died of SIGKILL" in outcome.err
 
 
+@pytest.mark.soak
 def test_p3_nobody_misses_the_coordinator(tmp_path: Path) -> None:
     def act(_running: Forked) -> None:
         killed = coordinator()
@@ -181,6 +204,7 @@ def test_p3_nobody_misses_the_coordinator(tmp_path: Path) -> None:
     assert given_up(tmp_path) == []
 
 
+@pytest.mark.soak
 def test_p4_coordinator_and_worker_at_once(tmp_path: Path) -> None:
     def act(_running: Forked) -> None:
         os.kill(coordinator(), signal.SIGKILL)
@@ -189,6 +213,7 @@ def test_p4_coordinator_and_worker_at_once(tmp_path: Path) -> None:
     assert "worker 1 was lost (SIGKILL)" in disturbed(tmp_path, act)
 
 
+@pytest.mark.soak
 def test_p6_a_stopped_worker_is_replaced(tmp_path: Path) -> None:
     def act(_running: Forked) -> None:
         frozen = pid(tmp_path, 1)

@@ -1,5 +1,7 @@
 """Every exchange, on every engine, passes the conformance case."""
 
+import functools
+
 import pytest
 from by_links import linked_by_files, linked_by_keys
 
@@ -7,6 +9,25 @@ from shoal.plan.plan import Plan
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.testing import ExchangeCase
 from shoal.train.build import Engines, build_exchange
+
+DEPENDS_ON_THE_ENGINE = {"test_mean_float32", "test_many_rounds_never_mix", "test_a_lost_worker_ends_the_wait"}
+
+
+def in_short(case: type[ExchangeCase]) -> type[ExchangeCase]:
+    """`make test` runs what depends on the engine; the rest is of the exchange, and two engines show it."""
+    for name in [name for name in dir(case) if name.startswith("test_") and name not in DEPENDS_ON_THE_ENGINE]:
+        setattr(case, name, pytest.mark.soak(_copied(getattr(case, name))))
+    return case
+
+
+def _copied(test):
+    """A mark stays with the function: the base class must keep its own."""
+
+    @functools.wraps(test)
+    def again(self):
+        return test(self)
+
+    return again
 
 
 class TestAllReduceInMemory(ExchangeCase):
@@ -16,6 +37,7 @@ class TestAllReduceInMemory(ExchangeCase):
         return exchange
 
 
+@in_short
 class TestAllReduceByGloo(ExchangeCase):
     sizes = (2, 3)
 
@@ -35,6 +57,7 @@ class TestAllReduceByLinks(ExchangeCase):
         return build_exchange(Plan(), linked, Engines(linked, directory))
 
 
+@in_short
 @pytest.mark.parametrize("by", ["ring", "owners", "straight"])
 class TestAllReduceByOneWay(ExchangeCase):
     """All buckets the same way, as `allreduce(ring)` says."""
@@ -50,6 +73,7 @@ class TestAllReduceByOneWay(ExchangeCase):
         return build_exchange(Plan.parse(f"allreduce({self.by})"), linked, Engines(linked, directory, self.by))
 
 
+@in_short
 class TestAllReduceByKeys(ExchangeCase):
     """Over TCP, under keys."""
 

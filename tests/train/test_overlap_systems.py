@@ -37,7 +37,7 @@ class AnyOrder(NeededPace):
         super().begun()
 
 
-@pytest.mark.soak
+@pytest.mark.soak("clock")
 @pytest.mark.timeout(300)
 def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None:
     """Hashemi et al. 2019: a step is at least a tenth shorter, its variance at most half. Forward passes sleep as
@@ -63,7 +63,7 @@ def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None
     assert 2 * statistics.variance(needed) < statistics.variance(random_)
 
 
-@pytest.mark.soak
+@pytest.mark.soak("clock")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("forward", "codec"), [(TRANSFER, "order(needed)"), (0.0, "order(ready)")])
 def test_auto_takes_what_is_faster(forward: float, codec: str) -> None:
@@ -81,7 +81,7 @@ def test_auto_takes_what_is_faster(forward: float, codec: str) -> None:
     assert all(bool(result["right"]) for result in run_world(2, body, seconds=200.0))
 
 
-@pytest.mark.soak
+@pytest.mark.soak("clock")
 @pytest.mark.timeout(300)
 def test_s_caffe_a_hierarchical_sum_hides_half_of_its_transfer_behind_the_backward_pass() -> None:
     """Awan et al. 2017: two hosts of two workers. What a step takes more than its computing is what was not hidden."""

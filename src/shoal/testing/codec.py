@@ -63,7 +63,7 @@ class CodecCase(ABC):
 
     tolerance = 2e-6
     """Of sent + residual against what there was, relative to the largest value: a few roundings of float32."""
-    mutations = 5000
+    mutations = 1000
     kernel_tolerance = 0.0
     """Of a kernel against the reference, relative to the largest value; 0 asks for the same bytes."""
 

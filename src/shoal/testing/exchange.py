@@ -92,9 +92,11 @@ class ExchangeCase(ABC):
                     exchange.start(index)
                 for index in range(len(buckets)):
                     exchange.finish(index)
+                everyones = zip(*(tensors(r, number, torch.float32) for r in range(size)), strict=True)
+                means = [torch.stack(same).mean(0) for same in everyones]
                 for name, tensor in taken(buckets).items():
-                    mean = sum(tensors(r, number, torch.float32)[int(name)] for r in range(size)) / size
-                    worst = torch.maximum(worst, (tensor - mean).abs().max() if tensor.numel() else worst)
+                    apart = (tensor - means[int(name)]).abs()
+                    worst = torch.maximum(worst, apart.max() if tensor.numel() else worst)
                 for bucket in buckets:
                     bucket.reset()
             return {"worst": worst}

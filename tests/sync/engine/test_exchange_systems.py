@@ -66,7 +66,7 @@ def test_ring_each_worker_sends_almost_twice_the_bytes_however_many_there_are(wo
         assert result["bytes"].tolist() == pytest.approx([2 * (workers - 1) / workers * SIZE] * 2, rel=0.01)
 
 
-@pytest.mark.soak
+@pytest.mark.soak("clock")
 @pytest.mark.timeout(600)
 def test_ring_eight_workers_take_a_fifth_longer_than_four_at_the_most() -> None:
     """In theory 7/8 over 3/4, a sixth longer. Every worker may send two megabytes a second; rounds in turns."""

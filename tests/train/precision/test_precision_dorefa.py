@@ -81,6 +81,7 @@ def test_the_models_own_weights_and_names_stay(tmp_path) -> None:
     run_world(1, body)
 
 
+@pytest.mark.soak("convergence")
 def test_zhou_one_two_six_bits_learn_almost_as_well_and_travel_so() -> None:
     def body(world: World):
         found = {}

@@ -1,5 +1,6 @@
 """Gupta et al.: weights in fixed point, and why they are rounded at random."""
 
+import pytest
 import torch
 from classes import learn
 from torch import nn
@@ -29,6 +30,7 @@ def test_weights_are_on_the_grid_from_the_first_moment_and_replicas_are_equal() 
     assert float(levels.max()) == 31
 
 
+@pytest.mark.soak("convergence")
 def test_gupta_random_rounding_trains_where_the_nearest_does_not() -> None:
     """8 bits before the point and 8 behind: most updates are below half of 1/256, so to the nearest they are lost."""
     plans = {"full": "", "random": "weights(16, 8, stochastic)", "nearest": "weights(16, 8, nearest)"}

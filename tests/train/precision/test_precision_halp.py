@@ -77,6 +77,7 @@ def svrg(epochs: int) -> Tensor:
     return weight
 
 
+@pytest.mark.soak("convergence")
 def test_de_sa_eight_bits_go_below_the_floor_of_low_precision_sgd() -> None:
     """8 bits of fixed point for SGD with a range that holds the solution, against 8 bits round an anchor."""
 

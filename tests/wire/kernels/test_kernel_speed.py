@@ -18,7 +18,7 @@ ENTROPY = "ternary golomb"
 """Fewer bytes than two bits an element, at a price: chosen by whoever has a slower link than that."""
 
 
-@pytest.mark.soak
+@pytest.mark.soak("clock")
 @pytest.mark.parametrize("name", [name for name in CASES if name != ENTROPY])
 def test_vanhoucke_quantising_choosing_and_packing_take_a_gigabyte_a_second(name: str) -> None:
     """Of the thread's own time on a processor, with feedback: the best of ten, for other work only slows it down."""

@@ -29,8 +29,9 @@ def prepare(options: Options) -> "Job":
     from shoal.core.lock import hold
 
     attempts: list[record.RunInfo] = []
+    found: Path | None = None
     if options.resume is not None:
-        options, attempts = from_record(options)
+        options, attempts, found = from_record(options)
     if options.script is None:
         raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
@@ -38,7 +39,7 @@ def prepare(options: Options) -> "Job":
     chosen = check_command(options, workers)
     listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
-    directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
+    directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
     warm(codecs=bool(chosen.codecs))  # slow, so only once the command is right
     from shoal.cluster.launch.job import Job

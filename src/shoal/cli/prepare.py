@@ -41,7 +41,7 @@ def prepare(options: Options) -> "Job":
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm(codecs=bool(chosen.codecs))  # slow, so only once the command is right
+    warm(chosen, workers, links=spec is not None or listen is not None)  # slow, so only once the command is right
     from shoal.cluster.launch.job import Job
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
@@ -92,16 +92,15 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     return Policy(restarts, least)
 
 
-def warm(codecs: bool = False) -> None:
-    """Import what every worker needs: they are forked with it, and share its memory."""
+def warm(plan: "Plan", workers: int, links: bool) -> None:
+    """Import and compile what every worker needs: they are forked with it, and share its memory."""
     import torch
 
     import shoal.train.run  # noqa: F401
+    from shoal.train.compiling import kernels_of_plan
+    from shoal.wire import kernels
 
-    if codecs:
-        from shoal.wire import kernels
-
-        kernels.warm()
+    kernels.warm(kernels_of_plan(plan, workers, links), ", ".join(map(str, plan.codecs)) or str(plan.order))
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

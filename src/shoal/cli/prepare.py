@@ -92,15 +92,17 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     return Policy(restarts, least)
 
 
-def warm(plan: "Plan", workers: int, links: bool) -> None:
-    """Import and compile what every worker needs: they are forked with it, and share its memory."""
+def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> None:
+    """Import, and compile, what every worker needs: they are forked with it, and share its memory."""
     import torch
 
     import shoal.train.run  # noqa: F401
-    from shoal.train.compiling import kernels_of_plan
-    from shoal.wire import kernels
 
-    kernels.warm(kernels_of_plan(plan, workers, links), ", ".join(map(str, plan.codecs)) or str(plan.order))
+    if plan is not None:
+        from shoal.train.compiling import kernels_of_plan
+        from shoal.wire import kernels
+
+        kernels.warm(kernels_of_plan(plan, workers, links), ", ".join(map(str, plan.codecs)) or str(plan.order))
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

@@ -93,7 +93,7 @@ class Codec(ABC):
 
 def kernels_of(codec: Codec) -> set[str]:
     """Names of all kernels that a codec, and those it is made of, may call: what to compile before it is used."""
-    inner = [getattr(codec, field.name) for field in fields(codec)] if is_dataclass(codec) else []
+    inner: list[object] = [getattr(codec, field.name) for field in fields(codec)] if is_dataclass(codec) else []
     found = {"largest", *codec.compiled}
     return found.union(*(kernels_of(each) for each in inner if isinstance(each, Codec)))
 

@@ -104,7 +104,7 @@ def deny_files() -> bool:
     ruleset = call(LANDLOCK_CREATE, rules, ctypes.c_size_t(len(rules)), ctypes.c_uint32(0))
     if ruleset < 0:
         return False
-    done = call(LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)) == 0
+    done = bool(call(LANDLOCK_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0)) == 0)
     os.close(ruleset)
     return done
 

@@ -73,6 +73,15 @@ def test_a_missing_run_is_refused(runs: Path, words: tuple[str, ...]) -> None:
     assert result.stderr == f"shoal: no run 'oldr' in {str(runs)!r}; the nearest is 'older'\n"
 
 
+@pytest.mark.parametrize("words", [("show", "--json"), ("show", "--ledger", "--json"), ("compare", "--json")])
+def test_a_run_is_named_by_its_folder_too(runs: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+    command, *options = words
+    by_id = call(runs, command, "older", *options)
+    by_path = call(runs / "elsewhere", command, "./older/", *options)
+    assert (by_path.exit_code, by_path.stdout) == (0, by_id.stdout)
+
+
 def test_the_folder_may_come_from_the_environment(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_RUNS", str(runs))
     app = typer.Typer()

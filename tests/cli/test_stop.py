@@ -11,6 +11,9 @@ from test_ps import FOREVER, WAIT, end, ps, train, trains
 
 from shoal.cli import stop
 from shoal.cluster.lab.needs import missing
+from shoal.cluster.notice import Notice
+from shoal.core.errors import UsageError
+from shoal.core.process import Process
 from shoal.train.checkpoint.manifest import listed
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -25,8 +28,9 @@ def proof(folder: Path) -> list[dict[str, object]]:
 def goes_on(folder: Path, epoch: int) -> None:
     """The rest of the training, and a few epochs more; every sample of all of them exactly once."""
     (folder / "script.py").write_text(FEW.replace("run.epochs(3)", f"run.epochs({epoch + 2})"))
-    again = shoal(folder, "run", "--resume", "one")
+    again = shoal(folder, "run", "--runs", "elsewhere", "--resume", "runs/one/")  # a path needs no folder of runs
     assert again.code == 0, again.err
+    assert not (folder / "elsewhere").exists()
     assert [row["epoch"] for row in proof(folder)] == list(range(epoch + 2))
     assert all((row["missing"], row["duplicate"]) == (0, 0) for row in proof(folder))
 
@@ -61,7 +65,7 @@ def test_a_run_that_has_nothing_to_save_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import time\nopen('ready', 'w')\ntime.sleep(600)")
     running = command(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
     assert soon(WAIT, (tmp_path / "ready").exists)
-    outcome = shoal(tmp_path, "stop", f"one@{running.pid}")
+    outcome = shoal(tmp_path, "stop", "./runs/one/")
     assert (outcome.code, outcome.err) == (0, "shoal: one has ended; it left no checkpoint\n")
     assert running.wait(WAIT).code == 130
 
@@ -123,6 +127,22 @@ def _zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
         return False
+
+
+def test_a_run_is_found_by_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/one", "b/one", "b/two"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "run.json").touch()
+    alive = [
+        Notice(run="one", dir=str(tmp_path / name), plan="", since=0.0, board=0, launcher=Process.of(os.getpid()))
+        for name in ("a/one", "b/one")
+    ]
+    assert stop.find("b/one/", alive) is alive[1]
+    with pytest.raises(UsageError, match="the run in 'b/two' is not live; live are: one@"):
+        stop.find("b/two", alive)
+    with pytest.raises(UsageError, match=r"'./b' is no run's folder"):
+        stop.find("./b", alive)
 
 
 def test_what_does_not_live_cannot_be_stopped(tmp_path: Path) -> None:

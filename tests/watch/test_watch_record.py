@@ -46,7 +46,26 @@ def test_an_unknown_run_is_refused_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no run 'digit' .* the nearest is 'digits'"):
         resolve(tmp_path, "digit")
     with pytest.raises(UsageError, match="not an id"):
-        resolve(tmp_path, "../words")
+        resolve(tmp_path, "..words")
+
+
+def test_a_path_is_a_run_wherever_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_run(tmp_path / "far", run="digits")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "far" / "digits"
+    for name in (str(folder), f"{folder}/", "far/digits", "./far/digits/", "far/../far/digits"):
+        assert resolve(tmp_path / "runs", name) == folder
+    monkeypatch.chdir(folder)
+    assert resolve(tmp_path / "runs", ".") == folder
+    assert resolve(tmp_path / "runs", "../digits") == folder
+
+
+def test_a_path_without_a_run_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    make_run(tmp_path, run="digits")
+    for name, why in [("", "it holds no run.json"), ("digits/worker-0.jsonl", "no folder"), ("none", "no folder")]:
+        path = f"{tmp_path}/{name}"
+        with pytest.raises(UsageError, match=rf"'{path}' is .*{why}; give the folder that shoal run made"):
+            resolve(tmp_path, path)
 
 
 def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:

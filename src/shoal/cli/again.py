@@ -31,7 +31,7 @@ def again(options: "Options", job: "Job", failure: "Failure", times: int) -> "Jo
     typer.echo(f"shoal: {why}; the run begins again at its last checkpoint ({times + 1} of {restarts})", err=True)
     if job.survive is None:  # otherwise it is in the record already
         note(job, failure, f"{why}; all were stopped")
-    return prepare(replace(options, resume=job.run, name=None))
+    return prepare(replace(options, resume=options.resume or job.run, name=None))
 
 
 def from_outside(failure: "Failure") -> bool:

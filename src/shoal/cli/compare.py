@@ -6,7 +6,7 @@ import typer
 
 
 def compare(
-    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids of runs; the first is the measure.")],
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Ids or folders; the first is the measure.")],
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:

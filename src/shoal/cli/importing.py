@@ -28,20 +28,50 @@ def import_(
             raise UsageError(f"{target!r} is there already; give a name that is free")
         if not Path(target).absolute().parent.is_dir():
             raise UsageError(f"no folder for {target!r}; make it first")
-        typer.echo(f"shoal: {_convert(source, target)} tensors in {target}", err=True)
+        typer.echo(f"shoal: {_import(Path(source), Path(target).absolute())} tensors in {target}", err=True)
+
+
+def _import(source: Path, target: Path) -> str:
+    """Let the file be written under another name, and give it its own when all of it is there."""
+    import tempfile
+
+    from shoal.core.disk import DISK
+    from shoal.core.errors import UsageError
+
+    try:
+        file, unfinished = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        os.close(file)
+    except OSError as error:
+        raise UsageError(f"cannot write in {str(target.parent)!r}: {error.strerror}; name another folder") from None
+    try:
+        number = _convert(str(source), unfinished)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(unfinished).chmod(0o666 & ~mask)  # as any file the user makes
+        Path(unfinished).replace(target)
+        DISK.sync_folder(target.parent)
+    finally:
+        Path(unfinished).unlink(missing_ok=True)
+    return number
 
 
 def _convert(source: str, target: str) -> str:
     from shoal.core.errors import UsageError
 
-    module = "shoal.train.checkpoint.legacy"
-    words = [sys.executable, "-m", module, str(Path(source).absolute()), str(Path(target).absolute())]
+    words = [sys.executable, "-m", "shoal.train.checkpoint.legacy", str(Path(source).absolute()), target]
     # nothing of ours goes along: the environment may hold secrets
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     kept["PYTHONPATH"] = str(Path(next(iter(shoal.__path__))).parent.absolute())
     try:
         done = subprocess.run(
-            words, capture_output=True, text=True, errors="replace", env=kept, timeout=SECONDS, check=False
+            words,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=kept,
+            timeout=SECONDS,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise UsageError(f"{source!r} took more than {SECONDS:.0f} s and was given up") from None

@@ -89,7 +89,7 @@ def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, r
         os.environ[UNTIL_VARIABLE] = brief.until
     else:
         os.environ.pop(UNTIL_VARIABLE, None)
-    warm(codecs=bool(plan.wire))
+    warm(plan, len(seats), links=True)
     from shoal.cluster.launch.job import Job
     from shoal.cluster.launch.policy import Policy
     from shoal.cluster.launch.visiting import Away

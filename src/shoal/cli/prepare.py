@@ -29,8 +29,9 @@ def prepare(options: Options) -> "Job":
     from shoal.core.lock import hold
 
     attempts: list[record.RunInfo] = []
+    found: Path | None = None
     if options.resume is not None:
-        options, attempts = from_record(options)
+        options, attempts, found = from_record(options)
     if options.script is None:
         raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
@@ -38,9 +39,9 @@ def prepare(options: Options) -> "Job":
     chosen = check_command(options, workers)
     listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
-    directory = record.run_dir(record.runs_root(options.runs), run_id).absolute()
+    directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm(codecs=bool(chosen.codecs))  # slow, so only once the command is right
+    warm(chosen, workers, links=spec is not None or listen is not None)  # slow, so only once the command is right
     from shoal.cluster.launch.job import Job
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
@@ -91,16 +92,17 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     return Policy(restarts, least)
 
 
-def warm(codecs: bool = False) -> None:
-    """Import what every worker needs: they are forked with it, and share its memory."""
+def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> None:
+    """Import, and compile, what every worker needs: they are forked with it, and share its memory."""
     import torch
 
     import shoal.train.run  # noqa: F401
 
-    if codecs:
+    if plan is not None:
+        from shoal.train.compiling import kernels_of_plan
         from shoal.wire import kernels
 
-        kernels.warm()
+        kernels.warm(kernels_of_plan(plan, workers, links), ", ".join(map(str, plan.codecs)) or str(plan.order))
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from shoal.core.record import RunInfo
 
 
-def from_record(options: "Options") -> "tuple[Options, list[RunInfo]]":
-    """The options of a run that goes on, completed from its record; refuses what cannot work."""
+def from_record(options: "Options") -> "tuple[Options, list[RunInfo], Path]":
+    """The options of a run that goes on, completed from its record, and its folder; refuses what cannot work."""
     from shoal.core.record import fingerprint_of, read_attempts, runs_root
     from shoal.watch.record import resolve
 
@@ -46,7 +46,7 @@ def from_record(options: "Options") -> "tuple[Options, list[RunInfo]]":
         lab=options.lab if options.lab is not None else last.lab or None,
         checkpoint=options.checkpoint if options.checkpoint is not None else last.checkpoint,
     )
-    return completed, attempts
+    return completed, attempts, directory.absolute()
 
 
 def survived(lab: "Spec", directory: Path) -> "Spec":

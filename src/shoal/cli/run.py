@@ -41,7 +41,7 @@ def run(
         str | None, typer.Option(metavar="WHEN", help="auto (the default), off, a time (30s) or 500steps.")
     ] = None,
     resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with this run; what is not given comes from its record.")
+        str | None, typer.Option(metavar="RUN", help="Id or folder of a run to go on with; its record has the rest.")
     ] = None,
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", help="The most a worker sends over links: 50mbit; else no limit.")

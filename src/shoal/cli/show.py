@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: Annotated[str | None, typer.Argument(help="The run's id; the newest run if left out.")] = None,
+    run: Annotated[str | None, typer.Argument(help="The run's id or folder; the newest run if left out.")] = None,
     runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
     ledger: Annotated[
         bool, typer.Option("--ledger", help="Prove from the ledger that every sample was used exactly once an epoch.")

@@ -17,7 +17,7 @@ PATIENCE, PATIENCE_NOW, PATIENCE_KILLED = 600.0, 15.0, 30.0
 
 
 def stop(
-    run: Annotated[str, typer.Argument(help="The run's id, or id@pid of its launcher; see shoal ps.")],
+    run: Annotated[str, typer.Argument(help="The run's id or folder, or id@pid of its launcher; see shoal ps.")],
     now: Annotated[bool, typer.Option("--now", help="At once, without a checkpoint.")] = False,
 ) -> None:
     """End a run of yours: its workers take a checkpoint and stop; 'shoal run --resume RUN' goes on."""
@@ -33,10 +33,13 @@ def stop(
 
 
 def find(name: str, live: "list[Notice]") -> "Notice":
-    """The live run of this name; UsageError if there is none, or more than one."""
+    """The live run of this name, or in this folder; UsageError if there is none, or more than one."""
     from shoal.core.errors import UsageError
     from shoal.core.suggest import hint, shown
+    from shoal.watch.record import is_path
 
+    if is_path(name):
+        return find_in_folder(name, live)
     found = [notice for notice in live if name in (notice.run, notice.name)]
     if len(found) == 1:
         return found[0]
@@ -47,6 +50,21 @@ def find(name: str, live: "list[Notice]") -> "Notice":
         raise UsageError(f"no run {shown(name)} is live, nor any other of yours; shoal show lists what they left")
     way = hint(name, [notice.run for notice in live], f"live are: {', '.join(notice.name for notice in live)}")
     raise UsageError(f"no run {shown(name)} is live; {way}")
+
+
+def find_in_folder(name: str, live: "list[Notice]") -> "Notice":
+    """The live run whose record is in the folder `name`."""
+    from pathlib import Path
+
+    from shoal.core.errors import UsageError
+    from shoal.watch.record import at_path
+
+    directory = at_path(name)
+    for notice in live:
+        if Path(notice.dir).resolve() == directory:
+            return notice
+    others = ", ".join(notice.name for notice in live) or "none of yours"
+    raise UsageError(f"the run in {name!r} is not live; live are: {others}; shoal show {name} shows what it left")
 
 
 def stop_well(notice: "Notice") -> bool:
@@ -73,6 +91,7 @@ def outcome(notice: "Notice", ended: bool) -> str:
     """What became of it, and how it goes on."""
     from pathlib import Path
 
+    from shoal.core.record import runs_root
     from shoal.train.checkpoint.manifest import listed
 
     if not ended:
@@ -80,4 +99,6 @@ def outcome(notice: "Notice", ended: bool) -> str:
     steps = [int(path.name.rpartition("-")[2]) for path in listed(Path(notice.dir))]
     if not steps:
         return f"{notice.run} has ended; it left no checkpoint"
-    return f"{notice.run} has ended; its checkpoint is of step {max(steps)}: go on with shoal run --resume {notice.run}"
+    here = (runs_root() / notice.run).resolve() == Path(notice.dir).resolve()
+    name = notice.run if here else notice.dir  # an id is looked for in one folder of runs
+    return f"{notice.run} has ended; its checkpoint is of step {max(steps)}: go on with shoal run --resume {name}"

@@ -1,10 +1,15 @@
-"""A folder of this user's for things that live as long as processes do: $XDG_RUNTIME_DIR/shoal, or /tmp/shoal-UID.
+"""Folders that are this user's alone: nobody else can put anything there, or another folder in their place.
 
-Nobody else can look into it or put anything there: one that another user has made, or could enter, is refused.
+    open_private()               for what lives as long as processes do: $XDG_RUNTIME_DIR/shoal, or /tmp/shoal-UID
+    private_subfolder(base, …)   for what is executed when it is read again: compiled code
+
+A folder that another user has made, could enter, or could exchange by writing to one above it, is refused.
 """
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 import tempfile
 from pathlib import Path
@@ -38,3 +43,51 @@ def check_private(folder: Path) -> None:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise UsageError(f"{str(folder)!r} is not yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+
+
+def private_subfolder(base: Path, *names: str) -> Path:
+    """The folder `names` below `base`, made if it was missing; UsageError says why it cannot be trusted.
+
+    The path that is returned has no symbolic links: one could be turned to another place after it was checked.
+    """
+    given = base.absolute().joinpath(*names)
+    try:
+        there = next(path for path in (given, *given.parents) if os.path.lexists(path))
+        check_ancestry(there.resolve(strict=True))  # before anything is made there
+        for path in reversed([given, *given.parents]):
+            if not path.exists():
+                path.mkdir(mode=0o700, exist_ok=True)
+        folder = given.resolve(strict=True)
+        check_ancestry(folder)
+        if stat.S_IMODE(os.lstat(folder).st_mode) & 0o077:
+            raise UsageError(f"{str(folder)!r} can be entered by others; remove it, or make it yours alone: chmod 700")
+    except OSError as error:
+        raise UsageError(f"{str(given)!r} cannot be made: {error.strerror}") from None
+    return folder
+
+
+def check_ancestry(folder: Path) -> None:
+    """Refuse a folder if somebody other than this user and root could write to it or to one above it.
+
+    As ssh does for its files. Where the sticky bit is set, as in /tmp, others cannot touch what is not theirs.
+    """
+    for path in (folder, *folder.parents):
+        status = os.lstat(path)
+        if status.st_uid not in (0, os.geteuid()):
+            raise UsageError(f"{str(path)!r} belongs to user {status.st_uid}, who could put something else there")
+        open_to = stat.S_IMODE(status.st_mode) & 0o022
+        if open_to == 0o020 and _alone_in_group(status.st_gid):
+            open_to = 0
+        if open_to and not status.st_mode & stat.S_ISVTX:
+            mode = stat.S_IMODE(status.st_mode)
+            raise UsageError(f"{str(path)!r} can be written by others (mode {mode:o}); chmod go-w")
+
+
+def _alone_in_group(gid: int) -> bool:
+    """Whether a group has no member but this user: many systems give each user one, and let it write by default."""
+    try:
+        me = pwd.getpwuid(os.geteuid())
+        members = {*grp.getgrgid(gid).gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == gid)}
+    except KeyError:
+        return False
+    return me.pw_gid == gid and members <= {me.pw_name}

@@ -14,6 +14,7 @@ from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, 
 from shoal.watch.tail import Tail
 
 SUMMARY = "summary.json"
+INFO = "run.json"
 
 _worker_name = re.compile(r"worker-(\d+)\.jsonl")
 
@@ -79,14 +80,16 @@ def recorded_ranks(directory: Path) -> list[int]:
 
 def list_runs(root: Path) -> list[Path]:
     """The folders of all runs under `root`, newest first; folders that hold no run are passed over."""
-    started = {path.parent: _started(path.parent) for path in root.glob("*/run.json")}
+    started = {path.parent: _started(path.parent) for path in root.glob(f"*/{INFO}")}
     known = [(when, path) for path, when in started.items() if when is not None]
     return [path for _, path in sorted(known, reverse=True)]
 
 
 def resolve(root: Path, name: str | None = None) -> Path:
-    """The folder of run `name`, or of the newest run."""
-    if name is not None and (run_dir(root, name) / "run.json").exists():
+    """The folder of a run: of the one called `name` in `root`, of the one at the path `name`, or of the newest."""
+    if name is not None and is_path(name):
+        return at_path(name)
+    if name is not None and (run_dir(root, name) / INFO).exists():
         return run_dir(root, name)
     runs = list_runs(root)
     if not runs:
@@ -95,6 +98,21 @@ def resolve(root: Path, name: str | None = None) -> Path:
         return runs[0]
     nearest = difflib.get_close_matches(name, [path.name for path in runs], n=1, cutoff=0.0)[0]
     raise UsageError(f"no run {name!r} in {str(root)!r}; the nearest is {nearest!r}")
+
+
+def is_path(name: str) -> bool:
+    """Whether the user means a folder: an id never contains a slash and never begins with a dot."""
+    return "/" in name or name in (".", "..")
+
+
+def at_path(name: str) -> Path:
+    """The folder at a path, if it holds a run's files."""
+    directory = Path(name).expanduser().absolute()
+    directory = directory.resolve() if ".." in directory.parts else directory
+    if not (directory / INFO).is_file():
+        what = "no run's folder: it holds no run.json" if directory.is_dir() else "no folder"
+        raise UsageError(f"{name!r} is {what}; give the folder that shoal run made, such as runs/ID, or the run's id")
+    return directory
 
 
 def _started(directory: Path) -> float | None:

@@ -15,6 +15,9 @@ Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
 
+PLACES_KERNELS = ("write_places", "read_places")
+"""What the functions of those names call."""
+
 
 def packed_size(count: int, width: int) -> int:
     return -(-count * width // 8)

@@ -17,6 +17,7 @@ belongs to one bucket of one worker.
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
 from typing import ClassVar, NoReturn
 
 import numpy as np
@@ -42,6 +43,8 @@ class Codec(ABC):
     """Whether the mean of decoded values over seeds is the value itself (without feedback)."""
     exact: ClassVar[bool] = True
     """Whether every payload is `bound` bytes long; otherwise it may be shorter."""
+    compiled: ClassVar[tuple[str, ...]] = ()
+    """Names of the kernels that it calls itself, beside `largest`, which refuses what is not finite."""
 
     def start(self, layout: Layout) -> State:
         return {}
@@ -86,6 +89,13 @@ class Codec(ABC):
         out = torch.empty(layout.numel)
         self.put(aligned(payload), layout, out)
         return out
+
+
+def kernels_of(codec: Codec) -> set[str]:
+    """Names of all kernels that a codec, and those it is made of, may call: what to compile before it is used."""
+    inner: list[object] = [getattr(codec, field.name) for field in fields(codec)] if is_dataclass(codec) else []
+    found = {"largest", *codec.compiled}
+    return found.union(*(kernels_of(each) for each in inner if isinstance(each, Codec)))
 
 
 def aligned(payload: Tensor) -> Tensor:

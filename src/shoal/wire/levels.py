@@ -9,6 +9,9 @@ from shoal.wire import kernels
 from shoal.wire.codec import refuse, refuse_non_finite
 from shoal.wire.layout import Layout
 
+KERNELS = ("pack_levels", "add_levels", "any_three")
+"""What `pack`, `add` and `check` call."""
+
 
 def bytes_of(numel: int) -> int:
     return -(-numel // 4)

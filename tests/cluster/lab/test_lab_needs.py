@@ -26,10 +26,25 @@ def test_everything_that_is_missing_is_named_with_the_way_to_get_it(
 def test_the_switch_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = program.program()
-    assert path.parent == tmp_path / "shoal"
+    assert path.parent == tmp_path / "shoal" / "lab"
     monkeypatch.setenv("PATH", "")
     assert program.program() == path
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_switch_is_not_taken_from_a_folder_that_others_can_write(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    planted = program.compiled()
+    planted.touch()
+    tmp_path.chmod(0o777)
+    program._folder.cache_clear()
+    path = program.compiled()
+    assert not path.is_relative_to(tmp_path)
+    assert (path.parent.stat().st_mode & 0o777, list(path.parent.iterdir())) == (0o700, [])
+    assert f"{str(tmp_path)!r} can be written by others" in capsys.readouterr().err
+    program._folder.cache_clear()
 
 
 def test_a_compiler_that_fails_is_told_on_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class Fp16(Cast):
     """IEEE half precision: 11 bits of precision, with a scale."""
 
     code = 2
+    compiled = ("pack_fp16", "add_fp16")
     dtype = torch.float16
     scaled = True
 
@@ -120,6 +121,7 @@ class Bf16(Cast):
     """The upper half of a float32: 8 bits of precision, full range, and so without a scale."""
 
     code = 3
+    compiled = ("pack_bf16", "add_bf16")
     dtype = torch.bfloat16
     scaled = False
 

@@ -26,6 +26,7 @@ class Fixed(Codec):
     """Two's complement, shifted so that codes are not negative."""
 
     code = 8
+    compiled = ("pack_bits", "unpack_bits")
     feedback = False
     bits: int = 16
     frac: int = 8

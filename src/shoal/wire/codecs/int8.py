@@ -29,6 +29,7 @@ class Int8(Codec):
     """Linear levels from -127 to 127 of each block's largest magnitude."""
 
     code = 4
+    compiled = ("pack_int8", "add_int8")
     feedback = False
     unbiased = True
     block: int = 1024

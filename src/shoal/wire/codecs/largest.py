@@ -33,6 +33,7 @@ class Largest(Codec):
     """At most `budget` bytes of a tensor, if it has more; never less than a piece."""
 
     code = 40
+    compiled = bits.PLACES_KERNELS
     exact = False
     budget: int
 

@@ -31,6 +31,7 @@ class Nonzero(Codec):
     """Exact; never longer than the values and a number a layer."""
 
     code = 16
+    compiled = bits.PLACES_KERNELS
     feedback = False
     unbiased = True
     exact = False

@@ -24,6 +24,7 @@ class OneBit(Codec):
     """Signs and two means per block."""
 
     code = 5
+    compiled = ("pack_signs", "add_signs")
     block: int = 2048
 
     def bound(self, layout: Layout) -> int:

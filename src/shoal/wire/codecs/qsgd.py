@@ -27,6 +27,7 @@ class Qsgd(Codec):
     """Levels of norm / (2^bits - 1)."""
 
     code = 9
+    compiled = ("pack_gamma", "unpack_gamma")
     feedback = False
     unbiased = True
     exact = False

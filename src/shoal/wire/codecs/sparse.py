@@ -40,6 +40,7 @@ class Sparse(Codec):
     """Sends what `choose` chooses."""
 
     exact = False
+    compiled = ("select_largest", "add_at", *bits.PLACES_KERNELS)
     ratio: float
     values: Codec = field(default_factory=Raw)
     """How the chosen values are written."""

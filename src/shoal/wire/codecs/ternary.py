@@ -44,6 +44,11 @@ class Ternary(Codec):
     packing: Literal["plain", "golomb"] = "plain"
 
     @property
+    def compiled(self) -> tuple[str, ...]:  # type: ignore[override]
+        shorter = () if self.packing == "plain" else ("count_levels", "pack_rice", "add_rice")
+        return ("measure", "pack_ternary", "add_levels", "any_three", *shorter)
+
+    @property
     def exact(self) -> bool:  # type: ignore[override]
         return self.packing == "plain"
 

@@ -29,6 +29,7 @@ class Threshold(Codec):
     """Strom's codec."""
 
     code = 13
+    compiled = (*levels.KERNELS, *bits.PLACES_KERNELS)
     exact = False
     t: float
 

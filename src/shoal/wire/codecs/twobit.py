@@ -23,6 +23,7 @@ class TwoBit(Codec):
     """Three levels, known to both sides."""
 
     code = 6
+    compiled = levels.KERNELS
     threshold: float = 0.01
 
     def bound(self, layout: Layout) -> int:

@@ -26,6 +26,7 @@ class Uniform(Codec):
     """2^bits levels per layer."""
 
     code = 15
+    compiled = ("pack_bits", "unpack_bits")
     feedback = False
     unbiased = True
     bits: int = 6

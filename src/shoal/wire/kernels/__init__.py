@@ -2,23 +2,23 @@
 
     kernels.get("pack_signs")       the compiled function, or the plain one if numba is not there
     kernels.fast()                  whether codecs should use them; otherwise they take their torch reference
+    kernels.warm(names, "fp16")     compile these before workers are forked, which then share them
     kernels.warm()                  compile all (`python -m shoal.wire.kernels`)
 
-Compiled code is kept on disk, in $NUMBA_CACHE_DIR or the user's cache folder; where neither can be written it is
-compiled in every process. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled; what
+Compiled code is kept on disk (kernel_cache.py); where it cannot be, it is compiled in every process. One line says that
+kernels are being compiled. One thread each, without the interpreter's lock. SIGNATURES are all that is compiled; what
 kernels are made of (inline.py, flags.py, ranks.py) is put into each.
 """
 
-import hashlib
 import importlib
-import os
-import tempfile
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from shoal.wire.kernels.kernel_cache import cache_folder, one_at_a_time
+from shoal.wire.kernels.progress import announced, announcing
 
 MODULES = ("blocks", "levels", "select", "bits", "elias", "rice", "half")
 INLINED = ("inline", "flags", "ranks")
@@ -62,30 +62,42 @@ def get(name: str) -> Callable[..., Any]:
     raise KeyError(name)
 
 
-def warm() -> list[str]:
-    """Compile every kernel; returns their names."""
-    names = [n for m in MODULES for n in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
-    names = [name for name in names if halves() or not name.endswith("fp16")]
-    for name in names:
-        get(name)
-    return names
+def names() -> list[str]:
+    """Of all kernels there are on this machine."""
+    found = [name for m in MODULES for name in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
+    return [name for name in found if halves() or not name.endswith("fp16")]
+
+
+def warm(wanted: Iterable[str] | None = None, purpose: str = "") -> list[str]:
+    """Compile these kernels, or all; returns their names. `purpose`, a plan perhaps, is for the line that says so."""
+    wanted = None if wanted is None else set(wanted)
+    chosen = [name for name in names() if wanted is None or name in wanted]
+    if _numba() is not None and chosen:
+        cache_folder()  # now, so that forked workers know it, and do not say once more what is wrong with it
+    for number, name in enumerate(chosen):
+        left = len(chosen) - number
+        with announcing(f"{left} kernel{'s' * (left > 1)}{f' for {purpose}' if purpose else ''}"):
+            get(name)
+    return chosen
 
 
 def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: bool) -> Callable[..., Any]:
     # reassociation alone: sums may be vectorised, NaN and infinity still mean what they mean
     options = {"nogil": True, "fastmath": {"reassoc"} if relaxed else False}
     function = types.FunctionType(function.__code__, {**function.__globals__, **_inlined(numba)})
-    folder = _cache_folder()
-    if folder is None:
-        compiled: Callable[..., Any] = numba.njit(signature, cache=False, **options)(function)
+    folder = cache_folder()
+    with announced(kept=folder is not None):
+        if folder is None:
+            compiled: Callable[..., Any] = numba.njit(signature, cache=False, **options)(function)
+            return compiled
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder)  # for our functions only: the script's own keep their place
+        try:
+            with one_at_a_time(folder):
+                compiled = numba.njit(signature, cache=True, **options)(function)
+        finally:
+            numba.config.CACHE_DIR = before
         return compiled
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)  # for our functions only: the script's own keep their place
-    try:
-        compiled = numba.njit(signature, cache=True, **options)(function)
-    finally:
-        numba.config.CACHE_DIR = before
-    return compiled
 
 
 def _inlined(numba: Any) -> dict[str, Any]:
@@ -105,25 +117,3 @@ def _inlined(numba: Any) -> dict[str, Any]:
 def halves() -> bool:
     """Whether there are kernels for fp16 here."""
     return bool(_numba() is None or importlib.import_module("shoal.wire.kernels.instructions").halves())
-
-
-def _digest() -> str:
-    """Of all sources: what is kept of other ones is never mistaken for these, for kernels share pieces."""
-    digest = hashlib.blake2b(digest_size=6)
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-@cache
-def _cache_folder() -> Path | None:
-    """Where compiled code of these sources is kept, if it can be written."""
-    given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    try:
-        base = Path(given) if given else Path.home() / ".cache"
-        folder = base / "shoal" / "kernels" / _digest()
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except (OSError, RuntimeError):  # no home, or a read-only one
-        return None

@@ -27,7 +27,9 @@ class PeerRun(Run):
         self.peer = peer
         peer.open(Place(self.rank, self.size, self.dir, context.group.seconds))
 
-    def join(self, *things: Any) -> Any:
+    def join(self, *things: Any, loss: str = "mean") -> Any:
+        if loss != "mean":
+            raise UsageError(f"join(loss={loss!r}): peers average gradients; give them a loss that is a mean")
         results = super().join(*things)
         joined = self._together.joined[-1]
         _check(joined.members)

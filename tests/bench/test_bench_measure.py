@@ -1,12 +1,20 @@
 """What is read from a record: warm-up, parts, curves."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 from made_up import measured, step, trial
 
-from shoal.bench.measure import Point, after_warm_up, curve, part_of, seconds_to
-from shoal.core.events import Reported
+from shoal.bench.measure import Point, after_warm_up, curve, measure, part_of, seconds_to
+from shoal.core.events import AnyEvent, Reported, Started
 from shoal.core.goal import Goal
+from shoal.core.journal import Journal
+from shoal.core.merging import merged
+from shoal.core.record import RunInfo, worker_file, write_info
+from shoal.watch.record import Record
+
+START = Started(at=0.0, rank=0, size=1, host="here", pid=1, threads=1, device="cpu")
 
 
 def report(number: int, accuracy: float) -> Reported:
@@ -43,3 +51,23 @@ def test_cost_is_cores_for_the_time_to_the_goal() -> None:
     assert trial(0, 0.1, price=3.6).cost == pytest.approx(3.6 * 4 * 10.0 / 3600)
     assert trial(0, 0.1, goal=Goal.parse("accuracy>1"), price=3.6).cost is None
     assert trial(0, 0.1).cost is None
+
+
+def test_merged_steps_count_as_many(tmp_path: Path) -> None:
+    plain = [step(n, epoch=n // 20, seconds=1.0 + n) for n in range(100)]
+    events = ([START, *plain], [START, *merged(plain, 16)])
+    one, other = (measure(make_record(tmp_path / str(n), found)) for n, found in enumerate(events))
+    assert (other.steps, other.seconds) == (one.steps, pytest.approx(one.seconds)) == (100, pytest.approx(5050.0))
+    assert other.step_seconds == pytest.approx(one.step_seconds)
+    assert other.parts == pytest.approx(one.parts)
+    assert other.samples_per_second == pytest.approx(one.samples_per_second)
+
+
+def make_record(directory: Path, events: list[AnyEvent]) -> Record:
+    words = {"run": "one", "plan": "alone", "workers": 1, "seed": 0, "script": "s.py", "started": 0.0}
+    write_info(directory, RunInfo(**words, command=[], versions={}, machine={}))  # type: ignore[arg-type]
+    journal = Journal(worker_file(directory, 0))
+    for event in events:
+        journal.emit(event)
+    journal.close()
+    return Record.open(directory)

@@ -63,6 +63,7 @@ def test_a_journal_stays_below_its_limit_and_keeps_its_totals(tmp_path: Path) ->
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_million_steps_stay_below_100_megabytes(tmp_path: Path) -> None:
     assert write(tmp_path / "it", 0, 1_000_000) < 60 << 20
     check(tmp_path / "it", 1_000_000)

@@ -132,3 +132,20 @@ def test_a_log_stops_at_damage(tmp_path: Path) -> None:
         found = list(read_log(tmp_path / "log"))
         assert found == RECORDS[: len(found)]
         assert len(found) < len(RECORDS)
+
+
+def test_records_of_a_log_are_synced_before_they_are_believed(tmp_path: Path) -> None:
+    """Whoever wrote them may have died before it synced."""
+
+    class Noting(Disk):
+        synced = 0
+
+        def sync(self, file: int) -> None:
+            self.synced = os.fstat(file).st_size
+
+    first = Log(tmp_path / "log")
+    first.append(b"a record")
+    first.close()
+    disk = Noting()
+    Log(tmp_path / "log", disk).close()
+    assert disk.synced == (tmp_path / "log").stat().st_size > 0

@@ -55,6 +55,7 @@ def test_an_iterable_dataset_costs_no_entry_a_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(600)
 def test_a_million_steps_stay_small(tmp_path: Path) -> None:
     one = Ledger(tmp_path)
     one.begin(0, 1, 1)

@@ -8,8 +8,9 @@ import pytest
 from fake_runs import append, ended, logged, make_run, reported, started, step, tear
 
 from shoal.core.errors import UsageError
+from shoal.core.merging import merged
 from shoal.core.record import worker_file
-from shoal.watch.tensorboard import TensorBoardMirror, available
+from shoal.watch.tensorboard import TensorBoardMirror, available, scalars
 
 needs_tensorboard = pytest.mark.skipif(not available(), reason="the extra is not installed")
 
@@ -91,3 +92,8 @@ def test_without_the_extra_the_way_out_is_named(tmp_path: Path, monkeypatch: pyt
     assert not available()
     with pytest.raises(UsageError, match=r"pip install 'shoal\[tensorboard\]'"):
         TensorBoardMirror(tmp_path)
+
+
+def test_merged_steps_are_drawn_as_one_of_them_would_be() -> None:
+    (block,) = merged([step(number) for number in range(16)], 16)
+    assert scalars(block) == pytest.approx(scalars(step(0)))

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from fake_runs import ended, logged, make_run, started, step, tear
 
 from shoal.core.errors import UsageError
-from shoal.core.record import worker_file
+from shoal.core.merging import merged
+from shoal.core.record import worker_file, write_attempt
 from shoal.watch.record import Record, list_runs, resolve
+from shoal.watch.worker import read_worker
 
 
 def test_events_come_back_as_they_were_emitted(tmp_path: Path) -> None:
@@ -78,3 +81,12 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run"):
         Record.open(tmp_path)
+
+
+def test_of_merged_steps_that_were_made_again_in_part_the_rest_counts(tmp_path: Path) -> None:
+    (block,) = merged([step(number) for number in range(16)], 16)
+    again = msgspec.structs.replace(started(), attempt=2)
+    record = make_run(tmp_path, [started(), block, again, *(step(number) for number in range(12, 16))])
+    write_attempt(record.dir, msgspec.structs.replace(record.info, attempt=2, step=12))
+    worker = read_worker(record, 0)
+    assert (worker.steps, worker.samples, worker.seconds) == (16, 160, pytest.approx(16.0))

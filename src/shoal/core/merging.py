@@ -7,7 +7,8 @@ again and again the newest stays. Blocks end at multiples of `width`, so those o
 where a reader needs the steps before apart from those after: a start, a report, the end of the first epoch.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TypeVar
 
 from msgspec import structs
@@ -45,6 +46,7 @@ _STEP_SUMS = [
     "transfer",
     "exposed",
 ]
+_step_sums = attrgetter(*_STEP_SUMS)
 _BUCKET_MEANS = [field.name for field in structs.fields(BucketFigures) if field.type is float]
 BucketsLike = TypeVar("BucketsLike")
 """`Buckets`, or what a reader makes of it, with fields of the same names."""
@@ -55,7 +57,7 @@ class EventMerger:
 
     def __init__(self, width: int, thin: bool = False) -> None:
         self._width, self._thin = width, thin
-        self._step: Step | None = None
+        self._steps: list[Step] = []
         self._logged: Logged | None = None
         self._first_epoch: int | None = None
         self._newest: dict[object, AnyEvent] = {}
@@ -89,14 +91,12 @@ class EventMerger:
     def _add_step(self, event: Step) -> Iterator[AnyEvent]:
         if self._first_epoch is None:
             self._first_epoch = event.epoch
-        before = self._step
-        if before is not None and before.epoch == self._first_epoch != event.epoch:
+        if self._steps and self._steps[-1].epoch == self._first_epoch != event.epoch:
             yield from self._end_block()
-            before = None
-        self._step = event if before is None else merge_steps(before, event)
-        if (event.step + event.steps) // self._width > self._step.step // self._width:
-            block, self._step = self._step, None
-            yield block
+        self._steps.append(event)
+        if (event.step + event.steps) // self._width > self._steps[0].step // self._width:
+            yield merge_steps(self._steps)
+            self._steps = []
 
     def _add_logged(self, event: Logged) -> Iterator[AnyEvent]:
         before = self._logged
@@ -126,8 +126,11 @@ class EventMerger:
         return kind in self._odd
 
     def _end_block(self) -> Iterator[AnyEvent]:
-        yield from (event for event in (self._step, self._logged) if event is not None)
-        self._step = self._logged = None
+        if self._steps:
+            yield merge_steps(self._steps)
+        if self._logged is not None:
+            yield self._logged
+        self._steps, self._logged = [], None
 
 
 def merged(events: Iterable[AnyEvent], width: int, thin: bool = False) -> list[AnyEvent]:
@@ -136,12 +139,15 @@ def merged(events: Iterable[AnyEvent], width: int, thin: bool = False) -> list[A
     return [*(out for event in events for out in merger.add(event)), *merger.end()]
 
 
-def merge_steps(first: Step, second: Step) -> Step:
-    """Both as one event: sums. When a bucket was ready and done is a matter of single steps."""
-    sums = {name: getattr(first, name) + getattr(second, name) for name in _STEP_SUMS}
-    rounded = {name: round(value, SECONDS) for name, value in sums.items()}
-    both = first.steps + second.steps
-    return structs.replace(first, at=second.at, epoch=second.epoch, steps=both, ready=(), done=(), **rounded)
+def merge_steps(steps: Sequence[Step]) -> Step:
+    """All as one event: sums. When a bucket was ready and done is a matter of single steps."""
+    first, last = steps[0], steps[-1]
+    if len(steps) == 1:
+        return first
+    sums = map(sum, zip(*map(_step_sums, steps), strict=True))
+    rounded = {name: round(value, SECONDS) for name, value in zip(_STEP_SUMS, sums, strict=True)}
+    both = sum(step.steps for step in steps)
+    return structs.replace(first, at=last.at, epoch=last.epoch, steps=both, ready=(), done=(), **rounded)
 
 
 def merge_logged(first: Logged, second: Logged) -> Logged:

@@ -69,12 +69,9 @@ class Tasks:
         self._next.clear()
 
     def _hand(self, task: Task, sender: int, chunk: Chunk, payload: Payload) -> None:
-        if task.done.is_set():
-            return
-        if sender not in task.senders:
-            error: ShoalError = Refused(f"worker {sender} sends a chunk of a {task.kind} in which it has no part")
-            task.fail(error, sender)
-        elif chunk.kind != task.kind or (task.alike and chunk.total != task.total):
+        if task.done.is_set() or sender not in task.senders:
+            return  # one that has no part in it, a newcomer say, cannot spoil it for those that have
+        if chunk.kind != task.kind or (task.alike and chunk.total != task.total):
             error = LayoutError(
                 f"worker {sender} is in a {chunk.kind} of {chunk.total} bytes where worker {self.rank} is in a "
                 f"{task.kind} of {task.total}; all workers must make the same calls"

@@ -116,6 +116,18 @@ def test_an_empty_piece_out_of_order_is_refused(task: Task, kind: str) -> None:
         honest(made[0])
 
 
+def test_a_peer_that_has_no_part_in_a_sum_cannot_spoil_it() -> None:
+    with meshes(3) as made:
+        pair, liar = [made[0], made[2]], Liar(made)
+        for mesh in pair:
+            mesh.reform(1, [0, 2])
+        liar.chunk("sum", bytes(CHUNK), epoch=1)
+        until(lambda: made[0].link(1).into.expected == 1)
+        tasks = begin(pair, numbers(2, NUMEL), Straight)
+        for mesh, (task, _) in zip(pair, tasks, strict=True):
+            mesh.wait(task, WAIT)
+
+
 def test_memory_grows_as_bytes_arrive_and_not_by_what_was_announced() -> None:
     """60 KiB that announce a gigabyte are worth 60 KiB."""
     with meshes(2) as made:

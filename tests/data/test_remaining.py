@@ -126,3 +126,15 @@ def test_what_loader_processes_had_fetched_ahead_is_not_lost(processes):
         for batch in list(islice(Loader(make(), rank=0, size=1, seed=0, observer=NoObserver()), 3))
         for sample in batch.tolist()
     ]
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(0, 3), st.integers(1, 3))
+def test_who_was_dealt_ahead_and_who_was_not_come_to_the_same(workers: int, batch: int, ahead: int, before: int):
+    """One worker was dealt some steps more than the others, and keeps its part of them; the others take that out."""
+    group = workers * batch
+    common = Remaining(before * group)
+    taken, mine = common.take(ahead * group)
+    kept = [(begin + n * group, begin + n * group + batch) for begin, _ in taken for n in range(ahead)]
+    rest = [(p, p + 1) for begin, end in taken for p in range(begin, end) if not any(a <= p < b for a, b in kept)]
+    assert mine.give_back(rest) == common.take_out(kept)
+    assert common.take_out(kept).take_out(kept) == common.take_out(kept)

@@ -16,8 +16,8 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
 model, optimizer = run.join(model, optimizer)
 STATE
 marker = "killed"
-first, began = state.iter_num, time.monotonic()
-while state.iter_num < ITERATIONS or (run.is_main and WAITS and time.monotonic() < began + 60):
+first = state.iter_num
+while state.iter_num < ITERATIONS:
     for group in optimizer.param_groups:
         group["lr"] = 0.02 / (1 + state.iter_num)
     x = torch.randn(4, 4)
@@ -36,11 +36,11 @@ open(f"done-{run.rank}.txt", "w").write(f"{first} {state.iter_num} {optimizer.pa
 
 
 def script(folder: Path, state: str, iterations: int) -> None:
-    text = LOOP.replace("STATE", state).replace("ITERATIONS", str(iterations)).replace("WAITS", "False")
+    text = LOOP.replace("STATE", state).replace("ITERATIONS", str(iterations))
     (folder / "script.py").write_text(text)
 
 
-def test_it_comes_back_where_the_others_are(tmp_path: Path) -> None:
+def test_p1_a_loop_of_its_own_is_entered_where_the_others_are(tmp_path: Path) -> None:
     script(tmp_path, "state = run.state(iter_num=0)", 400)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
     assert outcome.code == 0, outcome.err
@@ -54,7 +54,7 @@ def test_it_comes_back_where_the_others_are(tmp_path: Path) -> None:
     assert "samples" not in outcome.err
 
 
-def test_who_keeps_counters_elsewhere_is_told_and_who_does_not_enter_is_named(tmp_path: Path) -> None:
+def test_p1_a_loop_with_counters_elsewhere_is_not_entered_and_the_run_says_so(tmp_path: Path) -> None:
     script(tmp_path, "from types import SimpleNamespace; state = SimpleNamespace(iter_num=0)", 60)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "2", "script.py")
     assert outcome.code == 0, outcome.err

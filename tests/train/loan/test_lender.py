@@ -77,7 +77,7 @@ def sides() -> Any:
 
     class Members:
         def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-            self.models, self.optimizers = [model], [optimizer]
+            self.models, self.optimizers, self.stateful = [model], [optimizer], []
             self.names = [name for name, _ in model.named_parameters()]
             self.parameters = list(model.parameters())
 

@@ -31,7 +31,7 @@ test: $(STAMP)
 soak: $(STAMP)
 	scripts/debian.sh
 	$(BIN)/python -m shoal.wire.kernels
-	$(BIN)/python -m pytest -m soak --durations=10 $(if $(PART),--part $(PART)) tests
+	$(BIN)/python -m pytest -m soak --durations=10 $(if $(filter simulator codecs,$(PART)),-n $(WORKERS)) $(if $(PART),--part $(PART)) tests
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -25,7 +25,7 @@ PLACES = {
     "wire": "codecs",
 }
 """Longer paths win. A path below tests/ -> part."""
-BY_MARK = {"clock"}
+BY_MARK = {"clock", "mnist", "shakespeare"}
 """Parts that only a mark names."""
 PARTS = BY_MARK | set(PLACES.values())
 

@@ -62,14 +62,28 @@ def train(name: str, model: nn.Module, optimizers: list, batches: object) -> Res
 
 
 def together(name: str, plan: str, **options: object) -> list[Result]:
-    def body(world: World) -> Result:
-        entry, run, model = TABLE[name], world.start(plan), make(name, **options)
-        optimizers = sgd(name, model)
-        loader = DataLoader(entry.data("train", STEPS * BATCH, None), batch_size=BATCH // WORKERS, shuffle=True)
-        model, *optimizers, loader = run.join(model, *optimizers, loader)
-        return train(name, model, optimizers, loader)
+    return under_plans(name, [plan], **options)[plan]
 
-    return run_world(WORKERS, body)
+
+def under_plans(name: str, plans: list[str], **options: object) -> dict[str, list[Result]]:
+    """What the workers come to under each plan, in runs one after the other."""
+
+    def body(world: World) -> Result:
+        found: Result = {}
+        for number, plan in enumerate(plans):
+            entry, run, model = TABLE[name], world.start(plan, name=f"run{number}"), make(name, **options)
+            optimizers = sgd(name, model)
+            loader = DataLoader(entry.data("train", STEPS * BATCH, None), batch_size=BATCH // WORKERS, shuffle=True)
+            model, *optimizers, loader = run.join(model, *optimizers, loader)
+            found |= {f"{number} {key}": value for key, value in train(name, model, optimizers, loader).items()}
+        return found
+
+    results = run_world(WORKERS, body)
+    return {plan: [_of(number, result) for result in results] for number, plan in enumerate(plans)}
+
+
+def _of(number: int, result: Result) -> Result:
+    return {key.partition(" ")[2]: value for key, value in result.items() if key.startswith(f"{number} ")}
 
 
 @cache
@@ -89,10 +103,13 @@ def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("plan", plans())
 @pytest.mark.parametrize("name", TABLE)
-def test_trains_under_every_plan(name: str, plan: str) -> None:
-    results = together(name, plan)
+def test_trains_under_every_plan(name: str) -> None:
+    for plan, results in under_plans(name, plans()).items():
+        check_plan(name, plan, results)
+
+
+def check_plan(name: str, plan: str, results: list[Result]) -> None:
     assert all(tensor.isfinite().all() for result in results for tensor in result.values())
     if plan == "allreduce, every(1)":  # one process with the whole batch
         assert_close(torch.stack([result["losses"] for result in results]).mean(0), single(name, None)["losses"])

@@ -20,7 +20,7 @@ def test_a_codec_with_feedback_learns_mnist_as_well() -> None:
     assert accuracy("1bit-sgd", 2, 1600) > accuracy("bsp", 2, 1600) - 0.02
 
 
-@pytest.mark.soak
+@pytest.mark.soak("mnist")
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("plan", CODECS)
@@ -29,7 +29,7 @@ def test_mnist_within_half_a_point(plan: str, workers: int) -> None:
     assert accuracy(plan, workers, 8000, seeds=SEEDS) > none - POINTS.get(plan, 0.005)
 
 
-@pytest.mark.soak
+@pytest.mark.soak("shakespeare")
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("plan", CODECS)

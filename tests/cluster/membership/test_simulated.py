@@ -1,4 +1,4 @@
-"""A hundred random schedules of faults in virtual time; a failing one is replayed by its seed."""
+"""Fifty random schedules of faults in virtual time; a failing one is replayed by its seed."""
 
 import pytest
 
@@ -17,7 +17,7 @@ FOUND = (228, 846, 3147, 6506, 8168)
 """Seeds of `make soak` that failed once, when nobody could borrow yet."""
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(50))
 def test_whatever_happens_members_agree_and_go_on(seed: int) -> None:
     play(seed)
 
@@ -31,7 +31,7 @@ def test_what_failed_once_does_not_any_more(seed: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("thousand", range(10))
 def test_ten_thousand_schedules(thousand: int) -> None:
-    for seed in range(100 + 1000 * thousand, 1100 + 1000 * thousand):
+    for seed in range(1000 * thousand, 1000 + 1000 * thousand):
         play(seed)
 
 

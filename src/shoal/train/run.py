@@ -266,6 +266,13 @@ class Run:
         self._progress.counted(samples)
         self._together.weigh_openly(counts)
 
+    def exchange(self) -> None:
+        """Exchange what every `p.grad` holds now, for scripts that write gradients themselves; on all workers alike.
+
+        Backward passes exchange theirs by themselves. A collective call, before `optimizer.step()`.
+        """
+        self._together.exchange()
+
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Inside, gradients add up and nothing is exchanged; the first backward pass after it exchanges the sum."""

@@ -33,8 +33,11 @@ from shoal.train.loan.lender import Lender
 from shoal.train.numbers import Numbers
 from shoal.train.progress import Progress
 from shoal.train.state import adopt_gradients, adopt_state
+from shoal.train.stepcheck import StepCheck
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
+_EXPLICIT = "!"
+"""After the number of a join: the exchange is one of `run.exchange`."""
 
 
 class Together:
@@ -50,6 +53,7 @@ class Together:
         desk = group.desk()
         self.lender = Lender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, Numbers] = {}
+        self._step_check = StepCheck()
         self._quiet = self._some_short = self._between = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
@@ -79,6 +83,7 @@ class Together:
             )
         joined.listen(self._before_step, self._after_step, first)
         self.joined.append(joined)
+        self._step_check.add(joined)
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
                 one.take_turns()
@@ -90,6 +95,7 @@ class Together:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
+        self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
@@ -97,7 +103,8 @@ class Together:
         if self.lender is not None:
             self.lender.updating(joined, optimizer, closure)
 
-    def _after_step(self) -> None:
+    def _after_step(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+        self._step_check.after(joined, optimizer, closure)
         if self.lender is not None:
             self.lender.updated()
 
@@ -115,7 +122,7 @@ class Together:
         Not before the backward pass has ended: it may begin exchanges of several joined models.
         """
         if self._some_short:
-            self.group.gather(str(self.joined.index(joined)).encode())
+            self.group.gather(f"{self.joined.index(joined)}{_EXPLICIT if joined.explicit else ''}".encode())
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -132,6 +139,16 @@ class Together:
         for joined in self.joined:
             if joined.backward is not None:
                 joined.backward.quiet = quiet
+
+    def exchange(self) -> None:
+        """Exchange what every `p.grad` holds now."""
+        if self._quiet:
+            raise UsageError("run.exchange() inside run.accumulate(), where nothing is exchanged; call it after it")
+        if not self.joined:
+            raise UsageError("exchange() has no model; give one to join() first")
+        for joined in self.joined:
+            if not joined.alone:
+                joined.exchange_gradients()
 
     def settle(self) -> None:
         """Make all updates that were put off: what follows is no training."""
@@ -244,7 +261,8 @@ class Together:
         said, givers = self._hear(_SHORT)
         while said not in (_DONE, _AGREED, _SHORT):
             if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
-                self.joined[int(said)].stand_in()
+                which = said.decode()
+                self.joined[int(which.removesuffix(_EXPLICIT))].stand_in(explicit=which.endswith(_EXPLICIT))
             said, givers = self._hear(_SHORT)
         if said == _SHORT:  # all that had samples are lost: nobody makes this step
             self._return_what_was_lost()

@@ -47,6 +47,15 @@ class StepCheck:
         """By identity; joins hold their parameters."""
         self._last: dict[tuple[int, int], LastStep] = {}
         """By optimizer and join."""
+        self._written: int | None = None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has written to a parameter since the last step: all workers must hold the same ones."""
+        return self._written is not None and self._written == self._count_writes()
+
+    def _count_writes(self) -> int:
+        return sum(p._version for one in self._joined if one.deferred is None for p in one.members.parameters)
 
     def add(self, joined: Joined) -> None:
         if joined.alone:
@@ -66,6 +75,7 @@ class StepCheck:
             return
         if closure:
             self._check(optimizer, gradients=True)
+        self._written = self._count_writes()
         for one in self._joined:
             one.exchanges_at_step = one.pace.exchanges
             versions = tuple(bucket.result._version for bucket in one.gradient_pace.buckets)

@@ -27,6 +27,7 @@ from shoal.train.checkpoint.agenda import Agenda
 from shoal.train.checkpoint.keeper import Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
+from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 from shoal.train.loan.lender import Lender
@@ -139,6 +140,12 @@ class Together:
         for joined in self.joined:
             if joined.backward is not None:
                 joined.backward.quiet = quiet
+
+    def final_fingerprint(self) -> str:
+        """Of what all workers must hold alike when the script has ended; empty if it went on with them after its last
+        step, as scripts do that export or evaluate on one worker."""
+        comparable = self.keeper is not None and not self._some_short and self._stood_in is None
+        return f"{fingerprint(self.joined):016x}" if comparable and self._step_check.untouched else ""
 
     def exchange(self) -> None:
         """Exchange what every `p.grad` holds now."""

@@ -464,3 +464,16 @@ def test_bandwidth_and_order_are_checked_before_anything_starts(
     assert done.code == code, done.err
     assert said in done.err
     assert (tmp_path / "runs").exists() == (code == 0)
+
+
+def test_workers_that_hold_different_parameters_at_the_end_are_named(tmp_path: Path) -> None:
+    """In the end too, however short the run was; what a script does with its model after the last step is its own."""
+    plain = TRAIN.replace("for epoch in run.epochs(2):", "for epoch in range(2):")
+    apart = plain.replace(
+        "        optimizer.step()", "        if run.rank == 2: model.bias.data += 1\n        optimizer.step()"
+    )
+    outcome = train(tmp_path, apart, "--workers", "3", "--json")
+    assert outcome.code == outcome.json["exit"] == 1
+    assert "worker 2 and worker 0 hold different parameters" in outcome.err
+    after = plain + "\nif run.is_main:\n    torch.nn.init.zeros_(model.weight)\n"
+    assert train(tmp_path, after, "--workers", "3").code == 0

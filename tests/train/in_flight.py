@@ -68,7 +68,7 @@ class Bench:
         group = Solo()
         self.joined = Joined(group, members, self.exchange, self.pace, Progress(self, group), lambda joined: None)
         self.joined._everyone = self.joined._present = 1
-        self.joined.listen(self._before, lambda: None, first=True)
+        self.joined.listen(self._before, lambda *_: None, first=True)
 
     def _before(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
         assert joined.deferred is not None

@@ -98,6 +98,7 @@ def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
     from shoal.cli.again import again
     from shoal.watch.record import Record
     from shoal.watch.summary import summarise
+    from shoal.watch.worker import find_different, read_workers
 
     failure, code = None, EXIT_INTERRUPTED
     try:
@@ -110,9 +111,14 @@ def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
     except KeyboardInterrupt:
         pass  # everything is stopped; what there is of the run is summed up below
     sweep(job.dir)
-    summary = summarise(Record.open(job.dir), code)
+    record = Record.open(job.dir)
+    different = find_different(read_workers(record)) if code == 0 else ""
+    code = EXIT_FAILED if different else code
+    summary = summarise(record, code)
     keep_summary(summary, job)
-    if failure:
+    if different:
+        typer.echo(f"shoal: {different}", err=True)
+    elif failure:
         explain(failure, job)
     elif code or not quiet:
         typer.echo(last_line(summary, job), err=True)

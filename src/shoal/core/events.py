@@ -325,6 +325,10 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
 
     exit: str
     error: str = ""
+    step: int = 0
+    """Steps that were made."""
+    fingerprint: str = ""
+    """Of the parameters after the last step, which are the same on all workers; empty where that is not asked."""
 
 
 AnyEvent = (

@@ -11,6 +11,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from shoal.sync.pace.base import Pace
@@ -22,17 +23,21 @@ class Backward:
     def __init__(self, parameters: Sequence[Tensor], pace: Pace) -> None:
         self.parameters, self.pace = parameters, pace
         self.quiet = False
-        self.held = False
         self.arrivals = 0
         """Gradients so far, held back or not: whoever looks twice sees whether there was a backward pass between."""
+        self.held_indices: set[int] = set()
+        """Parameters whose gradients quiet passes have left in `p.grad`."""
         self._pass: weakref.ref[_Pass] | None = None
         self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
+        self._nodes: list[Node] = []
+        """Of autograd, that add to `p.grad`. Hooks on parameters would scale what `torch.autograd.grad` returns."""
         self._handles = self._hook(self._listen)
         if pace.open_ended:
             self._handles += self._hook(lambda _, p: p.register_hook(self._about))  # type: ignore[no-untyped-call]
 
     def _listen(self, index: int, parameter: Tensor) -> RemovableHandle:
+        self._nodes.append(get_gradient_edge(parameter).node)
         return parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-any-return, no-untyped-call]
 
     def _hook(self, register: Callable[[int, Tensor], RemovableHandle]) -> list[RemovableHandle]:
@@ -52,7 +57,7 @@ class Backward:
     def _arrived(self, index: int, parameter: Tensor) -> None:
         self.arrivals += 1
         if self.quiet:
-            self.held = True
+            self.held_indices.add(index)
             return
         if self._pass is None or self._pass() is None:
             # autograd alone keeps the pass alive: when an exception ends it, this reference dies with it
@@ -65,19 +70,29 @@ class Backward:
     def _finished(self) -> None:
         self._pass = None
         self.pace.ended()
-        self.held = False
+        self.held_indices.clear()
+
+    @property
+    def held(self) -> bool:
+        """Whether quiet passes have left gradients that are still to be exchanged."""
+        return bool(self.held_indices)
 
     def weigh(self, share: float, held: float | None = None) -> None:
         """Scale the gradients of the passes to come, by `held` if they add to some held back; 1 costs nothing."""
         self._share, self._held_share = share, share if held is None else held
         wanted = (self._share, self._held_share) != (1.0, 1.0)
         if wanted and not self._scaling:
-            self._scaling = self._hook(lambda _, p: p.register_hook(self._scale))  # type: ignore[no-untyped-call]
+            self._scaling = [node.register_prehook(self._scale) for node in self._nodes]
         elif not wanted:
             self._remove(self._scaling)
 
-    def _scale(self, gradient: Tensor) -> Tensor:
-        return gradient * (self._held_share if self.quiet or self.held else self._share)
+    def _scale(self, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(gradient if gradient is None else gradient * self.share for gradient in gradients)
+
+    @property
+    def share(self) -> float:
+        """What a gradient that comes now is multiplied by."""
+        return self._held_share if self.quiet or self.held else self._share
 
     def remove(self) -> None:
         """Let go of the parameters."""

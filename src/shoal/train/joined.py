@@ -5,7 +5,7 @@ round `optimizer.step`. What every worker has in each step it is told by `togeth
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from shoal.cluster.board import State
 from shoal.cluster.group import Group
 from shoal.cluster.membership.view import View
+from shoal.core.errors import UsageError
 from shoal.sync.backward import Backward
 from shoal.sync.exchange.base import Exchange
 from shoal.sync.pace.base import Pace
@@ -44,6 +45,8 @@ class AnnouncingPace(Pace):
         self.inner, self.group, self.parameters, self._begins, self._ends = inner, group, parameters, begins, ends
         self.spent, self.open_ended = inner.spent, inner.open_ended
         self.evidence = Evidence(parameters)
+        self.exchanges = 0
+        """That are complete."""
 
     def begun(self) -> None:
         self.group.board.note(self.group.seat, State.exchanging)
@@ -61,10 +64,18 @@ class AnnouncingPace(Pace):
     def ended(self) -> None:
         self._ends()
         self.inner.ended()
+        self.exchanges += 1
         self.group.board.note(self.group.seat, State.computing)
 
     def stand_in(self) -> None:
         self.inner.stand_in()
+
+    def exchange(self) -> None:
+        """Exchange what every `p.grad` holds now, as if a backward pass had just left it there."""
+        self.begun()
+        for index, parameter in enumerate(self.parameters):
+            self.evidence.saw(index, parameter.grad)
+        self.ended()
 
     def state(self) -> dict[str, Tensor]:
         return self.inner.state()
@@ -92,6 +103,10 @@ class Joined:
         self.alone = not exchange.peers and not group.session.elastic  # others may join later
         self.exchanged = False
         """Whether there was an exchange in this step."""
+        self.explicit = False
+        """Whether the exchange under way was asked for by `run.exchange`."""
+        self.exchanges_at_step = 0
+        """How many exchanges were complete when an optimizer last made a step."""
         self.precision: dict[str, Precision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.samples = 1
@@ -122,26 +137,24 @@ class Joined:
         for model in members.models:
             listen(model, progress.forward_began, progress.forward_ended)
 
-    def listen(
-        self, before_step: Callable[["Joined", Optimizer, bool], None], after_step: Callable[[], None], first: bool
-    ) -> None:
+    def listen(self, before_step: "StepListener", after_step: "StepListener", first: bool) -> None:
         """Time every `optimizer.step`, and call others round it. `first`: the first optimizer counts them."""
 
         def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             if self._aside:
                 return
-            before_step(self, optimizer, any(given is not None for given in (*args[1:], *kwargs.values())))
+            before_step(self, optimizer, _has_closure(args, kwargs))
             self.progress.update_began()
 
         for number, optimizer in enumerate(self.members.optimizers):
 
-            def after(_optimizer: Optimizer, _args: Any, _kwargs: Any, counts: bool = first and number == 0) -> None:
+            def after(optimizer: Optimizer, args: Any, kwargs: Any, counts: bool = first and number == 0) -> None:
                 if self._aside:
                     return
                 if self.deferred is not None:
                     self.deferred.stepped()
                 self.progress.update_ended(counts)
-                after_step()
+                after_step(self, optimizer, _has_closure(args, kwargs))
 
             optimizer.register_step_pre_hook(before)
             optimizer.register_step_post_hook(after)
@@ -257,17 +270,58 @@ class Joined:
             self._present = len(counts)
             self._scale_gradients()
 
-    def stand_in(self) -> None:
+    @property
+    def gradient_pace(self) -> EveryPace:
+        """The plan's own pace."""
+        assert isinstance(self.pace.inner, EveryPace)
+        return self.pace.inner
+
+    @contextmanager
+    def explicitly(self) -> Iterator[None]:
+        """Inside, an exchange includes frozen parameters: a script may write gradients of those too."""
+        self.explicit = self.gradient_pace.all_buckets = True
+        try:
+            yield
+        finally:
+            self.explicit = self.gradient_pace.all_buckets = False
+
+    def exchange_gradients(self) -> None:
+        """Exchange whatever `p.grad` holds now: gradients the script wrote itself."""
+        assert self.backward is not None
+        self.settle()
+        self._scale_written(self.backward.share, self.backward.held_indices)
+        with self.explicitly():
+            self.pace.exchange()
+        self.backward.held_indices.clear()
+
+    def _scale_written(self, factor: float, held: set[int]) -> None:
+        """What the script wrote is scaled as a backward pass would have scaled it; what came from one already is."""
+        pace, fresh = self.gradient_pace, self.pace.exchanges > self.exchanges_at_step
+        for index, parameter in enumerate(self.members.parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse and index not in pace.sparse:
+                raise UsageError(
+                    f"run.exchange(): the gradient of {self.members.names[index]!r} is sparse; only that of "
+                    "nn.Embedding(sparse=True) may be: write p.grad = gradient.to_dense()"
+                )
+            exchanged = fresh and (gradient is pace.bucket_view(index) or pace.had(index))
+            if factor != 1.0 and index not in held and not exchanged:
+                parameter.grad = gradient * factor
+
+    def stand_in(self, explicit: bool = False) -> None:
         """Take part in one exchange of the others, with nothing but what was held back in earlier steps."""
         assert self.backward is not None
         self.exchange.weight = self._weight
         self._tag()
-        if not self.backward.held:
-            self.pace.stand_in()
-            return
-        self.pace.inner.begun()
-        self.pace.inner.ended()
-        self.backward.held = False
+        with self.explicitly() if explicit else nullcontext():
+            if not self.backward.held:
+                self.pace.stand_in()
+                return
+            self.pace.inner.begun()
+            self.pace.inner.ended()
+        self.backward.held_indices.clear()
 
     def kept(self) -> dict[str, Tensor]:
         """What its precision remembers: the same on all workers, and taken over with the weights."""
@@ -277,6 +331,14 @@ class Joined:
     def agreed(self) -> bool:
         """Whether the gradients of all workers that were in this step are equal now."""
         return self.exchanged and self.backward is not None and not self.backward.held
+
+
+StepListener = Callable[[Joined, Optimizer, bool], None]
+"""Called round a step; the last says whether the optimizer was given a closure."""
+
+
+def _has_closure(args: Any, kwargs: Any) -> bool:
+    return any(given is not None for given in (*args[1:], *kwargs.values()))
 
 
 def share(counts: Sequence[int], rank: int, among: int) -> float:

@@ -296,6 +296,13 @@ class Run:
         self._progress.counted(samples)
         self._together.weigh_openly(counts)
 
+    def exchange(self) -> None:
+        """Exchange what every `p.grad` holds now, for scripts that write gradients themselves; on all workers alike.
+
+        Backward passes exchange theirs by themselves. A collective call, before `optimizer.step()`.
+        """
+        self._together.exchange()
+
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Inside, gradients add up and nothing is exchanged; the first backward pass after it exchanges the sum."""
@@ -337,13 +344,20 @@ class Run:
             self._together.ledger.close()
         if self._latency is not None and not error:
             self._sink.emit(self._latency.measure())
-        self._sink.emit(Ended(at=time.time(), exit="failed" if error else "done", error=repr(error) if error else ""))
+        self._sink.emit(self._end(error))
         self._journal.close()
         self._group.board.note(self._group.seat, State.ended)
         if self._group.guest and error is not None and isinstance(self._group.session, Elastic):
             self._group.session.early = True  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
+
+    def _end(self, error: BaseException | None) -> Ended:
+        """The record's last event; the launcher compares what workers that are done hold then."""
+        if error is not None:
+            return Ended(at=time.time(), exit="failed", error=repr(error), step=self._progress.step)
+        found = self._together.final_fingerprint()
+        return Ended(at=time.time(), exit="done", step=self._progress.step, fingerprint=found)
 
 
 def _numbers(values: dict[str, float | Tensor]) -> dict[str, float]:

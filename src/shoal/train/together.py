@@ -31,6 +31,7 @@ from shoal.train.checkpoint.agenda import Agenda
 from shoal.train.checkpoint.keeper import Keeper
 from shoal.train.checkpoint.resume import Resume
 from shoal.train.checkpoint.snapshot import Where
+from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import Joined
 from shoal.train.ledger import Ledger
 from shoal.train.loan.lender import Lender
@@ -38,12 +39,15 @@ from shoal.train.numbers import Numbers, Testimony
 from shoal.train.progress import Progress
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
+from shoal.train.stepcheck import StepCheck
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
 NO_COUNTERS = (
     "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
     "come back, and --resume starts its loop from the beginning"
 )
+_EXPLICIT = b"!"
+"""After the number of a join: the exchange is one of `run.exchange`."""
 
 
 class Together:
@@ -59,6 +63,7 @@ class Together:
         desk = group.desk()
         self.lender = Lender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, Numbers] = {}
+        self._step_check = StepCheck()
         self._quiet = self._some_short = self._between = self._nobody_trains = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
@@ -100,6 +105,7 @@ class Together:
         joined.begins = self.own_loop
         self.batches.ledger = self.ledger
         self.joined.append(joined)
+        self._step_check.add(joined)
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
                 one.take_turns()
@@ -113,6 +119,7 @@ class Together:
             )
         if joined.alone:
             self.own_loop()  # no exchange tells of it
+        self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
@@ -120,7 +127,8 @@ class Together:
         if self.lender is not None:
             self.lender.updating(joined, optimizer, closure)
 
-    def _after_step(self) -> None:
+    def _after_step(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+        self._step_check.after(joined, optimizer, closure)
         if self.lender is not None:
             self.lender.updated()
 
@@ -140,7 +148,7 @@ class Together:
         if self._first is None:
             self._first = joined
         if self._some_short:
-            self.group.gather(str(self.joined.index(joined)).encode())
+            self.group.gather(str(self.joined.index(joined)).encode() + (_EXPLICIT if joined.explicit else b""))
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -157,6 +165,22 @@ class Together:
         for joined in self.joined:
             if joined.backward is not None:
                 joined.backward.quiet = quiet
+
+    def final_fingerprint(self) -> str:
+        """Of what all workers must hold alike when the script has ended; empty if it went on with them after its last
+        step, as scripts do that export or evaluate on one worker."""
+        comparable = self.keeper is not None and not self._some_short and self._stood_in is None
+        return f"{fingerprint(self.joined):016x}" if comparable and self._step_check.untouched else ""
+
+    def exchange(self) -> None:
+        """Exchange what every `p.grad` holds now."""
+        if self._quiet:
+            raise UsageError("run.exchange() inside run.accumulate(), where nothing is exchanged; call it after it")
+        if not self.joined:
+            raise UsageError("exchange() has no model; give one to join() first")
+        for joined in self.joined:
+            if not joined.alone:
+                joined.exchange_gradients()
 
     def settle(self) -> None:
         """Make all updates that were put off: what follows is no training."""
@@ -333,7 +357,7 @@ class Together:
         said, givers = self._hear(_SHORT)
         while said not in (_DONE, _AGREED, _SHORT):
             if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
-                self.joined[int(said)].stand_in()
+                self.joined[_join_of(said)].stand_in(explicit=said.endswith(_EXPLICIT))
             said, givers = self._hear(_SHORT)
         if said == _SHORT:  # all that had samples are lost, or skip them: nobody makes this step
             self.batches.agree()
@@ -349,7 +373,7 @@ class Together:
         """Raise for what no worker says here; those that are remote are not believed (`Group.gather`)."""
         if said.startswith(b"{"):
             msgspec.json.decode(said, type=Testimony)
-        elif said not in (_DONE, _AGREED, _SHORT) and int(said) not in range(len(self.joined)):
+        elif said not in (_DONE, _AGREED, _SHORT) and _join_of(said) not in range(len(self.joined)):
             raise PayloadError(f"{said[:20]!r} is no join of {len(self.joined)}")
 
     def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
@@ -404,6 +428,11 @@ class Together:
             adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)
+
+
+def _join_of(said: bytes) -> int:
+    """The join whose exchange is announced."""
+    return int(said.removesuffix(_EXPLICIT))
 
 
 def _read_step(said: bytes) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -76,6 +76,25 @@ class Worker(msgspec.Struct, kw_only=True):
     state: str = ""
     """done, failed, killed, running, unknown (on another host, no end recorded) or silent (no record)."""
     error: str = ""
+    ended_at: int = 0
+    """The step after which its script ended."""
+    fingerprint: str = ""
+    """Of its parameters then; empty if nobody asks."""
+
+
+def find_different(workers: Sequence[Worker]) -> str:
+    """What is wrong if workers that ended after the same step hold different parameters; empty if they do not."""
+    last = max((worker.ended_at for worker in workers if worker.fingerprint), default=0)
+    ended = [worker for worker in workers if worker.fingerprint and worker.ended_at == last]
+    prints = [worker.fingerprint for worker in ended]
+    if len(set(prints)) <= 1:
+        return ""
+    most = max(prints, key=prints.count)
+    others = ", ".join(f"worker {worker.rank}" for worker in ended if worker.fingerprint != most)
+    return (
+        f"at the end, after step {last}, {others} and worker {ended[prints.index(most)].rank} hold different "
+        "parameters; does the script change them, or their gradients, on some workers only?"
+    )
 
 
 def read_workers(record: Record) -> list[Worker]:
@@ -158,8 +177,9 @@ def _add_word(worker: Worker, event: AnyEvent) -> None:
             worker.warnings.append(f"step {step} skipped: gradients of {whose} are not finite")
         case Entered():
             worker.entered.append(event)
-        case Ended(exit=state, error=error):
+        case Ended(exit=state, error=error, step=step, fingerprint=fingerprint):
             worker.state, worker.error = state, error
+            worker.ended_at, worker.fingerprint = step, fingerprint
 
 
 def _without_end(worker: Worker, finished: bool) -> str:

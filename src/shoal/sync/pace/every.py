@@ -47,6 +47,10 @@ class EveryPace(Pace):
         self._began = 0.0
         self._empty_handed = False
         self._midway = False
+        self.all_buckets = False
+        """Whether the next exchange includes frozen parameters too: the script may have written their gradients."""
+        self._sparse_had: set[int] = set()
+        """Sparse gradients that anybody had in the last exchange."""
 
     def _open(self) -> None:
         plans, self._members = self._lay_out()
@@ -134,7 +138,8 @@ class EveryPace(Pace):
             bucket.reset()
 
     def _active(self, first: int, group: Sequence[int]) -> bool:
-        if first >= len(self.parameters) or group[-1] >= len(self.parameters):  # statistics and tags always travel
+        if self.all_buckets or first >= len(self.parameters) or group[-1] >= len(self.parameters):
+            # statistics and tags follow every exchange
             return True
         return any(self.parameters[i].requires_grad for i in group)
 
@@ -283,8 +288,23 @@ class EveryPace(Pace):
                     self.parameters[index].grad = bucket.views[slot]
         bucket.reset()
 
+    def bucket_view(self, index: int) -> Tensor | None:
+        """What `p.grad` of parameter `index` is after an exchange; None if its gradient is sparse."""
+        place = self._place.get(index)
+        return self.buckets[place[0]].views[place[1]] if place is not None else None
+
+    def had(self, index: int) -> bool:
+        """Whether any worker had a gradient of parameter `index` in the last exchange."""
+        if index in self.sparse:
+            return index in self._sparse_had
+        number, slot = self._place[index]
+        return number in self._order and float(self.buckets[number].marks[slot]) > 0
+
     def _deliver_sparse(self, factor: float) -> None:
         for index in sorted(self.sparse):
             parameter = self.parameters[index]
             mine = None if self._empty_handed else parameter.grad
+            before = parameter.grad
             parameter.grad = mean_of_sparse(self.exchange, parameter, mine, factor)
+            changed = parameter.grad is not before
+            (self._sparse_had.add if changed else self._sparse_had.discard)(index)

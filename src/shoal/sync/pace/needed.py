@@ -188,6 +188,12 @@ class NeededPace(EveryPace):
         if len(order) > 1:
             self._hurry(order + rest)
 
+    def had(self, index: int) -> bool:
+        place = self._place.get(index)
+        if place is not None and place[0] in self.pending:  # only full buckets are waited for later
+            return True
+        return super().had(index)
+
     def pending_of(self, index: int) -> tuple[int, Tensor] | None:
         """The bucket that parameter `index` waits for, and where its gradient will be; None if it has come."""
         place = self._place.get(index)

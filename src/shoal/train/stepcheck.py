@@ -1,0 +1,127 @@
+"""Before every step: each parameter is known to a join, and its gradient came from an exchange.
+
+    parameter that no join knows                                       refused: workers would train it apart
+    gradient where the last exchange left it                           fine, clipped and scaled in place or not
+    another tensor, and the exchange since the last step had one       fine: the script made it from what was exchanged
+    no exchange since the last step, the gradients of that step        fine: the same on all workers still
+    no exchange since the last step, and zero                          fine
+    anything else                                                      refused: the script wrote it
+
+Costs a look at `p.grad` of each parameter, by identity; numbers are looked at only in a step without an exchange. An
+optimizer that was given a closure makes its passes inside the step, so its gradients are looked at after it. A worker
+that trains alone is never refused.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shoal.core.errors import UsageError
+from shoal.train.joined import Joined
+
+
+@dataclass(frozen=True)
+class KnownParameter:
+    """Whose it is, and where an exchange leaves its gradient; None if that is sparse."""
+
+    joined: Joined
+    index: int
+    view: Tensor | None
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """Of one optimizer and one join: exchanges that were complete, and how often each bucket had been written to."""
+
+    exchanges: int = 0
+    versions: tuple[int, ...] = ()
+
+
+class StepCheck:
+    """Of all joins of a run."""
+
+    def __init__(self) -> None:
+        self._joined: list[Joined] = []
+        self._known: dict[int, KnownParameter] = {}
+        """By identity; joins hold their parameters."""
+        self._last: dict[tuple[int, int], LastStep] = {}
+        """By optimizer and join."""
+        self._written: int | None = None
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has written to a parameter since the last step: all workers must hold the same ones."""
+        return self._written is not None and self._written == self._count_writes()
+
+    def _count_writes(self) -> int:
+        return sum(p._version for one in self._joined if one.deferred is None for p in one.members.parameters)
+
+    def add(self, joined: Joined) -> None:
+        if joined.alone:
+            return
+        self._joined.append(joined)
+        for index, parameter in enumerate(joined.members.parameters):
+            self._known[id(parameter)] = KnownParameter(joined, index, joined.gradient_pace.bucket_view(index))
+
+    def before(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+        """UsageError if the step would make replicas differ."""
+        if not joined.alone:
+            self._check(optimizer, gradients=not closure)
+
+    def after(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+        """Remember what this step was made from."""
+        if joined.alone:
+            return
+        if closure:
+            self._check(optimizer, gradients=True)
+        self._written = self._count_writes()
+        for one in self._joined:
+            one.exchanges_at_step = one.pace.exchanges
+            versions = tuple(bucket.result._version for bucket in one.gradient_pace.buckets)
+            self._last[id(optimizer), id(one)] = LastStep(one.pace.exchanges, versions)
+
+    def _check(self, optimizer: Optimizer, gradients: bool) -> None:
+        fresh = {
+            id(one): one.pace.exchanges > self._last.get((id(optimizer), id(one)), LastStep()).exchanges
+            for one in self._joined
+        }
+        for number, group in enumerate(optimizer.param_groups):
+            for place, parameter in enumerate(group["params"]):
+                known = self._known.get(id(parameter))
+                if known is None:
+                    raise UsageError(self._unknown(parameter, number, place))
+                gradient = parameter.grad
+                if gradient is None or not gradients:
+                    continue
+                exchanged = fresh[id(known.joined)]
+                if (gradient is known.view and exchanged) or self._is_common(optimizer, known, gradient, exchanged):
+                    continue
+                name = known.joined.members.names[known.index]
+                raise UsageError(
+                    f"optimizer.step(): the gradient of {name!r} came from no exchanged backward pass, and each "
+                    "worker has its own; call run.exchange() after writing p.grad, or let loss.backward() make it"
+                )
+
+    def _is_common(self, optimizer: Optimizer, known: KnownParameter, gradient: Tensor, exchanged: bool) -> bool:
+        """Whether all workers have this gradient, though it is not simply what the last exchange has left."""
+        pace = known.joined.gradient_pace
+        if exchanged:
+            return pace.had(known.index)
+        if gradient is known.view:
+            number = next(n for n, bucket in enumerate(pace.buckets) if any(v is gradient for v in bucket.views))
+            last = self._last.get((id(optimizer), id(known.joined)), LastStep())
+            if last.versions and last.versions[number] == gradient._version:
+                return True
+        values = gradient.coalesce().values() if gradient.is_sparse else gradient
+        return not bool(values.any())
+
+    def _unknown(self, parameter: Tensor, group: int, place: int) -> str:
+        models = [model for one in self._joined for model in one.members.models]
+        names = (name for model in models for name, known in model.named_parameters() if known is parameter)
+        name = next(names, "")
+        what = f"parameter {name!r}" if name else f"a parameter of shape {list(parameter.shape)}"
+        return (
+            f"optimizer.step(): {what} (group {group}, place {place}) came into the optimizer after join(), so nobody "
+            "exchanges its gradients; add it before join(), or give its module to another run.join()"
+        )

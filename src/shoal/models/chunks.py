@@ -4,13 +4,15 @@ Consecutive small tensors share a chunk, because a file and an fsync for each wo
 large tensor has its chunks for itself, cut at `LARGEST`, under a neutral name: tied and renamed weights are equal.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from shoal.core.disk import Buffer
 from shoal.core.errors import UsageError
 from shoal.models.errors import RegistryError
 from shoal.models.version import OWN_CHUNK, TensorEntry
@@ -29,20 +31,25 @@ DTYPES = {
     "int64": torch.int64, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8, "uint8": torch.uint8,
     "bool": torch.bool,
 }  # fmt: skip
+_TAGS = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+"""As safetensors spells them."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
-def pack(tensors: Mapping[str, Tensor], put: Callable[[bytes], str]) -> list[TensorEntry]:
+def pack(tensors: Mapping[str, Tensor], put: Callable[[Sequence[Buffer]], str]) -> list[TensorEntry]:
     """Give every chunk of `tensors` to `put`, which returns its digest; entries come in the order of the tensors."""
     entries: dict[str, TensorEntry] = {}
     for group in _groups(tensors):
         name, first = next(iter(group.items()))
         if _size(first) > SMALL:
-            digests = [put(save({OWN_CHUNK: piece.clone()})) for piece in _cut(first)]
+            digests = [put(_pieces(piece)) for piece in _cut(first)]
             entries[name] = _entry(name, first, digests, OWN_CHUNK)
         else:
             # clones: safetensors refuses tensors that share memory
-            digest = put(save({name: tensor.clone().contiguous() for name, tensor in group.items()}))
+            digest = put([save({name: tensor.clone().contiguous() for name, tensor in group.items()})])
             entries |= {name: _entry(name, tensor, [digest], name) for name, tensor in group.items()}
     return [entries[name] for name in tensors]
 
@@ -77,6 +84,14 @@ def _cut(tensor: Tensor) -> Iterator[Tensor]:
     flat = tensor.contiguous().view(-1)
     step = LARGEST // flat.element_size()
     return (flat[at : at + step] for at in range(0, flat.numel(), step))
+
+
+def _pieces(flat: Tensor) -> list[Buffer]:
+    """A safetensors file of one tensor, from the tensor's own memory: the library would copy it twice."""
+    entry = {"dtype": _TAGS[flat.dtype], "shape": [flat.numel()], "data_offsets": [0, _size(flat)]}
+    text = msgspec.json.encode({OWN_CHUNK: entry})
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, memoryview(flat.view(torch.uint8).numpy())]  # type: ignore[list-item]
 
 
 def _size(tensor: Tensor) -> int:

@@ -11,12 +11,12 @@ nobody refers to, which `collect` removes; a version that can be seen is whole.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from shoal.core.disk import DISK, Disk
+from shoal.core.disk import DISK, Buffer, Disk
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id
 from shoal.models.blobs import BlobFolder
@@ -36,6 +36,7 @@ from shoal.models.version import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+PutBlob = Callable[[Sequence[Buffer]], str]
 Versions = list[ModelVersion]
 Changes = list[VersionChange]
 
@@ -93,7 +94,7 @@ class Registry:
         if not tensors and not files:
             raise UsageError(f"{name!r} has neither tensors nor files; give a state_dict()")
 
-        def build(put: Callable[[bytes], str], sizes: dict[str, int]) -> Manifest:
+        def build(put: PutBlob, sizes: dict[str, int]) -> Manifest:
             return Manifest(
                 created=time.time(),
                 tensors=pack(tensors or {}, put),
@@ -106,23 +107,24 @@ class Registry:
 
         return self._commit(name, build)
 
-    def _commit(self, name: str, build: Callable[[Callable[[bytes], str], dict[str, int]], Manifest]) -> ModelVersion:
+    def _commit(self, name: str, build: Callable[[PutBlob, dict[str, int]], Manifest]) -> ModelVersion:
         self.create()
         sizes: dict[str, int] = {}
 
-        def put(data: bytes) -> str:
-            digest = self.blobs.put(data)
-            sizes[digest] = len(data)
-            return digest
-
         try:
             with locked(self.root, exclusive=False):
-                manifest = build(put, sizes)
-                encoded = manifest.encode()
-                if len(encoded) > LARGEST_MANIFEST:
-                    raise UsageError(f"{name!r} has too many tensors: its manifest would have {len(encoded)} bytes")
-                digest = self.blobs.put(encoded)
-                self.blobs.sync([*sizes, digest])
+                with self.blobs.writing() as writer:
+
+                    def put(pieces: Sequence[Buffer]) -> str:
+                        digest = writer.put(pieces)
+                        sizes[digest] = sum(len(piece) for piece in pieces)
+                        return digest
+
+                    manifest = build(put, sizes)
+                    encoded = manifest.encode()
+                    if len(encoded) > LARGEST_MANIFEST:
+                        raise UsageError(f"{name!r} has too many tensors: its manifest would have {len(encoded)} bytes")
+                    digest = writer.put([encoded])
                 number = self._index.add(name, digest, manifest, sizes | {digest: len(encoded)})
         except OSError as error:
             raise RegistryError(f"cannot store {name!r} in {self.root}: {error.strerror}; nothing was added") from None
@@ -133,11 +135,11 @@ class Registry:
         data = read(digest)
         manifest = decode_manifest(data, digest)
 
-        def build(put: Callable[[bytes], str], sizes: dict[str, int]) -> Manifest:
+        def build(put: PutBlob, sizes: dict[str, int]) -> Manifest:
             for blob, size in manifest.sizes.items():
                 if self.blobs.size(blob) == size:
                     sizes[blob] = size
-                elif put(read(blob)) != blob or sizes[blob] != size:
+                elif put([read(blob)]) != blob or sizes[blob] != size:
                     raise RegistryError(f"blob {blob[:12]} of {name!r} is damaged there; nothing was added")
             return manifest
 
@@ -250,6 +252,6 @@ class Registry:
             stop.wait(interval)
 
 
-def _store(name: str, data: bytes, put: Callable[[bytes], str]) -> FileEntry:
+def _store(name: str, data: bytes, put: PutBlob) -> FileEntry:
     pieces = [data[at : at + FILE_CHUNK] for at in range(0, len(data), FILE_CHUNK)]
-    return FileEntry(check_id(name, "file name"), len(data), [put(piece) for piece in pieces])
+    return FileEntry(check_id(name, "file name"), len(data), [put([piece]) for piece in pieces])

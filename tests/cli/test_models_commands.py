@@ -3,12 +3,13 @@
 import json
 from pathlib import Path
 
+import forked
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
 from shoal.cli.main import app
-from shoal.models import Lineage, Registry
+from shoal.models import Lineage, Registry, load
 
 
 def shoal(root: Path, *words: str) -> Result:
@@ -136,5 +137,43 @@ def test_wrong_commands_are_refused_on_one_line(root: Path, words: list[str], me
 
 def test_its_help_names_every_command() -> None:
     out = CliRunner().invoke(app, ["models", "--help"]).output
-    for command in ("ls", "show", "diff", "tag", "rm", "verify", "gc", "sql", "query", "push", "pull"):
+    for command in (
+        "ls",
+        "show",
+        "diff",
+        "tag",
+        "rm",
+        "verify",
+        "gc",
+        "sql",
+        "query",
+        "export",
+        "import",
+        "push",
+        "pull",
+    ):
         assert f" {command} " in out
+
+
+def test_export_and_import_of_weights(root: Path, tmp_path: Path) -> None:
+    file = str(tmp_path / "w.safetensors")
+    assert shoal(root, "export", "digits:1", file).output.startswith(f"{file}: safetensors, ")
+    assert shoal(root, "import", file, "again").output == f"{file} is again:1 in {root}\n"
+    assert Registry(root).get("again").weights == Registry(root).get("digits:1").weights
+    assert shoal(root, "export", "digits:1", str(tmp_path / "w.onnx")).output.startswith(
+        "shoal: digits:1 has no samples"
+    )
+    assert shoal(root, "import", str(tmp_path / "absent.onnx"), "again").output.startswith("shoal: no file")
+
+
+def test_a_checkpoint_becomes_a_version_with_its_runs_lineage(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(forked.TRAIN)
+    words = ["run", "--name", "one", "--checkpoint", "5steps", "train.py"]
+    done = forked.command(tmp_path, *words, OMP_NUM_THREADS="1", SHOAL_RUNS=str(tmp_path / "runs")).wait(100)
+    assert done.code == 0, done.err
+    newest = max((tmp_path / "runs/one/checkpoints").iterdir())
+    assert shoal(root, "import", str(newest), "net").exit_code == 0
+    version = Registry(root).get("net")
+    assert (version.run, version.step, version.note) == ("one", int(newest.name[5:]), f"checkpoint {newest.name}")
+    assert load("net", torch.nn.Linear(4, 2), root) is not None
+    assert "is no checkpoint to import" in shoal(root, "import", str(tmp_path), "net").output

@@ -1,8 +1,6 @@
 """A run that ends well is a version with its lineage; one that fails, or is told not to, is none."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -10,8 +8,10 @@ import pytest
 import torch
 
 from shoal.core.errors import UsageError
+from shoal.core.record import RunInfo, write_info
 from shoal.models import Registry, load
 from shoal.models.lineage import script_name
+from shoal.models.program import PROGRAM, SAMPLES, unpack_samples
 from shoal.train.registering import Registration, RunFacts
 
 SCRIPT = forked.TRAIN
@@ -84,14 +84,47 @@ class TestRun:
         assert load("train-it", torch.nn.Linear(4, 2), registry) is not None
 
 
+@pytest.fixture
+def facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFacts:
+    """A run of one model whose record is in `tmp_path`."""
+    monkeypatch.setenv("SHOAL_REGISTER", "1")
+    monkeypatch.setenv("SHOAL_MODELS", str(tmp_path / "models"))
+    told = {"run": "one", "plan": "allreduce", "workers": 1, "seed": 0, "script": "train.py", "started": 0.0}
+    info = RunInfo(**told, command=[], versions={}, machine={})
+    write_info(tmp_path / "runs" / "one", info)
+    return RunFacts([torch.nn.Linear(4, 2)], tmp_path / "runs" / "one", 5, 0, {"accuracy": 0.5})
+
+
+class TestExample:
+    def test_samples_and_a_program_are_stored(self, facts: RunFacts, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("shoal.models.program.trace_onnx", lambda module, inputs: b"program")
+        registration = Registration()
+        registration.choose("net", example=torch.randn(3, 4))
+        assert registration.finish(facts) == ""
+        registry = Registry()
+        version = registry.get("net")
+        assert registry.file(version, PROGRAM) == b"program"
+        inputs, outputs = unpack_samples(registry.file(version, SAMPLES))
+        assert torch.equal(outputs[0], facts.models[0](inputs[0]))
+        assert facts.models[0].training
+
+    def test_a_model_that_cannot_be_traced_is_registered_without_a_program(
+        self, facts: RunFacts, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(module: object, inputs: object) -> bytes:
+            raise UsageError("Linear cannot be exported: odd")
+
+        monkeypatch.setattr("shoal.models.program.trace_onnx", refuse)
+        registration = Registration()
+        registration.choose("net", example=torch.randn(3, 4))
+        assert registration.finish(facts) == "the version has no program: Linear cannot be exported: odd"
+        assert [entry.name for entry in Registry().manifest(Registry().get("net")).files] == [SAMPLES]
+
+
 def test_a_script_under_python_is_registered_where_it_was_started(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(SCRIPT)
-    env = {"SHOAL_REGISTER": "1", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
-    version = Registry(tmp_path / "models").get("train")
+    done = forked.python(tmp_path, SCRIPT, SHOAL_REGISTER="1").wait(100)
+    assert done.code == 0, done.err
+    version = Registry(tmp_path / "models").get("script")
     assert (version.step, version.workers, len(version.code)) == (12, 1, 64)
 
 

@@ -42,7 +42,8 @@ _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 def pack(tensors: Mapping[str, Tensor], put: Callable[[Sequence[Buffer]], str]) -> list[TensorEntry]:
     """Give every chunk of `tensors` to `put`, which returns its digest; entries come in the order of the tensors."""
     entries: dict[str, TensorEntry] = {}
-    for group in _groups(tensors):
+    # by name: chunks are the same however the tensors are ordered
+    for group in _groups({name: tensors[name] for name in sorted(tensors)}):
         name, first = next(iter(group.items()))
         if _size(first) > SMALL:
             digests = [put(_pieces(piece)) for piece in _cut(first)]
@@ -91,7 +92,7 @@ def _pieces(flat: Tensor) -> list[Buffer]:
     entry = {"dtype": _TAGS[flat.dtype], "shape": [flat.numel()], "data_offsets": [0, _size(flat)]}
     text = msgspec.json.encode({OWN_CHUNK: entry})
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, memoryview(flat.view(torch.uint8).numpy())]  # type: ignore[list-item]
+    return [len(text).to_bytes(8, "little") + text, memoryview(flat.view(torch.uint8).numpy())]  # type: ignore[arg-type]  # it is one
 
 
 def _size(tensor: Tensor) -> int:
@@ -105,14 +106,15 @@ def _entry(name: str, tensor: Tensor, digests: list[str], key: str) -> TensorEnt
 def unpack(entries: list[TensorEntry], read: Callable[[str], bytes]) -> dict[str, Tensor]:
     """Undo `pack`; `read` returns the checked bytes of a chunk. RegistryError names a tensor that does not fit."""
     tensors: dict[str, Tensor] = {}
-    group, content = "", dict[str, Tensor]()
+    groups: dict[str, dict[str, Tensor]] = {}
     for entry in entries:
         if entry.key == OWN_CHUNK or len(entry.chunks) != 1:
             parts = [_parse(read(digest), entry).get(entry.key) for digest in entry.chunks]
         else:
-            if entry.chunks[0] != group:
-                group, content = entry.chunks[0], _parse(read(entry.chunks[0]), entry)
-            parts = [content.get(entry.key)]
+            digest = entry.chunks[0]
+            if digest not in groups:
+                groups[digest] = _parse(read(digest), entry)
+            parts = [groups[digest].get(entry.key)]
         tensors[entry.name] = _join(entry, parts)
     return tensors
 

@@ -86,8 +86,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def weights(self) -> str:
-        """The same for the same tensors, wherever they come from."""
-        return hashlib.sha256(msgspec.json.encode(self.tensors)).hexdigest()
+        """The same for the same tensors, wherever they come from and in whatever order."""
+        return hashlib.sha256(msgspec.json.encode(sorted(self.tensors, key=lambda entry: entry.name))).hexdigest()
 
     @property
     def total_bytes(self) -> int:

@@ -50,6 +50,8 @@ class Registration:
         self._note = ""
         self._done: tuple[str, int] = ("", -1)
         self._data = ""
+        self.notes: list[str] = []
+        """What was left out, for the record."""
 
     def choose(self, name: str, example: Any = None, note: str = "") -> None:
         """What the script asks for, instead of its own name."""
@@ -65,7 +67,7 @@ class Registration:
                 self.store(facts)
         except (ShoalError, OSError) as error:
             return f"this run was not registered: {error}"
-        return ""
+        return "; ".join(self.notes)
 
     def store(self, facts: RunFacts) -> "ModelVersion":
         """Add the weights as they are now to the registry."""
@@ -82,11 +84,29 @@ class Registration:
             facts.directory, step=facts.step, epoch=facts.epoch, data=self._data, parent=parent_digest()
         )
         registry = Registry()
-        version = registry.add(name, weights_of(facts.models), lineage=lineage, metrics=facts.metrics, note=self._note)
+        weights, files = weights_of(facts.models), self._files(facts)
+        version = registry.add(name, weights, files=files, lineage=lineage, metrics=facts.metrics, note=self._note)
         self._done = (name, facts.step)
         told = {"model": version.ref, "digest": version.digest, "registry": str(registry.root)}
         write_file(facts.directory / MODEL_FILE, msgspec.json.encode(told))
         return version
+
+    def _files(self, facts: RunFacts) -> dict[str, bytes]:
+        """Samples and a program, if the script gave an example."""
+        if self._example is None:
+            return {}
+        from shoal.models.program import PROGRAM, SAMPLES, pack_samples, take_samples, trace_onnx
+
+        if len(facts.models) != 1:
+            raise UsageError(f"example= is for runs with one model; {len(facts.models)} are joined")
+        module = getattr(facts.models[0], "_orig_mod", facts.models[0])
+        samples = take_samples(module, self._example)
+        files = {SAMPLES: pack_samples(samples)}
+        try:
+            files[PROGRAM] = trace_onnx(module, samples[0])
+        except UsageError as error:  # the weights and samples are worth keeping all the same
+            self.notes.append(f"the version has no program: {error}")
+        return files
 
 
 def weights_of(models: Sequence[nn.Module]) -> dict[str, Tensor]:

@@ -1,6 +1,8 @@
 """`shoal models`: every command from the command line, with its errors."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import forked
@@ -177,3 +179,12 @@ def test_a_checkpoint_becomes_a_version_with_its_runs_lineage(root: Path, tmp_pa
     assert (version.run, version.step, version.note) == ("one", int(newest.name[5:]), f"checkpoint {newest.name}")
     assert load("net", torch.nn.Linear(4, 2), root) is not None
     assert "is no checkpoint to import" in shoal(root, "import", str(tmp_path), "net").output
+
+
+def test_listing_does_not_import_torch(root: Path) -> None:
+    program = (
+        "import sys; from shoal.models import Registry; from shoal.models.queries import query; "
+        f"r = Registry({str(root)!r}); r.list(); r.get('digits@prod'); query(r, ''); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False\n", "")

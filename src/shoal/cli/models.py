@@ -226,11 +226,12 @@ def query(
     with registry_errors():
         registry = open_registry(models)
         columns, rows = ask(registry, clauses)
-        refs = [row[columns.index("ref")] for row in rows]
+        known = {version.ref: version for version in registry.list()}
+        found = [known[row[columns.index("ref")]] for row in rows if row[columns.index("ref")] in known]
         if json:
-            print_json([registry.get(ref) for ref in refs])
+            print_json(found)
         else:
-            draw_versions([registry.get(ref) for ref in refs], registry.root)
+            draw_versions(found, registry.root)
 
 
 def answer(found: "tuple[list[str], list[tuple[Any, ...]]]", *, json: bool) -> None:

@@ -92,7 +92,8 @@ def _pieces(flat: Tensor) -> list[Buffer]:
     entry = {"dtype": _TAGS[flat.dtype], "shape": [flat.numel()], "data_offsets": [0, _size(flat)]}
     text = msgspec.json.encode({OWN_CHUNK: entry})
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, memoryview(flat.view(torch.uint8).numpy())]  # type: ignore[arg-type]  # it is one
+    content = memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # an array is a buffer
+    return [len(text).to_bytes(8, "little") + text, content]
 
 
 def _size(tensor: Tensor) -> int:

@@ -4,6 +4,7 @@ lock             shared by writers while blobs wait for their row, exclusive for
 holds/<digest>   shared by whoever uses a version (a run trained from it, a server); `is_held` asks
 """
 
+import contextlib
 import fcntl
 import os
 import time
@@ -20,7 +21,10 @@ SECONDS = 60.0
 
 
 def _open(path: Path) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    except OSError as error:
+        raise RegistryError(f"cannot lock {path}: {error.strerror}; may you write in this registry?") from None
 
 
 @contextmanager
@@ -50,7 +54,8 @@ class VersionHold:
 
     def __init__(self, root: Path, digest: str) -> None:
         folder = root / "holds"
-        folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # opening the file in it says what is wrong
+            folder.mkdir(exist_ok=True)
         self._file: int | None = _open(folder / digest)
         fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
 

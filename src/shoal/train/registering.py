@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from torch import Tensor, nn
 
+from shoal.core.clock import now
 from shoal.core.durable import write_file
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.ids import check_id
@@ -77,6 +78,7 @@ class Registration:
         from shoal.models.loading import parent_digest
         from shoal.models.registry import Registry
 
+        began = now()
         name = self._name or script_name(sys.argv[0])
         data = getattr(facts.loader, "dataset", facts.loader)
         self._data = self._data or ("" if data is None else fingerprint_data(data))
@@ -88,7 +90,7 @@ class Registration:
         version = registry.add(name, weights, files=files, lineage=lineage, metrics=facts.metrics, note=self._note)
         self._done = (name, facts.step)
         told = {"model": version.ref, "digest": version.digest, "registry": str(registry.root)}
-        write_file(facts.directory / MODEL_FILE, msgspec.json.encode(told))
+        write_file(facts.directory / MODEL_FILE, msgspec.json.encode(told | {"seconds": now() - began}))
         return version
 
     def _files(self, facts: RunFacts) -> dict[str, bytes]:

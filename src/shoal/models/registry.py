@@ -8,6 +8,7 @@ A version is added in one order: chunks durable, manifest durable, row committed
 nobody refers to, which `collect` removes; a version that can be seen is whole.
 """
 
+import hashlib
 import os
 import threading
 import time
@@ -133,6 +134,8 @@ class Registry:
     def adopt(self, name: str, digest: str, read: Callable[[str], bytes]) -> ModelVersion:
         """Add a version of another registry, whose blobs `read` returns; blobs that are here are not read."""
         data = read(digest)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise RegistryError(f"what came for {digest[:12]} is not the manifest of {name!r}; nothing was added")
         manifest = decode_manifest(data, digest)
 
         def build(put: PutBlob, sizes: dict[str, int]) -> Manifest:

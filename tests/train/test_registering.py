@@ -122,7 +122,7 @@ class TestExample:
 
 
 def test_a_script_under_python_is_registered_where_it_was_started(tmp_path: Path) -> None:
-    done = forked.python(tmp_path, SCRIPT, SHOAL_REGISTER="1").wait(100)
+    done = forked.python(tmp_path, SCRIPT + "\nimport os; os.chdir('/')\n", SHOAL_REGISTER="1").wait(100)
     assert done.code == 0, done.err
     version = Registry(tmp_path / "models").get("script")
     assert (version.step, version.workers, len(version.code)) == (12, 1, 64)

@@ -46,6 +46,7 @@ class Registration:
         if given not in ("0", "1"):
             raise UsageError(f"{REGISTER_VARIABLE}={given!r} is neither 0 nor 1")
         self.is_on = given == "1"
+        self._folder = os.getcwd()  # the script may change it; the registry is where the run was started
         self._name = ""
         self._example: Any = None
         self._note = ""
@@ -76,7 +77,7 @@ class Registration:
         from shoal.models.fingerprint import fingerprint_data
         from shoal.models.lineage import read_lineage, script_name
         from shoal.models.loading import parent_digest
-        from shoal.models.registry import Registry
+        from shoal.models.registry import Registry, models_root
 
         began = now()
         name = self._name or script_name(sys.argv[0])
@@ -85,7 +86,7 @@ class Registration:
         lineage = read_lineage(
             facts.directory, step=facts.step, epoch=facts.epoch, data=self._data, parent=parent_digest()
         )
-        registry = Registry()
+        registry = Registry(Path(self._folder) / models_root())
         weights, files = weights_of(facts.models), self._files(facts)
         version = registry.add(name, weights, files=files, lineage=lineage, metrics=facts.metrics, note=self._note)
         self._done = (name, facts.step)

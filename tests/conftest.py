@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+os.environ.setdefault("SHOAL_REGISTER", "0")  # tests of the registry ask for it; other runs leave no model behind
 
 import pytest
 import soak_parts

@@ -64,7 +64,7 @@ def complete(trial: Trial, measured: Measured, goal: Goal | None, price: float |
 
 def environment(goal: Goal | None) -> dict[str, str]:
     """This process's own, with this very Shoal first, the goal that ends the training, the model timed in the end."""
-    env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else "", LATENCY_VARIABLE: "1"}
+    env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else "", LATENCY_VARIABLE: "1", "SHOAL_REGISTER": "0"}
     here = str(Path(next(iter(shoal.__path__))).parent)
     return env | {"PYTHONPATH": os.pathsep.join(filter(None, (here, env.get("PYTHONPATH"))))}
 

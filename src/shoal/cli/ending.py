@@ -21,7 +21,18 @@ def last_line(summary: "Summary", job: "Job") -> str:
     speed = f"{summary.samples_per_second:.0f} samples/s" if summary.samples else f"{steps:.1f} steps/s"
     done = f"{summary.steps} steps{f', {summary.samples} samples' if summary.samples else ''}"
     done = f"{done} in {summary.seconds:.2f} s ({speed})"
-    return f"shoal: {done}; shoal show {job.run}"
+    return f"shoal: {done}; shoal show {job.run}{registered(job.dir)}"
+
+
+def registered(directory: Path) -> str:
+    """Where the model of a run is, if it was registered."""
+    import json
+
+    try:
+        told = json.loads((directory / "model.json").read_bytes())
+        return f"; shoal models show {told['model']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def lost_line(summary: "Summary") -> str:

@@ -13,6 +13,7 @@ from shoal.cli import (
     join,
     keys,
     lab,
+    models,
     plan,
     probe,
     ps,
@@ -61,6 +62,7 @@ app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("show")(show.show)
 app.command("compare")(compare.compare)
+app.add_typer(models.app, name="models", help="The registry of trained models: versions, lineage, aliases.")
 app.command("import")(importing.import_)
 app.command("systems")(systems.systems)
 app.command("bench")(bench.bench)

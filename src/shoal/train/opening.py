@@ -7,6 +7,7 @@ import os
 import platform
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -53,7 +54,16 @@ def _info(context: Context, plan: Plan) -> record.RunInfo:
         arguments=sys.argv[1:],
         folder=os.getcwd(),
         checkpoint=context.checkpoint,
+        fingerprint=_fingerprint(),
     )
+
+
+def _fingerprint() -> str:
+    """Of the script, if it is a file."""
+    try:
+        return record.fingerprint_of(Path(sys.argv[0]))
+    except OSError:
+        return ""
 
 
 def without_effect(plan: Plan, group: Group) -> list[str]:

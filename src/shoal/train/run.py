@@ -41,6 +41,7 @@ from shoal.train.members import check_alike, check_loss, is_stateful, read_count
 from shoal.train.opening import announce, describe_join, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import Progress
+from shoal.train.registering import Registration, RunFacts
 from shoal.train.replay import replay
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_state
@@ -86,6 +87,7 @@ class Run:
         self._goal: Goal | None = goal_from_environment()
         self._reported: dict[str, float] = {}
         self._latency = latency_from_environment(self.is_main)
+        self._registration = Registration()
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self.close)
@@ -280,6 +282,24 @@ class Run:
         if self.is_main:
             export(models, Path(path))
 
+    def register(self, name: str, *, example: Any = None, note: str = "", now: bool = False) -> None:
+        """Register this run as a version of the model `name` when it ends well; `now`: also as it is at this moment.
+
+        With `example`, a batch of inputs, the version holds samples and a program that runs without this script.
+        """
+        self._registration.choose(name, example, note)
+        if now and self.is_main and self._registration.is_on:
+            if self._together.ledger is not None:
+                self._together.ledger.flush()
+            self._registration.store(self._facts())
+
+    def _facts(self) -> RunFacts:
+        """What this run would be registered as."""
+        models = [model for joined in self._together.joined for model in joined.members.models]
+        loader = self._loaders[0] if self._loaders else None
+        progress = self._progress
+        return RunFacts(models, self.dir, progress.step + progress.stepped, progress.epoch, self._reported, loader)
+
     def _reached(self, goal: Goal) -> bool:
         """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
         return self._group.gather(b"y" if goal.met(self._reported) else b"")[0] == b"y"
@@ -342,6 +362,9 @@ class Run:
             self._together.keeper.close()
         if self._together.ledger is not None:
             self._together.ledger.close()
+        one_model = self.size == 1 or not isinstance(self.plan.exchange, Alone)
+        if error is None and self.is_main and one_model and (problem := self._registration.finish(self._facts())):
+            self._progress.warn(problem)
         if self._latency is not None and not error:
             self._sink.emit(self._latency.measure())
         self._sink.emit(self._end(error))

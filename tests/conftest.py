@@ -19,6 +19,7 @@ torch.set_num_threads(1)
 # Tests send these signals; a shell that runs the tests in the background, or nohup, has them ignored.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 settings.register_profile("busy", deadline=None)  # a busy machine is slow, and that is no fault
 settings.load_profile("busy")
 

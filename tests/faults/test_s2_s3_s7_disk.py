@@ -104,9 +104,9 @@ class FailingDisk(Disk):
         self._count("make_folder")
         super().make_folder(path)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = 0o644) -> int:
         self._count("create")
-        return super().create(path)
+        return super().create(path, mode)
 
     def write(self, file: int, data: Buffer) -> None:
         with contextlib.suppress(OSError):

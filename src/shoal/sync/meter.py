@@ -88,8 +88,9 @@ class Meter:
         account.wait += wait
         account.decode += max(0.0, time - began - wait)
         account.sent, account.wire = account.sent + sent, account.wire + wire
-        self.span += max(0.0, landed - max(left, self._until))
-        self._until = max(self._until, landed)
+        if account.raw:  # a bucket without gradients (tags of batches) is in no figure
+            self.span += max(0.0, landed - max(left, self._until))
+            self._until = max(self._until, landed)
 
     def weigh(self, index: int, gradient: Tensor, residual: Tensor | None) -> None:
         """How large what is offered is, and what waits after it."""

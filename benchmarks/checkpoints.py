@@ -18,13 +18,13 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.record import worker_file
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 from shoal.train.checkpoint.interval import MTBF
 
 CHECKPOINTS = 5
 
 
-def train(world: World, checkpoint: str, steps: int, width: int, batch: int = 32) -> dict[str, torch.Tensor]:
+def train(world: WorkerWorld, checkpoint: str, steps: int, width: int, batch: int = 32) -> dict[str, torch.Tensor]:
     """Seconds of `steps` steps, and how many checkpoints were completed in them."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))

@@ -18,29 +18,29 @@ from report import Table, machine_line, write_report
 from torch import Tensor
 
 from shoal.wire import kernels
-from shoal.wire.codec import Codec
-from shoal.wire.codecs.cast import Bf16, Fp16
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.layerk import LayerK
-from shoal.wire.codecs.onebit import OneBit
-from shoal.wire.codecs.ternary import Ternary
-from shoal.wire.codecs.topk import TopK
-from shoal.wire.codecs.twobit import TwoBit
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
-from shoal.wire.wrappers.feedback import Feedback
-from shoal.wire.wrappers.momentum import Momentum
+from shoal.wire.codec import GradientCodec
+from shoal.wire.codecs.cast import Bf16Codec, Fp16Codec
+from shoal.wire.codecs.int8 import Int8Codec
+from shoal.wire.codecs.layerk import LayerKCodec
+from shoal.wire.codecs.onebit import OneBitCodec
+from shoal.wire.codecs.ternary import TernaryCodec
+from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.codecs.twobit import TwoBitCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
+from shoal.wire.wrappers.feedback import ErrorFeedback
+from shoal.wire.wrappers.momentum import MomentumCorrection
 
-CASES: dict[str, tuple[Codec, float]] = {
-    "fp16": (Fp16(), 1.0),
-    "bf16": (Bf16(), 1.0),
-    "onebit": (Feedback(OneBit()), 0.45),
-    "twobit": (Feedback(TwoBit(1.0)), 0.45),
-    "ternary": (Feedback(Ternary()), 0.45),
-    "ternary golomb": (Feedback(Ternary(2.5, "golomb")), 0.0),
-    "int8": (Feedback(Int8()), 0.3),
-    "topk(0.01)": (Feedback(TopK(0.01)), 0.35),
-    "dgc(0.001)": (Momentum(LayerK(0.001)), 0.35),
+CASES: dict[str, tuple[GradientCodec, float]] = {
+    "fp16": (Fp16Codec(), 1.0),
+    "bf16": (Bf16Codec(), 1.0),
+    "onebit": (ErrorFeedback(OneBitCodec()), 0.45),
+    "twobit": (ErrorFeedback(TwoBitCodec(1.0)), 0.45),
+    "ternary": (ErrorFeedback(TernaryCodec()), 0.45),
+    "ternary golomb": (ErrorFeedback(TernaryCodec(2.5, "golomb")), 0.0),
+    "int8": (ErrorFeedback(Int8Codec()), 0.3),
+    "topk(0.01)": (ErrorFeedback(TopKCodec(0.01)), 0.35),
+    "dgc(0.001)": (MomentumCorrection(LayerKCodec(0.001)), 0.35),
 }
 DECODE = 0.5
 
@@ -55,8 +55,8 @@ def seconds(act: Callable[[], object]) -> float:
 class Case:
     """One codec with its memory, as an exchange would hold it."""
 
-    def __init__(self, codec: Codec, values: Tensor) -> None:
-        self.codec, self.values, self.layout = codec, values, Layout.flat(values.numel())
+    def __init__(self, codec: GradientCodec, values: Tensor) -> None:
+        self.codec, self.values, self.layout = codec, values, FlatLayout.flat(values.numel())
         self.state = codec.start(self.layout)
         self.area = torch.zeros(codec.bound(self.layout), dtype=torch.uint8)
         self.out = torch.zeros(values.numel())
@@ -65,7 +65,7 @@ class Case:
         self.decode()
 
     def encode(self) -> None:
-        self.length = self.codec.pack(self.values, self.layout, self.state, Moment(step=self.step), self.area)
+        self.length = self.codec.pack(self.values, self.layout, self.state, EncodeContext(step=self.step), self.area)
         self.step += 1
 
     def decode(self) -> None:
@@ -109,7 +109,7 @@ def compare(elements: int, rounds: int) -> Table:
     elements = elements // 2048 * 2048
     values, rest, target = torch.randn(elements), torch.zeros(elements), torch.empty(elements)
     ways: dict[str, Callable[[], object]] = {
-        "numba": Case(Feedback(OneBit()), values).encode,
+        "numba": Case(ErrorFeedback(OneBitCodec()), values).encode,
         "torch": lambda: rest.copy_(signs(values, rest)[1]),
     }
     compiled = torch.compile(signs)

@@ -19,8 +19,8 @@ from network_turn import Turn
 
 from shoal.bench.peers.ddp import POWER_FROM
 from shoal.bench.turns import turns
-from shoal.cluster.lab.units import Delay, Rate
-from shoal.sync.engine.sums import tuning
+from shoal.core.units import BitRate, TimeSpan
+from shoal.sync.engine.algorithms import tuner
 
 WORKERS = 4
 PLANS = (FLOOR, "allreduce")
@@ -32,7 +32,7 @@ FLOOR_SECONDS = {"cnn": 0.06, "transformer": 0.6}
 """About what a step takes without a network: only to choose how many steps a turn has."""
 LEAST, MOST = 2, 40
 LIMITED_FROM = 1
-WARM = {"cnn": 1 + tuning.WARM + tuning.TRIALS, "transformer": POWER_FROM}
+WARM = {"cnn": 1 + tuner.WARM + tuner.TRIALS, "transformer": POWER_FROM}
 """Steps of a turn that are not counted. The first two are that before the limit and the first under it, and PowerSGD
 compresses neither; between hosts, small models try two ways to add up before they choose one."""
 LONG_STEP = 10.0
@@ -112,7 +112,7 @@ class NetworkBench(Bench):
 def parse_network(text: str) -> tuple[int, float]:
     """`100mbit/20ms`, or `none/0ms`."""
     rate, _, delay = text.partition("/")
-    return (0 if rate == "none" else Rate.parse(rate).bits), Delay.parse(delay).seconds
+    return (0 if rate == "none" else BitRate.parse(rate).bits), TimeSpan.parse(delay).seconds
 
 
 def arguments() -> argparse.Namespace:

@@ -15,14 +15,14 @@ from network_job import make_model
 from network_turn import Outcome, Turn, TurnError, take
 from report import command_line, machine_line
 
-from shoal.bench.contestant import PEER_NAMES, Contestant
+from shoal.bench.contestant import PEER_NAMES, BenchContestant
 from shoal.cli.prepare import warm
-from shoal.cluster.lab.actions import Change
-from shoal.cluster.lab.link import Link
-from shoal.cluster.lab.needs import require
-from shoal.cluster.lab.spec import Event, HostSpec, Spec
-from shoal.cluster.lab.units import Delay, Moment, Rate
-from shoal.cluster.launch.signals import as_interrupts
+from shoal.core.signals import as_interrupts
+from shoal.core.units import BitRate, EventTime, TimeSpan
+from shoal.lab.actions import ChangeLinks
+from shoal.lab.link import LabLink
+from shoal.lab.needs import require
+from shoal.lab.spec import HostSpec, LabEvent, LabSpec
 
 DATA_FILES = (Path("mnist/t10k-images-idx3-ubyte.gz"), Path("tinyshakespeare.txt"))
 
@@ -38,7 +38,7 @@ class Bench:
         raise NotImplementedError
 
     def turn(self, name: str, model: str, lab: str, hosts: int, **words: Any) -> Turn:
-        contestant = Contestant(name, peer=name in PEER_NAMES)
+        contestant = BenchContestant(name, peer=name in PEER_NAMES)
         return Turn(contestant=contestant, model=model, lab=lab, workers=hosts, data=self.args.data, **words)
 
     def take(self, entry: dict[str, Any], turn: Turn, seconds: float) -> Outcome | None:
@@ -64,9 +64,9 @@ def lab_text(hosts: int, delay: float, limits: dict[int, int]) -> str:
     Not from the beginning, or handing out the model would take longest of all. The delay is there from the beginning:
     TCP takes seconds to learn of a longer round trip, of a lower rate far less.
     """
-    every = (HostSpec(Link(delay=Delay.of(delay))),) * hosts
-    changes = {step: Change(tuple(range(hosts)), rate=Rate(rate)) for step, rate in limits.items()}
-    return str(Spec(every, events=tuple(Event(Moment(step=step), change) for step, change in changes.items())))
+    every = (HostSpec(LabLink(delay=TimeSpan.of(delay))),) * hosts
+    changes = {step: ChangeLinks(tuple(range(hosts)), rate=BitRate(rate)) for step, rate in limits.items()}
+    return str(LabSpec(every, events=tuple(LabEvent(EventTime(step=step), change) for step, change in changes.items())))
 
 
 def facts_of(model: str, goal: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import statistics
 from typing import Any
 
 from shoal.bench.cells import between
-from shoal.bench.statistics import Spread, spread
+from shoal.bench.statistics import MedianSpread, spread
 
 Raw = dict[str, Any]
 FLOOR, FIRST = "alone", "ddp"
@@ -51,11 +51,11 @@ def turns_of(raw: Raw, model: str, network: tuple[float, float], contestant: str
     }
 
 
-def step_spread(turns: dict[int, list[float]]) -> Spread | None:
+def step_spread(turns: dict[int, list[float]]) -> MedianSpread | None:
     return spread([step for steps in turns.values() for step in steps])
 
 
-def ratio_spread(turns: dict[int, list[float]], first: dict[int, list[float]]) -> Spread | None:
+def ratio_spread(turns: dict[int, list[float]], first: dict[int, list[float]]) -> MedianSpread | None:
     """Ratios of the medians of turns of the same repeat: what slowed both cancels out."""
     pairs = [
         (statistics.median(turns[repeat]), statistics.median(first[repeat])) for repeat in turns if repeat in first
@@ -83,7 +83,7 @@ def row(raw: Raw, model: str, network: tuple[float, float], contestant: str) -> 
 
 
 def _communication(
-    raw: Raw, model: str, network: tuple[float, float], contestant: str, step: Spread, floor: Spread | None
+    raw: Raw, model: str, network: tuple[float, float], contestant: str, step: MedianSpread, floor: MedianSpread | None
 ) -> list[str]:
     ideal = ideal_seconds(raw["models"][model]["bytes"], raw["workers"], *network)
     if contestant == FLOOR or floor is None:
@@ -92,7 +92,7 @@ def _communication(
     return [f"{spent * 1e3:.1f}", f"{ideal * 1e3:.1f}" if ideal else "-", f"{spent / ideal:.2f}" if ideal else "-"]
 
 
-def _goal(raw: Raw, model: str, contestant: str, step: Spread) -> list[str]:
+def _goal(raw: Raw, model: str, contestant: str, step: MedianSpread) -> list[str]:
     reached, missed = steps_to_goal(raw, model, contestant)
     if not reached:
         return [f"missed by {missed}" if missed else "-", "-"]

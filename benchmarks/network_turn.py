@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.bench import peer
-from shoal.bench.contestant import Contestant, Order
+from shoal.bench.contestant import BenchContestant, TrialOrder
 from shoal.bench.measure import curve, seconds_to
 from shoal.cli.main import main
 from shoal.core.clock import Deadline
-from shoal.core.events import Chosen, Reported, Step
-from shoal.core.goal import UNTIL_VARIABLE, Goal
+from shoal.core.events import ChoiceMade, ResultsReported, StepFinished
+from shoal.core.goal import UNTIL_VARIABLE, TrainingGoal
 from shoal.core.record import run_dir
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 
 SCRIPT = Path(__file__).parent / "network_job.py"
 PDEATHSIG = 1
@@ -40,7 +40,7 @@ class TurnError(Exception):
 class Turn:
     """What is to be run."""
 
-    contestant: Contestant
+    contestant: BenchContestant
     model: str
     lab: str
     """The text of a lab, short or TOML."""
@@ -53,11 +53,11 @@ class Turn:
     momentum: float | None = None
     """SGD with this momentum; None: AdamW."""
 
-    def order(self, runs: Path) -> Order:
+    def order(self, runs: Path) -> TrialOrder:
         arguments = ("--model", self.model, "--data", str(self.data), "--steps", str(self.steps))
         arguments += ("--epochs", str(self.epochs)) if self.epochs else ()
         arguments += ("--momentum", str(self.momentum)) if self.momentum is not None else ()
-        return Order(
+        return TrialOrder(
             script=str(SCRIPT),
             arguments=arguments,
             workers=self.workers,
@@ -93,25 +93,25 @@ def take(turn: Turn, seconds: float) -> Outcome:
         words = turn.contestant.command(order)[3:]  # without the interpreter, -m and the module
         body = (lambda: sys.exit(peer.main(words))) if turn.contestant.peer else (lambda: main(words))
         _run(body, turn.goal, folder / "said", seconds)
-        return _read(Record.open(run_dir(folder, order.name)), turn)
+        return _read(RunRecord.open(run_dir(folder, order.name)), turn)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _read(record: Record, turn: Turn) -> Outcome:
+def _read(record: RunRecord, turn: Turn) -> Outcome:
     events = [list(record.events(rank)) for rank in record.ranks]
-    steps = [[event for event in own if isinstance(event, Step)] for own in events]
+    steps = [[event for event in own if isinstance(event, StepFinished)] for own in events]
     each = list(zip(*steps, strict=True))
-    reports = [(event.step, event.metrics) for event in events[0] if isinstance(event, Reported)]
+    reports = [(event.step, event.metrics) for event in events[0] if isinstance(event, ResultsReported)]
     outcome = Outcome(
         steps=[_mean([step.seconds for step in workers]) for workers in each],
         wire=[_mean([step.wire for step in workers]) for workers in each],
         reports=reports,
-        chose=next((event.codec for event in events[0] if isinstance(event, Chosen)), None),
+        chose=next((event.codec for event in events[0] if isinstance(event, ChoiceMade)), None),
     )
     if not turn.goal:
         return outcome
-    goal = Goal.parse(turn.goal)
+    goal = TrainingGoal.parse(turn.goal)
     reached = next((step for step, metrics in reports if goal.met(metrics)), None)
     return replace(outcome, goal_steps=reached, goal_seconds=seconds_to(goal, curve(events[0])))
 

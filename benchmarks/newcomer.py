@@ -24,7 +24,7 @@ from typing import Any
 
 from report import Table, machine_line, write_report
 
-from shoal.cluster.loans import LOANS_VARIABLE
+from shoal.groups.state_streaming import LOANS_VARIABLE
 
 HERE = Path(__file__).resolve().parent
 PLANS = "allreduce;onebit;topk(0.01);dgc(0.001)"

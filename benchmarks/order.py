@@ -29,17 +29,16 @@ from report import Table, machine_line, write_report
 from torch import Tensor, nn
 
 from shoal.cli.prepare import warm
-from shoal.cluster.lab.inside import Say, inside
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.spec import Spec
-from shoal.cluster.launch.context import Context
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.book import Entry
-from shoal.cluster.links.door import Door
-from shoal.cluster.links.keys import Keys
 from shoal.core.clock import now
+from shoal.groups.links import LinkedGroup
+from shoal.lab.inside import Say, inside
+from shoal.lab.lab import NetworkLab
+from shoal.lab.spec import LabSpec
+from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
 from shoal.train.run import Run
+from shoal.transport.endpoint import BookEntry, LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
 
 PLANS = ("alone", "order(ready)", "order(needed)")
 PORT = 7700
@@ -97,7 +96,9 @@ class Contestant:
     def __init__(self, group: LinkedGroup, folder: Path, plan: str, batch: int, sleep: float) -> None:
         torch.manual_seed(0)
         name = f"run{PLANS.index(plan)}"
-        self.run = Run(Context(group, name, folder / name, plan, 0, begun=False, checkpoint="off"), Plan.parse(plan))
+        self.run = Run(
+            WorkerContext(group, name, folder / name, plan, 0, begun=False, checkpoint="off"), Plan.parse(plan)
+        )
         model = Model(sleep)
         self.model, self.optimizer = self.run.join(model, torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9))
         self.words = torch.randint(WORDS, (batch, 4))
@@ -124,11 +125,11 @@ def worker(
     torch.set_num_threads(1)
     (rounds, steps, batch), sleep = map(int, options[:3]), options[3]
     book = {
-        r: Entry(f"tcp://{address}:{PORT}", key[0].encode(), str(r))
+        r: BookEntry(f"tcp://{address}:{PORT}", key[0].encode(), str(r))
         for r, (address, key) in enumerate(zip(addresses, keys, strict=True))
     }
-    mine = Keys(*(text.encode() for text in keys[rank]))
-    group = LinkedGroup("benchmark", book, rank, Door(book[rank].address, mine))
+    mine = CurveKeyPair(*(text.encode() for text in keys[rank]))
+    group = LinkedGroup("benchmark", book, rank, LinkEndpoint(book[rank].address, mine))
     contestants = [Contestant(group, Path(folder), plan, batch, sleep) for plan in PLANS]
     for contestant in contestants:  # links learn their rate, and caches are filled
         contestant.turn(1)
@@ -143,11 +144,11 @@ def worker(
     group.close()
 
 
-def measure(spec: Spec, options: list[float]) -> list[list[float]]:
+def measure(spec: LabSpec, options: list[float]) -> list[list[float]]:
     """Seconds of a step by round and plan: those of the slower host."""
-    keys = [Keys.new() for _ in range(spec.size)]
+    keys = [CurveKeyPair.new() for _ in range(spec.size)]
     plain = [(k.public.decode(), k.secret.decode()) for k in keys]
-    with tempfile.TemporaryDirectory() as folder, Lab(spec) as lab, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder, NetworkLab(spec) as lab, ExitStack() as stack:
         addresses = [host.address for host in lab.hosts]
         children = [
             stack.enter_context(inside(lab, r, worker, folder, plain, addresses, r, options)) for r in range(spec.size)
@@ -173,7 +174,7 @@ def main() -> None:
     options = parser.parse_args()
     batch = 16 if options.sleep else options.batch
     warm()
-    machine, spec = machine_line(), Spec.parse(options.lab)
+    machine, spec = machine_line(), LabSpec.parse(options.lab)
     rounds = measure(spec, [options.rounds, options.steps, batch, options.sleep / 1e3])
     table = Table("lab", "batch", "rounds", "steps", "plan", "step ms", "of order(ready)", "of the floor")
     for place, plan in enumerate(PLANS):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 
 WIDTH, BATCH, LAYERS = 8, 4, 8
 STEP_SECONDS = 0.005
@@ -22,7 +22,7 @@ FASTEST = 0.1
 """The share of turns that is compared."""
 
 
-def stepper(world: World, recorded: bool) -> Callable[[int], float]:
+def stepper(world: WorkerWorld, recorded: bool) -> Callable[[int], float]:
     """A function that makes n steps and returns their mean duration in seconds."""
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
@@ -42,7 +42,7 @@ def stepper(world: World, recorded: bool) -> Callable[[int], float]:
     return steps
 
 
-def measure(world: World, rounds: int, seconds: float) -> dict[str, torch.Tensor]:
+def measure(world: WorkerWorld, rounds: int, seconds: float) -> dict[str, torch.Tensor]:
     pair = [stepper(world, False), stepper(world, True)]
     number = max(5, int(seconds / max(steps(10) for steps in pair)))
     times = torch.zeros(rounds, 2)

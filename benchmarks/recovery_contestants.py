@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import recovery_log
 from recovery_model import BATCH
 
-from shoal.core.process import Process
+from shoal.core.process import HostProcess
 
 HERE = Path(__file__).parent
 PATIENCE = 120.0
@@ -50,7 +50,7 @@ class Contestant(ABC):
                 process.send_signal(signal.SIGTERM)
         for process in self.processes:
             if process.returncode is None:  # not reaped here: its number must stay its own until its group is killed
-                Process.of(process.pid).ended(PATIENCE)
+                HostProcess.of(process.pid).ended(PATIENCE)
 
     def __enter__(self) -> Self:
         try:

@@ -19,7 +19,7 @@ import recovery_log
 from recovery_contestants import Contestant
 from recovery_model import BATCH
 
-from shoal.core.process import Process
+from shoal.core.process import HostProcess
 
 LATELY = 1 << 16
 """Bytes of each log that tell enough of a loss that has just been."""
@@ -51,7 +51,7 @@ def lose(one: Contestant, chance: random.Random, number: signal.Signals) -> Entr
     pid = chance.choice(sorted(recovery_log.alive(one.logs)))
     at, wall = time.monotonic(), time.time()
     step = recovery_log.seconds_of_step(recovery_log.steps(one.logs, LATELY), at - BEFORE, at)
-    victim = Process.of(pid)
+    victim = HostProcess.of(pid)
     victim.send(number)
     found: list[recovery_log.Recovery] = []
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 from recovery_contestants import HERE, RESTARTS, Contestant, Ended, environment
 
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.load import load
+from shoal.lab.lab import NetworkLab
+from shoal.lab.load import load
 
 CHECKPOINT = 5.0
 """Seconds between checkpoints of those that need them to go on after a loss."""
@@ -32,12 +32,12 @@ class InLab(Contestant):
     lighthouse: ClassVar[bool] = False
     settings: ClassVar[dict[str, str]] = {}
     """What the environment of its processes says besides."""
-    _lab: Lab | None = None
+    _lab: NetworkLab | None = None
 
-    def enter(self) -> Lab:
+    def enter(self) -> NetworkLab:
         if not self.lab:
             raise Ended(f"{self.name} is measured in a lab only; say --lab")
-        self._lab = Lab(load(self.lab), coordinator=self.lighthouse).__enter__()
+        self._lab = NetworkLab(load(self.lab), coordinator=self.lighthouse).__enter__()
         return self._lab
 
     def popen(self, host: int, words: list[str]) -> "subprocess.Popen[bytes]":

@@ -22,17 +22,16 @@ import torch
 from report import Table, machine_line, write_report
 from torch._C._distributed_c10d import FileStore
 
-from shoal.cluster.lab.inside import Say, inside
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.spec import Spec
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.book import Entry
-from shoal.cluster.links.door import Door
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.spread import gloo
 from shoal.core.clock import now
-from shoal.sync.engine.ring import RingEngine
-from shoal.wire.bucket import Space
+from shoal.groups.links import LinkedGroup
+from shoal.groups.process_group import gloo
+from shoal.lab.inside import Say, inside
+from shoal.lab.lab import NetworkLab
+from shoal.lab.spec import LabSpec
+from shoal.sync.engine.links import LinkEngine
+from shoal.transport.endpoint import BookEntry, LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
+from shoal.wire.bucket import BucketSpace
 
 CASES = [
     "4 hosts, 100mbit: 10MB",
@@ -84,13 +83,13 @@ def worker(
     torch.set_num_threads(1)
     hosts = len(addresses)
     book = {
-        r: Entry(f"tcp://{a}:{PORT}", k[0].encode(), str(r))
+        r: BookEntry(f"tcp://{a}:{PORT}", k[0].encode(), str(r))
         for r, (a, k) in enumerate(zip(addresses, keys, strict=True))
     }
-    mine = Keys(*(text.encode() for text in keys[rank]))
-    group = LinkedGroup("benchmark", book, rank, Door(book[rank].address, mine))
-    engine = RingEngine(group)
-    ((leaving, result),) = engine.open([Space(n, torch.float32, torch.device("cpu"))])
+    mine = CurveKeyPair(*(text.encode() for text in keys[rank]))
+    group = LinkedGroup("benchmark", book, rank, LinkEndpoint(book[rank].address, mine))
+    engine = LinkEngine(group)
+    ((leaving, result),) = engine.open([BucketSpace(n, torch.float32, torch.device("cpu"))])
     other = gloo(FileStore(f"{folder}/store", hosts), rank, hosts, 60.0)
     leaving.fill_(rank + 1.0)
     tensor = torch.ones(n)
@@ -119,15 +118,15 @@ def worker(
     group.close()
 
 
-def measure(case: str, repeats: int) -> tuple[Spec, int, list[list[float]]]:
+def measure(case: str, repeats: int) -> tuple[LabSpec, int, list[list[float]]]:
     """Seconds of our turns, of gloo's and of plain TCP's; the first of each does not count."""
     text, _, amount = case.partition(": ")
-    spec = Spec.parse(text)
+    spec = LabSpec.parse(text)
     elements = int(amount[:-2]) * UNITS[amount[-2:]] // 4
-    keys = [Keys.new() for _ in range(spec.size)]
+    keys = [CurveKeyPair.new() for _ in range(spec.size)]
     plain = [(k.public.decode(), k.secret.decode()) for k in keys]
     total = spec.size * (spec.size + 1) // 2
-    with tempfile.TemporaryDirectory() as folder, Lab(spec) as lab, ExitStack() as stack:
+    with tempfile.TemporaryDirectory() as folder, NetworkLab(spec) as lab, ExitStack() as stack:
         addresses = [host.address for host in lab.hosts]
         children = [
             stack.enter_context(inside(lab, r, worker, folder, plain, addresses, r, total, elements, repeats))

@@ -21,15 +21,15 @@ from models import MODELS
 from report import Table, machine_line, write_report
 from torch import nn
 
-from shoal.cluster.shared import SharedGroup
-from shoal.testing import World, run_world
+from shoal.groups.shared_memory import SharedGroup
+from shoal.testing import WorkerWorld, run_world
 
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 CONTESTANTS = ("floor", "barrier", "ddp", "shoal")
 WARM = 5
 
 
-def stepper(contestant: str, model_name: str, world: World) -> Callable[[int], float]:
+def stepper(contestant: str, model_name: str, world: WorkerWorld) -> Callable[[int], float]:
     """A function that makes n steps of a freshly built model and returns their mean duration in seconds."""
     torch.manual_seed(0)
     model, loss = MODELS[model_name]()
@@ -67,7 +67,7 @@ def barrier(group: SharedGroup) -> Callable[[], None]:
     return meet
 
 
-def measure(world: World, model: str, threads: int, rounds: int, seconds: float) -> dict[str, torch.Tensor]:
+def measure(world: WorkerWorld, model: str, threads: int, rounds: int, seconds: float) -> dict[str, torch.Tensor]:
     torch.set_num_threads(threads)
     store = dist.FileStore(str(world.dir / "store"), world.group.size)
     dist.init_process_group("gloo", store=store, rank=world.group.rank, world_size=world.group.size)

@@ -19,7 +19,7 @@ from wire_bench import WireBench
 from wire_report import markdown
 from wire_stages import AUTO, AUTO_UP_TO, FLOOR_SECONDS, SHARES, Cell
 
-from shoal.cluster.lab.units import Rate
+from shoal.core.units import BitRate
 
 RATES = "none,1gbit,100mbit,10mbit"
 GOAL = "accuracy>=0.98"
@@ -47,7 +47,7 @@ def arguments() -> argparse.Namespace:
     args.data = args.data.absolute()
     args.models, args.contestants = args.models.split(","), args.contestants.split(",")
     args.hosts = [_whole(parser, "--hosts", text) for text in args.hosts.split(",")]
-    args.rates = sorted(0 if text == "none" else Rate.parse(text).bits for text in args.rates.split(","))
+    args.rates = sorted(0 if text == "none" else BitRate.parse(text).bits for text in args.rates.split(","))
     args.rates = [rate for rate in args.rates if not rate] + [rate for rate in args.rates[::-1] if rate]
     known = {"--models": (args.models, FLOOR_SECONDS), "--contestants": (args.contestants, SHARES)}
     check_words(parser, args, known)

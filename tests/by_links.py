@@ -2,24 +2,23 @@
 
 from pathlib import Path
 
-from shoal.cluster.group import Group
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.book import Entry, book_in
-from shoal.cluster.links.door import Door
-from shoal.cluster.links.keys import Keys
-from shoal.testing.world import ENDINGS, World
+from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
+from shoal.testing.world import ENDINGS, WorkerWorld
+from shoal.transport.endpoint import BookEntry, LinkEndpoint, book_in
+from shoal.transport.keys import CurveKeyPair
 
 
-def linked_by_files(group: Group, folder: Path) -> LinkedGroup:
+def linked_by_files(group: WorkerGroup, folder: Path) -> LinkedGroup:
     book = book_in(folder / "sockets", group.size)
-    return _ending(LinkedGroup("run", book, group.rank, Door(book[group.rank].address), group.board))
+    return _ending(LinkedGroup("run", book, group.rank, LinkEndpoint(book[group.rank].address), group.board))
 
 
-def linked_by_keys(group: Group) -> LinkedGroup:
-    keys = Keys.new()
-    door = Door("tcp://127.0.0.1:*", keys)
+def linked_by_keys(group: WorkerGroup) -> LinkedGroup:
+    keys = CurveKeyPair.new()
+    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
     told = group.gather(f"{door.address} {keys.public.decode()}".encode())
-    book = {rank: Entry(*_entry(text)) for rank, text in enumerate(told)}
+    book = {rank: BookEntry(*_entry(text)) for rank, text in enumerate(told)}
     return _ending(LinkedGroup("run", book, group.rank, door, group.board))
 
 
@@ -34,9 +33,9 @@ def _ending(group: LinkedGroup) -> LinkedGroup:
     return group
 
 
-def by_files(world: World) -> LinkedGroup:
+def by_files(world: WorkerWorld) -> LinkedGroup:
     return linked_by_files(world.group, world.dir)
 
 
-def by_keys(world: World) -> LinkedGroup:
+def by_keys(world: WorkerWorld) -> LinkedGroup:
     return linked_by_keys(world.group)

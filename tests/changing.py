@@ -12,15 +12,15 @@ import torch
 from by_links import linked_by_files
 from forked import soon
 
-from shoal.cluster.group import Group
-from shoal.cluster.membership.session import Session, member_name, seat_of
-from shoal.cluster.membership.view import View
-from shoal.cluster.shared import SharedGroup
 from shoal.core.errors import ViewEnded
-from shoal.sync.exchange.base import Exchange
+from shoal.groups.base import WorkerGroup
+from shoal.groups.shared_memory import SharedGroup
+from shoal.membership.session import MembershipSession, member_name, seat_of
+from shoal.membership.view import MembershipView
+from shoal.sync.exchange.base import GradientExchange
 from shoal.testing.exchange import fill, taken
-from shoal.testing.world import Result, World
-from shoal.wire.bucket import Bucket
+from shoal.testing.world import Result, WorkerWorld
+from shoal.wire.bucket import GradientBucket
 from shoal.wire.redeal import folded
 
 WAIT = 60.0
@@ -35,17 +35,17 @@ class Stage(enum.Enum):
     whole = "as finished, and the exchange counts"
 
 
-class Told(Session):
+class Told(MembershipSession):
     """A session whose view ends when the test says so."""
 
     ended = False
 
-    def __init__(self, member: str, view: View) -> None:
+    def __init__(self, member: str, view: MembershipView) -> None:
         super().__init__()
         self.member, self.view = member, view
 
     @property
-    def dealt(self) -> View:
+    def dealt(self) -> MembershipView:
         return self.view
 
     @property
@@ -66,21 +66,23 @@ class Told(Session):
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""
-        self.view, self.fresh, self.ended = View(self.view.epoch + 1, tuple(members)), tuple(fresh), False
+        self.view, self.fresh, self.ended = MembershipView(self.view.epoch + 1, tuple(members)), tuple(fresh), False
         for tell in self.entered:
             tell(self.view)
 
 
-def changing(world: World, links: bool, view: View | None = None, start: int = 0) -> tuple[Group, Told]:
+def changing(
+    world: WorkerWorld, links: bool, view: MembershipView | None = None, start: int = 0
+) -> tuple[WorkerGroup, Told]:
     """The same workers, in a view that may end; `view`: that of a newcomer."""
     seat, size = world.group.seat, world.group.size
-    session = Told(member_name(seat, start), view or View(1, tuple(map(member_name, range(size)))))
+    session = Told(member_name(seat, start), view or MembershipView(1, tuple(map(member_name, range(size)))))
     if not links:
         assert isinstance(world.group, SharedGroup)
         return SharedGroup(world.group.arena, seat, size, session), session
     group = linked_by_files(world.group, world.dir)
 
-    def entered(view: View) -> None:
+    def entered(view: MembershipView) -> None:
         group.rank, group.size = view.rank(session.member), len(view)
         group.mesh.leave(view.epoch)
         group.mesh.reform(view.epoch, [seat_of(member) for member in view.members])
@@ -95,7 +97,7 @@ def changing(world: World, links: bool, view: View | None = None, start: int = 0
 class Play:
     """One worker's exchanges."""
 
-    def __init__(self, exchange: Exchange, buckets: list[Bucket], folder: Path) -> None:
+    def __init__(self, exchange: GradientExchange, buckets: list[GradientBucket], folder: Path) -> None:
         self.exchange, self.buckets, self.folder = exchange, buckets, folder
         self.results: list[torch.Tensor] = []
 
@@ -162,7 +164,7 @@ class Play:
         (self.folder / word).touch()
 
 
-def residuals(exchange: Exchange) -> Result:
+def residuals(exchange: GradientExchange) -> Result:
     """By layer; what waits at an owner is a part of it."""
     state = folded(exchange.state())
     return {n.replace(".", "_"): t.clone() for n, t in state.items() if not n.startswith(("q.", "guard."))}

@@ -20,7 +20,7 @@ from typing import Any
 
 from shoal.cli.main import main
 from shoal.cli.prepare import warm
-from shoal.cluster.launch.script import run_script
+from shoal.launch.worker import run_script
 
 warm()
 TRAIN = """

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import zmq
 
-from shoal.cluster.membership.credentials import Key
-from shoal.cluster.membership.messages import Refused
+from shoal.membership.credentials import ClientCredentials
+from shoal.membership.protocol import JoinRefused
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
 """Of ZeroMQ's protocol, for somebody without a key."""
@@ -29,7 +29,7 @@ NOISE = {
 class Stranger:
     """A ZeroMQ socket of somebody."""
 
-    def __init__(self, address: str, key: Key | None = None) -> None:
+    def __init__(self, address: str, key: ClientCredentials | None = None) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
         self.socket.sndtimeo = 30_000
@@ -49,7 +49,7 @@ class Stranger:
 
 
 @contextlib.contextmanager
-def stranger(address: str, key: Key | None = None) -> Iterator[Stranger]:
+def stranger(address: str, key: ClientCredentials | None = None) -> Iterator[Stranger]:
     here = Stranger(address, key)
     try:
         yield here
@@ -59,7 +59,7 @@ def stranger(address: str, key: Key | None = None) -> Iterator[Stranger]:
 
 def refusal(frames: list[bytes]) -> str:
     """Why somebody was not let in."""
-    return msgspec.msgpack.decode(frames[1], type=Refused).reason
+    return msgspec.msgpack.decode(frames[1], type=JoinRefused).reason
 
 
 def heard(other: Stranger, run: str) -> None:

@@ -32,9 +32,9 @@ WAITS = {
 
 REVIEWED = {
     ("cli/lab.py", "wait"): "the user's own shell or command, which ends when the user says",
-    ("cluster/lab/probes.py", "accept"): "its children are killed when the measuring parent's deadline is over",
-    ("cluster/probe.py", "accept"): "the listener has a timeout",
-    ("cluster/spread.py", "wait"): "work of a gloo group, which has a timeout since it was made",
+    ("lab/probes.py", "accept"): "its children are killed when the measuring parent's deadline is over",
+    ("groups/probe.py", "accept"): "the listener has a timeout",
+    ("groups/process_group.py", "wait"): "work of a gloo group, which has a timeout since it was made",
     ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
 }
 
@@ -47,12 +47,12 @@ REVIEWED_CALLS = {
 }
 
 BOUND = {
-    "cluster/coordinator/door.py": "to an address that `check_address` lets pass: a private folder, or with keys",
-    "cluster/launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",
-    "cluster/links/door.py": "who connects must show a key of the address book; without keys only files are bound",
-    "cluster/links/porter.py": "inside the process: where ZeroMQ asks whose key it is",
-    "cluster/lab/probes.py": "inside a namespace that has no way out",
-    "cluster/probe.py": "to one address, for one connection, which must know a token",
+    "membership/coordinator_socket.py": "to an address that `check_address` lets pass: a private folder, or with keys",
+    "launch/listen.py": "to see whether an address is free; nothing listens, and it is closed at once",
+    "transport/endpoint.py": "who connects must show a key of the address book; without keys only files are bound; and "
+    "inside the process, where ZeroMQ asks whose key it is",
+    "lab/probes.py": "inside a namespace that has no way out",
+    "groups/probe.py": "to one address, for one connection, which must know a token",
 }
 
 

@@ -15,8 +15,8 @@ HERE = Path(__file__).parent
     [
         ("faults/test_p1_plans.py", "faults"),
         ("faults/test_n_members.py", "network"),
-        ("cluster/membership/test_simulated.py", "simulator"),
-        ("cluster/links/test_door.py", "links"),
+        ("membership/test_simulated.py", "simulator"),
+        ("transport/test_endpoint.py", "links"),
         ("a_new_folder/test_x.py", "a_new_folder"),
     ],
 )

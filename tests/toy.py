@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.cluster.coordinator.handle import Handle
-from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.rules import Rules
-from shoal.cluster.membership.view import View
 from shoal.core.clock import Deadline
+from shoal.membership.agent import MembershipAgent
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.server import CoordinatorSetup
+from shoal.membership.view import MembershipView
 
 RUN = "toy"
 PATIENCE = 40.0
@@ -50,18 +50,20 @@ class Toy:
         self.id, self.slot, self.folder = name, slot(name), folder
         self.words = memoryview(memory).cast("q")
         self.digest, self.done, self.handed, self.given = "", 0, 0, 0
-        self.agent = Agent(name, address, RUN, look=lambda: (self.agent.applied, "computing"), holds=self.holds)
+        self.agent = MembershipAgent(
+            name, address, RUN, look=lambda: (self.agent.applied, "computing"), holds=self.holds
+        )
 
     def holds(self, epoch: int) -> bool:
         self.words[LEFT + self.slot] = epoch
         fence()
         return self.all_in(self.agent.view, self.agent.applied + 1)
 
-    def all_in(self, view: View, number: int) -> bool:
+    def all_in(self, view: MembershipView, number: int) -> bool:
         flags = [self.words[FLAG + slot(member)] for member in view.members]
         return all(flag // EPOCH == view.epoch and flag % EPOCH >= number for flag in flags)
 
-    def nobody_left(self, view: View) -> bool:
+    def nobody_left(self, view: MembershipView) -> bool:
         fence()
         return all(self.words[LEFT + slot(member)] <= view.epoch for member in view.members)
 
@@ -120,7 +122,7 @@ class Toy:
         elif agent.blank and file.exists():
             self.done, self.digest, epoch, members = json.loads(file.read_text())
             assert self.done == install.through
-            agent.filled(View(epoch, tuple(members)))
+            agent.filled(MembershipView(epoch, tuple(members)))
 
     def run(self) -> None:
         self.agent.start()
@@ -156,9 +158,9 @@ class Done:
 class World:
     """A coordinator and its members, forked from the test."""
 
-    def __init__(self, folder: Path, rules: Rules) -> None:
+    def __init__(self, folder: Path, rules: MembershipRules) -> None:
         self.folder, self.memory = folder, mmap.mmap(-1, WORDS * 8)
-        self.handle = Handle(Setup(RUN, f"ipc://{folder}/coordinator", folder / "log", rules))
+        self.handle = CoordinatorHandle(CoordinatorSetup(RUN, f"ipc://{folder}/coordinator", folder / "log", rules))
         self.pids: dict[str, int] = {}
 
     def add(self, name: str) -> None:
@@ -243,7 +245,7 @@ def until(what: Callable[[], object], describe: Callable[[], str] = lambda: "") 
 
 
 @contextlib.contextmanager
-def world(members: int, rules: Rules) -> Iterator[World]:
+def world(members: int, rules: MembershipRules) -> Iterator[World]:
     """Members m0 … that train already; all is checked, and nothing of it is left afterwards."""
     with tempfile.TemporaryDirectory(prefix="shoal-toy-") as name:
         here = World(Path(name), rules)

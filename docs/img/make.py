@@ -2,7 +2,7 @@
 
     python docs/img/make.py
 
-`house.svg`: the parts and who may import whom. `exchange.svg`: one bucket's way through shared memory.
+`layers.svg`: the parts and who may import whom. `exchange.svg`: one bucket's way through shared memory.
 `steps.svg`: the newest benchmarks/reports/*-steps.json as bars.
 `network.svg`: the newest benchmarks/reports/*-network.json, if there is one: step time over networks.
 """
@@ -46,7 +46,7 @@ class Canvas:
         (HERE / name).write_text(head + "".join(self.items) + "</svg>\n")
 
 
-def house() -> None:
+def layers() -> None:
     """The layers, top to bottom."""
     rows = [
         (["cli", "testing"], "one file per command · conformance cases"),
@@ -54,9 +54,13 @@ def house() -> None:
         (["watch"], "reads the record"),
         (["train"], "what the script touches"),
         (["plan"], "the choice, as a value"),
-        (["sync", "data"], "how and when · which samples"),
-        (["cluster"], "groups, shared memory, launchers"),
-        (["wire"], "buckets"),
+        (["sync", "data", "models"], "how and when · which samples · the registry"),
+        (["launch"], "starts, watches and ends workers"),
+        (["lab", "groups"], "emulated hosts · the workers of a run"),
+        (["membership"], "who takes part"),
+        (["transport"], "links between hosts"),
+        (["hosts"], "shared memory of one host"),
+        (["wire"], "buckets, codecs, kernels"),
         (["core"], "errors, ids, events, journal"),
     ]
     canvas = Canvas(640, 30 + 46 * len(rows))
@@ -68,7 +72,7 @@ def house() -> None:
         canvas.text(312, y + 22, words)
     canvas.line(622, 24, 622, canvas.height - 24, arrow=True)
     canvas.text(612, canvas.height / 2, "imports", anchor="end", size=12)
-    canvas.save("house.svg")
+    canvas.save("layers.svg")
 
 
 def exchange() -> None:
@@ -148,7 +152,7 @@ def network(report: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    house()
+    layers()
     exchange()
     steps()
     for report in sorted(REPORTS.glob("*-network.json"))[-1:]:

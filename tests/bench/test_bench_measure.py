@@ -6,19 +6,19 @@ import msgspec
 import pytest
 from made_up import measured, step, trial
 
-from shoal.bench.measure import Point, after_warm_up, curve, measure, part_of, seconds_to
-from shoal.core.events import AnyEvent, Reported, Started
-from shoal.core.goal import Goal
-from shoal.core.journal import Journal
+from shoal.bench.measure import ReportPoint, after_warm_up, curve, measure, part_of, seconds_to
+from shoal.core.events import AnyEvent, ResultsReported, WorkerStarted
+from shoal.core.goal import TrainingGoal
+from shoal.core.journal import EventJournal
 from shoal.core.merging import merged
 from shoal.core.record import RunInfo, worker_file, write_info
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 
-START = Started(at=0.0, rank=0, size=1, host="here", pid=1, threads=1, device="cpu")
+START = WorkerStarted(at=0.0, rank=0, size=1, host="here", pid=1, threads=1, device="cpu")
 
 
-def report(number: int, accuracy: float) -> Reported:
-    return Reported(at=0.0, step=number, epoch=0, metrics={"accuracy": accuracy})
+def report(number: int, accuracy: float) -> ResultsReported:
+    return ResultsReported(at=0.0, step=number, epoch=0, metrics={"accuracy": accuracy})
 
 
 def test_the_first_epoch_is_warm_up() -> None:
@@ -35,9 +35,9 @@ def test_the_curve_counts_training_seconds_before_each_report() -> None:
     events = [step(0), step(1), report(2, 0.5), step(2, seconds=3.0), report(3, 0.9)]
     points = curve(events)
     assert [(p.seconds, p.metrics["accuracy"]) for p in points] == [(2.0, 0.5), (5.0, 0.9)]
-    assert seconds_to(Goal.parse("accuracy>=0.9"), points) == 5.0
-    assert seconds_to(Goal.parse("accuracy>=0.95"), points) is None
-    assert seconds_to(Goal.parse("accuracy>0"), [Point(1.0, {"loss": 0.0}), *points]) == 2.0
+    assert seconds_to(TrainingGoal.parse("accuracy>=0.9"), points) == 5.0
+    assert seconds_to(TrainingGoal.parse("accuracy>=0.95"), points) is None
+    assert seconds_to(TrainingGoal.parse("accuracy>0"), [ReportPoint(1.0, {"loss": 0.0}), *points]) == 2.0
 
 
 def test_parts_of_older_records() -> None:
@@ -46,10 +46,10 @@ def test_parts_of_older_records() -> None:
 
 
 def test_cost_is_cores_for_the_time_to_the_goal() -> None:
-    goal = Goal.parse("accuracy>=0.8")
+    goal = TrainingGoal.parse("accuracy>=0.8")
     assert trial(0, 0.1, goal=goal, price=3.6).cost == pytest.approx(3.6 * measured(0.1).cores * 5.0 / 3600)
     assert trial(0, 0.1, price=3.6).cost == pytest.approx(3.6 * 4 * 10.0 / 3600)
-    assert trial(0, 0.1, goal=Goal.parse("accuracy>1"), price=3.6).cost is None
+    assert trial(0, 0.1, goal=TrainingGoal.parse("accuracy>1"), price=3.6).cost is None
     assert trial(0, 0.1).cost is None
 
 
@@ -63,11 +63,11 @@ def test_merged_steps_count_as_many(tmp_path: Path) -> None:
     assert other.samples_per_second == pytest.approx(one.samples_per_second)
 
 
-def make_record(directory: Path, events: list[AnyEvent]) -> Record:
+def make_record(directory: Path, events: list[AnyEvent]) -> RunRecord:
     words = {"run": "one", "plan": "alone", "workers": 1, "seed": 0, "script": "s.py", "started": 0.0}
     write_info(directory, RunInfo(**words, command=[], versions={}, machine={}))  # type: ignore[arg-type]
-    journal = Journal(worker_file(directory, 0))
+    journal = EventJournal(worker_file(directory, 0))
     for event in events:
         journal.emit(event)
     journal.close()
-    return Record.open(directory)
+    return RunRecord.open(directory)

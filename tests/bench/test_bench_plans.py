@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.bench.contestant import PEER_NAMES, Contestant, Order, contestants
+from shoal.bench.contestant import PEER_NAMES, BenchContestant, TrialOrder, contestants
 from shoal.bench.peers.table import PEERS
 from shoal.bench.plans import split_plans
 from shoal.core.errors import UsageError
@@ -31,7 +31,11 @@ def test_the_option_may_be_repeated() -> None:
 
 def test_contestants_are_plans_and_peers() -> None:
     found = contestants(["alone"], "ddp, ddp-fp16", [1, 2])
-    assert found == [Contestant("alone, every(1)"), Contestant("ddp", True), Contestant("ddp-fp16", True)]
+    assert found == [
+        BenchContestant("alone, every(1)"),
+        BenchContestant("ddp", True),
+        BenchContestant("ddp-fp16", True),
+    ]
     assert set(PEER_NAMES) == set(PEERS)
 
 
@@ -50,8 +54,8 @@ def test_what_cannot_run_is_refused(plans: list[str], peers: str, why: str) -> N
 
 
 def test_all_contestants_are_in_the_same_lab(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    order = Order(script="s.py", arguments=("-x",), workers=2, seed=3, runs=tmp_path, name="one", lab="2 hosts")
-    plan, peer = Contestant("alone").command(order), Contestant("ddp", True).command(order)
+    order = TrialOrder(script="s.py", arguments=("-x",), workers=2, seed=3, runs=tmp_path, name="one", lab="2 hosts")
+    plan, peer = BenchContestant("alone").command(order), BenchContestant("ddp", True).command(order)
     assert plan[2:8] == ["shoal", "run", "--plan", "alone", "--lab", "2 hosts"]
     assert peer[2:6] == ["shoal.bench.peer", "ddp", "--lab", "2 hosts"]
     assert plan[-2:] == peer[-2:] == ["s.py", "-x"]

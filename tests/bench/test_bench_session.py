@@ -7,16 +7,16 @@ import pytest
 from made_up import failed, setting, twice_as_slow
 
 from shoal.bench.cells import cells, header
-from shoal.bench.contestant import Contestant, Order
+from shoal.bench.contestant import BenchContestant, TrialOrder
 from shoal.bench.draw import draw
 from shoal.bench.markdown import markdown
-from shoal.bench.report import Report, write_report
+from shoal.bench.report import BenchReport, write_report
 from shoal.bench.scaling import verdict
-from shoal.bench.session import Session, open_folder, run_name, worker_counts
+from shoal.bench.session import BenchSession, open_folder, run_name, worker_counts
 from shoal.bench.table import ending
 from shoal.core.errors import UsageError
-from shoal.core.events import Answered
-from shoal.core.goal import Goal
+from shoal.core.events import InferenceTimed
+from shoal.core.goal import TrainingGoal
 from shoal.core.ids import check_id
 from shoal.watch.console import open_console
 
@@ -24,11 +24,11 @@ from shoal.watch.console import open_console
 def test_contestants_take_turns_and_ratios_are_paired(tmp_path: Path) -> None:
     seen: list[tuple[str, int, int]] = []
 
-    def note(contestant: Contestant, order: Order, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
+    def note(contestant: BenchContestant, order: TrialOrder, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
         seen.append((contestant.name, repeat, order.seed))
         return twice_as_slow(contestant, order, repeat, *rest)  # type: ignore[arg-type]
 
-    report = Session(setting(tmp_path, repeats=3, other_seeds=True, seed=5), note).run()
+    report = BenchSession(setting(tmp_path, repeats=3, other_seeds=True, seed=5), note).run()
     first, second = "allreduce, every(1)", "ddp"
     assert [name for name, _, _ in seen] == [first, second, second, first, first, second]
     assert [seed for _, _, seed in seen] == [5, 5, 6, 6, 7, 7]
@@ -42,14 +42,14 @@ def test_contestants_take_turns_and_ratios_are_paired(tmp_path: Path) -> None:
 
 
 def test_answers_stand_in_the_table_or_why_there_are_none(tmp_path: Path) -> None:
-    def unanswered(contestant: Contestant, order: Order, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
+    def unanswered(contestant: BenchContestant, order: TrialOrder, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
         found = twice_as_slow(contestant, order, repeat, *rest)  # type: ignore[arg-type]
         if not contestant.peer:
             return found
-        nothing = msgspec.structs.replace(found.measured, answered=Answered(at=0.0, why="2 models"))
+        nothing = msgspec.structs.replace(found.measured, answered=InferenceTimed(at=0.0, why="2 models"))
         return msgspec.structs.replace(found, measured=nothing)
 
-    report = Session(setting(tmp_path, repeats=1), unanswered).run()
+    report = BenchSession(setting(tmp_path, repeats=1), unanswered).run()
     first, second = ([cell.strip() for cell in cells(row, None, False)] for row in report.rows)
     names = header(None, False)
     assert [first[names.index(name)] for name in ("answer ms", "p99 ms")] == ["1.00", "2.00"]
@@ -57,36 +57,40 @@ def test_answers_stand_in_the_table_or_why_there_are_none(tmp_path: Path) -> Non
 
 
 def test_time_to_a_goal(tmp_path: Path) -> None:
-    report = Session(setting(tmp_path, repeats=3, until=Goal.parse("accuracy>=0.9"), price=1.0), twice_as_slow).run()
+    report = BenchSession(
+        setting(tmp_path, repeats=3, until=TrainingGoal.parse("accuracy>=0.9"), price=1.0), twice_as_slow
+    ).run()
     fast, slow = report.rows
     assert fast.goal_seconds is not None
     assert slow.goal_ratio is not None
     assert (fast.goal_seconds.median, slow.goal_ratio.median, slow.reached) == (1.0, 2.0, 3)
-    missed = Session(setting(tmp_path, repeats=2, until=Goal.parse("accuracy>=2")), twice_as_slow).run().rows[0]
+    missed = (
+        BenchSession(setting(tmp_path, repeats=2, until=TrainingGoal.parse("accuracy>=2")), twice_as_slow).run().rows[0]
+    )
     assert (missed.goal_seconds, missed.reached) == (None, 0)
 
 
 def test_efficiency_and_where_it_stops_paying(tmp_path: Path) -> None:
-    report = Session(setting(tmp_path, workers=(1, 2, 4), repeats=3), twice_as_slow).run()
+    report = BenchSession(setting(tmp_path, workers=(1, 2, 4), repeats=3), twice_as_slow).run()
     found = report.scaling[0]
     assert [scale.efficiency.mean for scale in found.scales] == pytest.approx([1.0, 0.75, 0.625])
     assert found.stops_at is None
     assert verdict(found).endswith("every step up to 4 workers pays.")
 
-    def crowded(contestant: Contestant, order: Order, *rest: object):  # type: ignore[no-untyped-def]
+    def crowded(contestant: BenchContestant, order: TrialOrder, *rest: object):  # type: ignore[no-untyped-def]
         helpful = msgspec.structs.replace(order, workers=min(order.workers, 2))
         return twice_as_slow(contestant, helpful, *rest)  # type: ignore[arg-type]
 
-    found = Session(setting(tmp_path, workers=(1, 2, 4), repeats=3), crowded).run().scaling[0]
+    found = BenchSession(setting(tmp_path, workers=(1, 2, 4), repeats=3), crowded).run().scaling[0]
     assert found.stops_at == 4
     assert "stops paying at 4 workers (1.00 times" in verdict(found)
 
 
 def test_a_failed_run_is_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
-    def often(contestant: Contestant, order: Order, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
+    def often(contestant: BenchContestant, order: TrialOrder, repeat: int, *rest: object):  # type: ignore[no-untyped-def]
         return failed(repeat) if contestant.peer else twice_as_slow(contestant, order, repeat, *rest)  # type: ignore[arg-type]
 
-    report = Session(setting(tmp_path, repeats=2), often).run()
+    report = BenchSession(setting(tmp_path, repeats=2), often).run()
     assert report.exit == 1
     assert report.rows[1].step_ratio is None
     paths = write_report(report, tmp_path)
@@ -94,11 +98,11 @@ def test_a_failed_run_is_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 
 def test_every_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = setting(tmp_path, workers=(1, 2), repeats=2, until=Goal.parse("accuracy>=0.9"), price=0.1)
-    report = Session(wanted, twice_as_slow).run()
+    wanted = setting(tmp_path, workers=(1, 2), repeats=2, until=TrainingGoal.parse("accuracy>=0.9"), price=0.1)
+    report = BenchSession(wanted, twice_as_slow).run()
     paths = write_report(report, tmp_path)
     assert [path.name for path in paths] == ["bench.json", "bench.md", "phases.png", "curves.png", "scaling.png"]
-    assert msgspec.json.decode(paths[0].read_bytes(), type=Report) == report
+    assert msgspec.json.decode(paths[0].read_bytes(), type=BenchReport) == report
     page = paths[1].read_text()
     assert "| ddp | 2 | 2 |" in page
     assert "2.00 (2.00–2.00)" in page
@@ -112,7 +116,7 @@ def test_every_file_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 def test_a_page_says_what_was_emulated(tmp_path: Path) -> None:
     plain, replayed = (
-        markdown(Session(setting(tmp_path, repeats=1, **words), twice_as_slow).run(), [])
+        markdown(BenchSession(setting(tmp_path, repeats=1, **words), twice_as_slow).run(), [])
         for words in ({}, {"lab": "32 hosts, 10mbit", "replayed": True})
     )
     assert plain.splitlines()[0] == "# Benchmark of train.py"
@@ -121,7 +125,7 @@ def test_a_page_says_what_was_emulated(tmp_path: Path) -> None:
 
 
 def test_nothing_measured_is_nothing_drawn(tmp_path: Path) -> None:
-    report = Session(setting(tmp_path, repeats=1), lambda c, o, repeat, *_: failed(repeat)).run()
+    report = BenchSession(setting(tmp_path, repeats=1), lambda c, o, repeat, *_: failed(repeat)).run()
     assert draw(report, tmp_path) == []
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from shoal.bench.statistics import Spread, interval, ratios, spread
+from shoal.bench.statistics import MedianSpread, interval, ratios, spread
 from shoal.bench.turns import turns
 
 
 def test_spread() -> None:
     assert spread([]) is None
-    assert spread([2.0]) == Spread(2.0, 2.0, 2.0, 1)
-    assert spread([5.0, 1.0, 3.0, 2.0, 4.0]) == Spread(3.0, 2.0, 4.0, 5)
+    assert spread([2.0]) == MedianSpread(2.0, 2.0, 2.0, 1)
+    assert spread([5.0, 1.0, 3.0, 2.0, 4.0]) == MedianSpread(3.0, 2.0, 4.0, 5)
 
 
 def test_ratios_are_paired_by_repeat() -> None:

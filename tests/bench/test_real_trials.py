@@ -8,15 +8,15 @@ from forked import TRAIN, Forked, _command
 from made_up import setting
 
 from shoal.bench import peer
-from shoal.bench.contestant import Contestant, Order
+from shoal.bench.contestant import BenchContestant, TrialOrder
 from shoal.bench.measure import measure
-from shoal.bench.report import Report, write_report
-from shoal.bench.session import Session
-from shoal.bench.trial import Trial, complete, environment
-from shoal.cluster.lab.needs import missing
-from shoal.core.goal import Goal
+from shoal.bench.report import BenchReport, write_report
+from shoal.bench.session import BenchSession
+from shoal.bench.trial import BenchTrial, complete, environment
+from shoal.core.goal import TrainingGoal
 from shoal.core.record import run_dir
-from shoal.watch.record import Record
+from shoal.lab.needs import missing
+from shoal.watch.record import RunRecord
 
 LEARNING = TRAIN.replace("run.report(quality=0.5)", "").replace("run.log(loss=loss)", "run.report(quality=epoch)")
 
@@ -25,27 +25,29 @@ def by_peer(words: list[str]) -> None:
     raise SystemExit(peer.main(words))
 
 
-def forked_trial(contestant: Contestant, order: Order, repeat: int, goal: Goal | None, price: float | None) -> Trial:
+def forked_trial(
+    contestant: BenchContestant, order: TrialOrder, repeat: int, goal: TrainingGoal | None, price: float | None
+) -> BenchTrial:
     """As `run_trial`, without the seconds of imports."""
     words = contestant.command(order)[3:]  # without the interpreter, -m and the module
     folder = Path(order.script).parent
     body = (lambda: by_peer(words)) if contestant.peer else (lambda: _command(words))
     outcome = Forked(folder, body, environment(goal)).wait(60)
     assert outcome.code == 0, outcome.err
-    plain = Trial(repeat=repeat, seed=order.seed, run=order.name, exit=0, cpu_seconds=1.0)
-    return complete(plain, measure(Record.open(run_dir(order.runs, order.name))), goal, price)
+    plain = BenchTrial(repeat=repeat, seed=order.seed, run=order.name, exit=0, cpu_seconds=1.0)
+    return complete(plain, measure(RunRecord.open(run_dir(order.runs, order.name))), goal, price)
 
 
-def bench(tmp_path: Path, **words: Any) -> tuple[Report, str]:
+def bench(tmp_path: Path, **words: Any) -> tuple[BenchReport, str]:
     """The report of real runs, and its page."""
     (tmp_path / "script.py").write_text(LEARNING)
-    report = Session(setting(tmp_path, script=str(tmp_path / "script.py"), **words), forked_trial).run()
+    report = BenchSession(setting(tmp_path, script=str(tmp_path / "script.py"), **words), forked_trial).run()
     return report, write_report(report, tmp_path)[1].read_text()
 
 
 def test_time_latency_and_cost_over_three_seeds(tmp_path: Path) -> None:
-    words = {"repeats": 3, "until": Goal.parse("quality>=1"), "other_seeds": True, "price": 0.1}
-    report, page = bench(tmp_path, contestants=(Contestant("allreduce, every(1)"),), **words)
+    words = {"repeats": 3, "until": TrainingGoal.parse("quality>=1"), "other_seeds": True, "price": 0.1}
+    report, page = bench(tmp_path, contestants=(BenchContestant("allreduce, every(1)"),), **words)
     assert report.seeds == [0, 1, 2]
     (row,) = report.rows
     assert row.reached == 3

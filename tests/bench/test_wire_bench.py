@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shoal.bench.contestant import PEER_NAMES
-from shoal.cluster.lab.needs import missing
+from shoal.lab.needs import missing
 from shoal.plan.load import load
 
 ROOT = Path(__file__).parents[2]

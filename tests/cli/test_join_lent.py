@@ -11,9 +11,9 @@ import pytest
 from forked import Forked, soon
 from test_join_machines import TRAIN, WAIT, Home, events, home, pids, said, trained
 
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.load import load
-from shoal.cluster.lab.needs import missing
+from shoal.lab.lab import NetworkLab
+from shoal.lab.load import load
+from shoal.lab.needs import missing
 
 pytestmark = [pytest.mark.usefixtures("tidy"), pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")]
 
@@ -32,7 +32,7 @@ LARGE = (
 @contextmanager
 def joining(folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE) -> Iterator[tuple[Home, Path, Forked]]:
     """A run of two workers on one host, and a machine that is about to join it over a slow link."""
-    with Lab(load(f"2 hosts, {rate}, 2ms")) as lab:
+    with NetworkLab(load(f"2 hosts, {rate}, 2ms")) as lab:
         at = f"{lab.hosts[0].address}:7700"
         words = ("--workers", "2", "--plan", plan)
         with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=script) as here:

@@ -12,12 +12,12 @@ import forked
 import pytest
 from forked import Forked, Outcome, children, command, shoal, soon
 
-from shoal.cluster.lab.lab import Lab
-from shoal.cluster.lab.load import load
-from shoal.cluster.lab.needs import missing
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.membership.allow_list import invite
+from shoal.lab.lab import NetworkLab
+from shoal.lab.load import load
+from shoal.lab.needs import missing
+from shoal.membership.allow_list import invite
 from shoal.train.checkpoint.manifest import newest, verify
+from shoal.transport.keys import CurveKeyPair
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -52,7 +52,7 @@ class Home:
         self.folder, self.key, self.over = folder / "home", folder / "key", folder / "over"
         self.invited = 0
         self.folder.mkdir()
-        self.keys = Keys.new()
+        self.keys = CurveKeyPair.new()
         self.keys.write(self.key)
         (self.folder / "script.py").write_text(script)
         listen = ("--listen", at, "--key", str(self.key), "--name", "one")
@@ -263,7 +263,7 @@ def test_machines_join_a_run_that_meets_in_two_stages(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_machines_leave_and_are_lost_and_come_again(tmp_path: Path) -> None:
-    own = Keys.new()
+    own = CurveKeyPair.new()
     own.write(tmp_path / "own")
     with home(tmp_path, "--workers", "2", "--allow", own.public.decode()) as here:
         there = tmp_path / "there"
@@ -307,7 +307,7 @@ def test_a_run_that_is_stopped_tells_its_guests_and_goes_on_without_them(tmp_pat
 
 def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("")
-    keys = Keys.new()
+    keys = CurveKeyPair.new()
     keys.write(tmp_path / "key")
     invite(tmp_path / "key", tmp_path / "invitation")
     (tmp_path / "large.py").write_text("#" * (1 << 20) + "\n")
@@ -338,7 +338,7 @@ def test_a5_a_run_listens_only_with_a_key_and_where_it_can(tmp_path: Path) -> No
 
 @pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
 def test_a_host_joins_another_over_a_network(tmp_path: Path) -> None:
-    with Lab(load("2 hosts, 100mbit, 2ms")) as lab:
+    with NetworkLab(load("2 hosts, 100mbit, 2ms")) as lab:
         address = lab.hosts[0].address
         with home(tmp_path, "--workers", "1", inside=lambda: lab.enter(0), at=f"{address}:7700") as here:
             assert here.address == f"{address}:7700"

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from forked import Forked, command, reap, shoal, soon
 
-from shoal.cluster.lab.needs import missing
 from shoal.core.private import private_folder
+from shoal.lab.needs import missing
 from shoal.watch.running import running as live_runs
 
 pytestmark = pytest.mark.usefixtures("tidy")

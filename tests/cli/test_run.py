@@ -14,9 +14,9 @@ from forked import TRAIN, Forked, be_fresh, command, reap, shoal, soon, train
 from forked import _command as call
 
 from shoal.cli.main import main
-from shoal.cluster.launch import requests
-from shoal.cluster.launch.threads import threads_per_worker
 from shoal.core.record import read_info
+from shoal.launch import stop_requests
+from shoal.launch.job import threads_per_worker
 
 pytestmark = pytest.mark.usefixtures("tidy")
 
@@ -327,8 +327,8 @@ def test_a_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(stubborn + "open('ready', 'w')\ntime.sleep(600)")
 
     def body() -> None:
-        asked = enumerate(requests.REQUESTS)
-        requests.REQUESTS = tuple((60.0 * n, number) for n, (_, number) in asked)  # a first one would wait
+        asked = enumerate(stop_requests.REQUESTS)
+        stop_requests.REQUESTS = tuple((60.0 * n, number) for n, (_, number) in asked)  # a first one would wait
         call(["run", "--json", "script.py"])
 
     running = Forked(tmp_path, body)

@@ -5,8 +5,8 @@ import os
 import forked
 import pytest
 
-from shoal.cluster.lab.needs import missing
-from shoal.watch.record import Record, resolve
+from shoal.lab.needs import missing
+from shoal.watch.record import RunRecord, resolve
 
 pytestmark = [
     pytest.mark.skipif(bool(missing()), reason="; ".join(missing())),
@@ -36,7 +36,7 @@ def orphans() -> list[str]:
 
 
 def happened(tmp_path, name):
-    record = Record.open(resolve(tmp_path / "runs", name))
+    record = RunRecord.open(resolve(tmp_path / "runs", name))
     return [(event.text, event.planned, event.step) for event in record.happenings()]
 
 

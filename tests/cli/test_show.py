@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 
 from shoal.cli.compare import compare
 from shoal.cli.show import show
-from shoal.core.events import Ended, Logged, Started, Step
-from shoal.core.journal import Journal
+from shoal.core.events import StepFinished, ValuesLogged, WorkerEnded, WorkerStarted
+from shoal.core.journal import EventJournal
 from shoal.core.record import RunInfo, worker_file, write_info
 
 PHASES = {"load": 0.0, "forward_backward": 0.5, "exchange_wait": 0.25, "encode": 0.0, "update": 0.25}
@@ -21,13 +21,13 @@ def fake_run(root: Path, run: str, began: float, steps: int) -> None:
     facts = {"plan": "allreduce(ring)", "workers": 3, "seed": 1, "script": "train.py", "command": []}
     write_info(root / run, RunInfo(run=run, started=began, versions={}, machine={}, **facts))
     for rank in range(2):
-        journal = Journal(worker_file(root / run, rank))
-        journal.emit(Started(at=1.0, rank=rank, size=2, host="far", pid=9, threads=1, device="cpu"))
+        journal = EventJournal(worker_file(root / run, rank))
+        journal.emit(WorkerStarted(at=1.0, rank=rank, size=2, host="far", pid=9, threads=1, device="cpu"))
         for step in range(steps):
-            journal.emit(Step(at=1.0, step=step, epoch=0, samples=8, seconds=1.0, **PHASES))
-            journal.emit(Logged(at=1.0, step=step, values={"loss": 1.0 / (step + 1)}))
+            journal.emit(StepFinished(at=1.0, step=step, epoch=0, samples=8, seconds=1.0, **PHASES))
+            journal.emit(ValuesLogged(at=1.0, step=step, values={"loss": 1.0 / (step + 1)}))
         if rank == 0:
-            journal.emit(Ended(at=2.0, exit="done"))
+            journal.emit(WorkerEnded(at=2.0, exit="done"))
         journal.close()
     with worker_file(root / run, 1).open("ab") as file:
         file.write(b'{"event":"step","at"')

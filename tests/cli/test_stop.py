@@ -10,10 +10,10 @@ from forked import Forked, _command, command, reap, shoal, soon
 from test_ps import FOREVER, WAIT, end, ps, train, trains
 
 from shoal.cli import stop
-from shoal.cluster.lab.needs import missing
-from shoal.cluster.notice import Notice
 from shoal.core.errors import UsageError
-from shoal.core.process import Process
+from shoal.core.process import HostProcess
+from shoal.lab.needs import missing
+from shoal.launch.live_runs import RunNotice
 from shoal.train.checkpoint.manifest import listed
 
 pytestmark = pytest.mark.usefixtures("tidy")
@@ -135,7 +135,9 @@ def test_a_run_is_found_by_its_folder(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "run.json").touch()
     alive = [
-        Notice(run="one", dir=str(tmp_path / name), plan="", since=0.0, board=0, launcher=Process.of(os.getpid()))
+        RunNotice(
+            run="one", dir=str(tmp_path / name), plan="", since=0.0, board=0, launcher=HostProcess.of(os.getpid())
+        )
         for name in ("a/one", "b/one")
     ]
     assert stop.find("b/one/", alive) is alive[1]

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from shoal.cli.systems import System, count_line, find, nearest, read_systems, systems
+from shoal.cli.systems import SystemRow, count_line, find, nearest, read_systems, systems
 from shoal.core.errors import UsageError
 from shoal.plan.presets import PRESETS
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOTAL = 209
 
 
-def complaints(system: System, root: Path = ROOT) -> list[str]:
+def complaints(system: SystemRow, root: Path = ROOT) -> list[str]:
     """What is wrong with an entry's claim: nothing for an honest one."""
     if system.status != "works":
         return [f"{system.name}: {system.status}, yet it has shows"] if system.shows else []
@@ -48,9 +48,9 @@ def defines(tree: ast.AST, names: list[str]) -> bool:
     return isinstance(node, ast.FunctionDef) and node.name.startswith("test")
 
 
-def entry(status: str = "works", *shows: str) -> System:
+def entry(status: str = "works", *shows: str) -> SystemRow:
     fields = {"number": 1, "name": "A", "family": "f", "idea": "i", "works_when": "w", "status": status}
-    return msgspec.convert({**fields, "shows": shows}, System)
+    return msgspec.convert({**fields, "shows": shows}, SystemRow)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_one_entry_is_shown_in_full() -> None:
 
 
 def test_json_is_the_list_itself() -> None:
-    assert msgspec.json.decode(call("--json")[1], type=tuple[System, ...]) == read_systems()
+    assert msgspec.json.decode(call("--json")[1], type=tuple[SystemRow, ...]) == read_systems()
     assert [s["number"] for s in msgspec.json.decode(call("6", "--json")[1])] == [6]
 
 

@@ -9,9 +9,9 @@ import pytest
 from shoal.core import compaction, journal
 from shoal.core.compaction import adopt, compact, part_of
 from shoal.core.disk import Disk
-from shoal.core.events import AnyEvent, Compacted, Logged, Reported, Started, Step
-from shoal.core.journal import LIMIT, Journal
-from shoal.watch.tail import Tail
+from shoal.core.events import AnyEvent, FileCompacted, ResultsReported, StepFinished, ValuesLogged, WorkerStarted
+from shoal.core.journal import LIMIT, EventJournal
+from shoal.watch.tail import JournalTail
 from shoal.watch.worker import tally
 
 PHASES = {"load": 0.001, "forward_backward": 0.002, "exchange_wait": 0.003, "encode": 0.004, "update": 0.005}
@@ -20,16 +20,20 @@ MANY = tuple(0.001 * n for n in range(20))
 
 def events_of(number: int) -> list[AnyEvent]:
     """What a worker with 20 buckets writes of a step."""
-    found: list[AnyEvent] = [Logged(at=1.0, step=number, values={"loss": 1.0 / (number + 1)})]
+    found: list[AnyEvent] = [ValuesLogged(at=1.0, step=number, values={"loss": 1.0 / (number + 1)})]
     found += [
-        Step(at=1.0, step=number, epoch=number // 100, samples=4, seconds=0.02, sent=7, ready=MANY, done=MANY, **PHASES)
+        StepFinished(
+            at=1.0, step=number, epoch=number // 100, samples=4, seconds=0.02, sent=7, ready=MANY, done=MANY, **PHASES
+        )
     ]
-    return found + [Reported(at=1.0, step=number, epoch=0, metrics={"n": float(number)})] * (number % 1000 == 999)
+    return found + [ResultsReported(at=1.0, step=number, epoch=0, metrics={"n": float(number)})] * (
+        number % 1000 == 999
+    )
 
 
 def write(path: Path, first: int, last: int, limit: int = LIMIT) -> int:
     """Record some steps; the most bytes the journal had."""
-    writer, most = Journal(path, limit), 0
+    writer, most = EventJournal(path, limit), 0
     for number in range(first, last):
         for event in events_of(number):
             writer.emit(event)
@@ -43,7 +47,7 @@ def write(path: Path, first: int, last: int, limit: int = LIMIT) -> int:
 
 
 def check(path: Path, steps: int) -> None:
-    worker = tally(0, Tail(path).read())
+    worker = tally(0, JournalTail(path).read())
     assert (worker.steps, worker.samples, worker.bytes_sent) == (steps, 4 * steps, 7 * steps)
     assert worker.seconds == pytest.approx(0.02 * steps)
     assert worker.phases.encode == pytest.approx(0.004)
@@ -56,7 +60,7 @@ def test_a_journal_stays_below_its_limit_and_keeps_its_totals(tmp_path: Path) ->
     assert most < 700_000
     assert (tmp_path / "it").stat().st_size < 600_000
     check(tmp_path / "it", 10_000)
-    logged = [event for event in Tail(tmp_path / "it").read() if isinstance(event, Logged)]
+    logged = [event for event in JournalTail(tmp_path / "it").read() if isinstance(event, ValuesLogged)]
     assert sum(event.steps for event in logged) == 10_000
     assert [event.step for event in logged] == sorted(event.step for event in logged)
     assert logged[-1] == events_of(9_999)[0], "the newest are as they were"
@@ -99,14 +103,14 @@ def test_killed_at_any_moment_it_has_lost_nothing(tmp_path: Path, fatal: str) ->
 
 
 def test_whoever_follows_a_journal_sees_every_event_once_also_across_compactions(tmp_path: Path) -> None:
-    tail, path, seen = Tail(tmp_path / "it"), tmp_path / "it", list[AnyEvent]()
+    tail, path, seen = JournalTail(tmp_path / "it"), tmp_path / "it", list[AnyEvent]()
     for first in range(0, 3000, 100):
         write(path, first, first + 100)
         seen += tail.read()
         if first % 500 == 0 and first:
             adopt(path, compact(path, path.stat().st_size - 20_000, 20_000))
-    assert [event.step for event in seen if isinstance(event, Step)] == list(range(3000))
-    assert not any(isinstance(event, Compacted) for event in seen)
+    assert [event.step for event in seen if isinstance(event, StepFinished)] == list(range(3000))
+    assert not any(isinstance(event, FileCompacted) for event in seen)
 
 
 def test_what_is_appended_while_it_is_compacted_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,8 +122,8 @@ def test_what_is_appended_while_it_is_compacted_stays(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(journal, "compact", slow)
     write(tmp_path / "it", 0, 1000)
-    writer = Journal(tmp_path / "it", 100_000)
-    writer.emit(Started(at=0.0, rank=0, size=1, host="h", pid=1, threads=1, device="cpu"))
+    writer = EventJournal(tmp_path / "it", 100_000)
+    writer.emit(WorkerStarted(at=0.0, rank=0, size=1, host="h", pid=1, threads=1, device="cpu"))
     writer.flush()
     for number in range(1000, 2000):
         for event in events_of(number):
@@ -137,4 +141,4 @@ def test_a_full_disk_leaves_the_journal_as_it_is(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(journal, "compact", full)
     write(tmp_path / "it", 0, 1000, 100_000)
-    assert [e.step for e in Tail(tmp_path / "it").read() if isinstance(e, Step)] == list(range(1000))
+    assert [e.step for e in JournalTail(tmp_path / "it").read() if isinstance(e, StepFinished)] == list(range(1000))

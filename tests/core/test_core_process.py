@@ -6,7 +6,7 @@ import time
 
 from forked import soon
 
-from shoal.core.process import Process
+from shoal.core.process import HostProcess
 
 
 def child() -> int:
@@ -21,7 +21,7 @@ def child() -> int:
 
 def test_a_process_lives_is_stopped_and_is_gone() -> None:
     pid = child()
-    process = Process.of(pid)
+    process = HostProcess.of(pid)
     assert process.state == "running"
     assert not process.ended(0.01)
     assert process.send(signal.SIGSTOP)
@@ -37,8 +37,8 @@ def test_a_process_lives_is_stopped_and_is_gone() -> None:
 
 def test_another_process_with_its_number_is_left_alone() -> None:
     pid = child()
-    now = Process.of(pid)
-    before = Process(pid, now.began - 1)
+    now = HostProcess.of(pid)
+    before = HostProcess(pid, now.began - 1)
     assert before.state == "gone"
     assert not before.send(signal.SIGKILL)
     assert before.ended(0)
@@ -48,5 +48,5 @@ def test_another_process_with_its_number_is_left_alone() -> None:
 
 
 def test_no_process_at_all() -> None:
-    assert Process().state == Process.of(2**22 + 1).state == "gone"
-    assert not Process.of(2**22 + 1).send(signal.SIGKILL)
+    assert HostProcess().state == HostProcess.of(2**22 + 1).state == "gone"
+    assert not HostProcess.of(2**22 + 1).send(signal.SIGKILL)

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.core.disk import Disk
 from shoal.core.durable import publish_folder, write_file, write_new
-from shoal.core.log import Log, read_log
+from shoal.core.log import ChecksummedLog, read_log
 from shoal.testing.crashsim import RecordedDisk
 
 
@@ -101,7 +101,7 @@ def test_a_log_gives_back_a_prefix_and_all_that_was_synced(tmp_path: Path) -> No
     home = tmp_path / "home"
     home.mkdir()
     disk = RecordedDisk(home)
-    log = Log(home / "log", disk)
+    log = ChecksummedLog(home / "log", disk)
     synced_at = []
     for record in RECORDS:
         log.append(record)
@@ -115,14 +115,14 @@ def test_a_log_gives_back_a_prefix_and_all_that_was_synced(tmp_path: Path) -> No
         assert found == RECORDS[: len(found)], crash.what
         moment = int(crash.what.partition(":")[0].rpartition(" ")[2])
         assert len(found) >= sum(at <= moment for at in synced_at), crash.what
-        again = Log(folder / "log")
+        again = ChecksummedLog(folder / "log")
         again.append(b"after")
         again.close()
         assert list(read_log(folder / "log")) == [*found, b"after"]
 
 
 def test_a_log_stops_at_damage(tmp_path: Path) -> None:
-    log = Log(tmp_path / "log")
+    log = ChecksummedLog(tmp_path / "log")
     for record in RECORDS:
         log.append(record)
     log.close()
@@ -143,9 +143,9 @@ def test_records_of_a_log_are_synced_before_they_are_believed(tmp_path: Path) ->
         def sync(self, file: int) -> None:
             self.synced = os.fstat(file).st_size
 
-    first = Log(tmp_path / "log")
+    first = ChecksummedLog(tmp_path / "log")
     first.append(b"a record")
     first.close()
     disk = Noting()
-    Log(tmp_path / "log", disk).close()
+    ChecksummedLog(tmp_path / "log", disk).close()
     assert disk.synced == (tmp_path / "log").stat().st_size > 0

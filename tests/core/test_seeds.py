@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.seeds import Stream, mix, seed_all
+from shoal.core.seeds import RandomStream, mix, seed_all
 
 
 def draw() -> tuple[float, float, float]:
@@ -37,7 +37,7 @@ def test_a_stream_leaves_the_scripts_own_draws_alone() -> None:
     seed_all(5)
     undisturbed = [draw(), draw()]
     seed_all(5)
-    stream = Stream(9)
+    stream = RandomStream(9)
     disturbed = [draw()]
     with stream.borrow():
         draw()
@@ -45,7 +45,7 @@ def test_a_stream_leaves_the_scripts_own_draws_alone() -> None:
 
 
 def test_a_stream_goes_on_where_it_stopped() -> None:
-    whole, parts = Stream(9), Stream(9)
+    whole, parts = RandomStream(9), RandomStream(9)
     with whole.borrow():
         expected = [draw(), draw()]
     found = []
@@ -60,6 +60,6 @@ def test_the_scripts_state_comes_back_after_an_error() -> None:
     seed_all(5)
     expected = draw()
     seed_all(5)
-    with pytest.raises(ZeroDivisionError), Stream(9).borrow():
+    with pytest.raises(ZeroDivisionError), RandomStream(9).borrow():
         1 / draw().count(None)
     assert draw() == expected

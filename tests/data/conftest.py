@@ -1,11 +1,11 @@
-"""Several workers in one process: one `Loader` per rank, and an observer that remembers."""
+"""Several workers in one process: one `ShardedLoader` per rank, and an observer that remembers."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from shoal.data.loader import Loader
+from shoal.data.loader import ShardedLoader
 from shoal.data.observer import NoObserver
 
 
@@ -38,7 +38,8 @@ class Crew:
     def __init__(self, make: Callable[[], Any], size: int, seed: int = 0) -> None:
         self.watches = [Watch() for _ in range(size)]
         self.loaders = [
-            Loader(make(), rank=rank, size=size, seed=seed, observer=watch) for rank, watch in enumerate(self.watches)
+            ShardedLoader(make(), rank=rank, size=size, seed=seed, observer=watch)
+            for rank, watch in enumerate(self.watches)
         ]
 
     def run(self, epoch: int = 0) -> list[list[Any]]:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from shoal.core.errors import UsageError
-from shoal.data.loader import Loader
+from shoal.data.loader import ShardedLoader
 from shoal.data.observer import NoObserver
 from shoal.data.order import order
 
 
 def loader(watch, size=2, rank=0, **how):
-    return Loader(DataLoader(range(10), **how), rank=rank, size=size, seed=0, observer=watch)
+    return ShardedLoader(DataLoader(range(10), **how), rank=rank, size=size, seed=0, observer=watch)
 
 
 @settings(deadline=None, max_examples=150)
@@ -69,7 +69,7 @@ def test_an_error_in_the_script_ends_the_pass(watch):
 
 
 def test_an_error_in_the_dataset_ends_the_pass(watch):
-    broken = Loader(DataLoader(range(3), 1, sampler=[9]), rank=0, size=1, seed=0, observer=watch)
+    broken = ShardedLoader(DataLoader(range(3), 1, sampler=[9]), rank=0, size=1, seed=0, observer=watch)
     with pytest.raises(IndexError):
         list(broken)
     assert watch.calls == ["began", "exhausted"]
@@ -98,7 +98,7 @@ def test_script_generators_are_left_alone():
 
 def test_other_attributes_are_those_of_the_users_loader():
     data = DataLoader(range(10), 3, collate_fn=list)
-    ours = Loader(data, rank=0, size=2, seed=0, observer=NoObserver())
+    ours = ShardedLoader(data, rank=0, size=2, seed=0, observer=NoObserver())
     assert (ours.dataset, ours.batch_size, ours.collate_fn) == (range(10), 3, list)
     with pytest.raises(AttributeError, match="nothing"):
         _ = ours.nothing
@@ -107,4 +107,4 @@ def test_other_attributes_are_those_of_the_users_loader():
 
 def test_joining_twice_is_refused():
     with pytest.raises(UsageError, match="joined already"):
-        Loader(loader(NoObserver()), rank=0, size=2, seed=0, observer=NoObserver())
+        ShardedLoader(loader(NoObserver()), rank=0, size=2, seed=0, observer=NoObserver())

@@ -22,7 +22,7 @@ from shoal.data.order import order
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import TERMS
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TABLE = load_table(EXAMPLES / "models")
@@ -68,7 +68,7 @@ def together(name: str, plan: str, **options: object) -> list[Result]:
 def under_plans(name: str, plans: list[str], **options: object) -> dict[str, list[Result]]:
     """What the workers come to under each plan, in runs one after the other."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         found: Result = {}
         for number, plan in enumerate(plans):
             entry, run, model = TABLE[name], world.start(plan, name=f"run{number}"), make(name, **options)

@@ -9,7 +9,7 @@ from pathlib import Path
 import forked
 import pytest
 
-from shoal.cluster.notice import live
+from shoal.launch.live_runs import live
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.cluster.lab.speed import Quota, limit, place
+from shoal.lab.speed import CpuQuota, limit, place
 
 ROOT = Path("/sys/fs/cgroup")
 
@@ -30,7 +30,7 @@ def little_memory(size: int) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def little_time(share: float) -> Iterator[Quota]:
+def little_time(share: float) -> Iterator[CpuQuota]:
     """A group whose members share this part of one core."""
     found = place(f"shoal-test-{os.getpid()}")
     quota = limit(*found, share, 1.0) if found is not None else None

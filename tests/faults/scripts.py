@@ -7,8 +7,8 @@ from typing import Any
 
 from forked import Outcome, command
 
-from shoal.cluster.coordinator import wal
-from shoal.cluster.membership.log import LEFT, LEFT_EARLY, Installed, Lost
+from shoal.membership import wal
+from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
 
 TRAIN = """
 import os, time, torch, shoal
@@ -98,13 +98,15 @@ def assert_seen_once(folder: Path, samples: int, epochs: int) -> None:
 def given_up(folder: Path) -> list[str]:
     """By the coordinator's log: members that were lost, in this order; those that said goodbye were not."""
     entries, _ = wal.read(folder / "runs/one/members.log")
-    return [entry.member for entry in entries if isinstance(entry, Lost) and entry.reason not in (LEFT, LEFT_EARLY)]
+    return [
+        entry.member for entry in entries if isinstance(entry, MemberLost) and entry.reason not in (LEFT, LEFT_EARLY)
+    ]
 
 
 def assert_epochs_grow(folder: Path) -> None:
     """No epoch is used twice, whoever wrote it."""
     entries, _ = wal.read(folder / "runs/one/members.log")
-    epochs = [entry.install.view.epoch for entry in entries if isinstance(entry, Installed)]
+    epochs = [entry.install.view.epoch for entry in entries if isinstance(entry, ViewInstalled)]
     assert epochs == sorted(set(epochs))
 
 

@@ -16,19 +16,19 @@ import zmq
 from by_links import linked_by_keys
 from forked import Forked, soon
 
-from shoal.cluster.coordinator import door as coordinator_door
-from shoal.cluster.coordinator.grants import Welcome
-from shoal.cluster.coordinator.handle import Handle
-from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.launch.asking import ask, question, versions
-from shoal.cluster.links import door as links_door
-from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.credentials import Key, Lock, Pair
-from shoal.cluster.membership.invitation import Brief
-from shoal.cluster.membership.rules import Rules
-from shoal.cluster.pending import MOST_PER_ADDRESS
 from shoal.core.clock import Deadline
-from shoal.testing.world import Result, World, run_world
+from shoal.launch.join_request import ask, question, versions
+from shoal.membership import coordinator_socket as coordinator_door
+from shoal.membership.agent import MembershipAgent
+from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.grants import JoinPolicy
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.invitation import RunBrief
+from shoal.membership.server import CoordinatorSetup
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.transport import endpoint as links_door
+from shoal.transport.pending_connections import MOST_PER_ADDRESS
 
 WAIT = 60.0
 DESCRIPTORS, STRANGERS, CONNECTIONS = 2048, 3, 900
@@ -80,25 +80,25 @@ def all_called(folder: Path) -> bool:
 
 def test_a10_silent_connections_at_the_coordinator(tmp_path: Path) -> None:
     """A member stays, and a machine that has a key is let in while they are held."""
-    door, member, joiner = Pair.new(), Pair.new(), Pair.new()
-    brief = Brief(run="run-a", name="s.py", script=b"", arguments=(), plan="allreduce", seed=0, checkpoint="auto")
-    setup = Setup(
+    door, member, joiner = KeyPair.new(), KeyPair.new(), KeyPair.new()
+    brief = RunBrief(run="run-a", name="s.py", script=b"", arguments=(), plan="allreduce", seed=0, checkpoint="auto")
+    setup = CoordinatorSetup(
         "run-a",
         "tcp://127.0.0.1:*",
         tmp_path / "log",
-        Rules(silence=WAIT),
-        Lock(door, {member.public: 1, joiner.public: 1}),
-        welcome=Welcome(brief, versions(), {joiner.public: 1}, first=1),
+        MembershipRules(silence=WAIT),
+        ServerCredentials(door, {member.public: 1, joiner.public: 1}),
+        welcome=JoinPolicy(brief, versions(), {joiner.public: 1}, first=1),
     )
-    handle = Handle(setup, limit_descriptors)
+    handle = CoordinatorHandle(setup, limit_descriptors)
     handle.start(Deadline.after(WAIT))
-    agent = Agent("m0", handle.address, "run-a", key=Key(member, door.public))
+    agent = MembershipAgent("m0", handle.address, "run-a", key=ClientCredentials(member, door.public))
     try:
         agent.start()
         agent.wait_settled(Deadline.after(WAIT))
         with strangers(tmp_path, lambda: [handle.address]):
             assert soon(WAIT, lambda: all_called(tmp_path))
-            assert ask(handle.address, Key(joiner, door.public), question(1), WAIT).members == ("w1.1",)
+            assert ask(handle.address, ClientCredentials(joiner, door.public), question(1), WAIT).members == ("w1.1",)
             assert soon(WAIT, lambda: descriptors(handle.pid) < MOST_PER_ADDRESS + LEFT)
         assert handle.alive()
         agent.filled()
@@ -115,7 +115,7 @@ def test_a10_silent_connections_at_the_doors_of_workers(tmp_path: Path) -> None:
         assert soon(WAIT, lambda: len(list(tmp_path.glob("door-*"))) == 1)
         return [path.read_text() for path in tmp_path.glob("door-*")]
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         limit_descriptors()
         group = linked_by_keys(world.group)
         if group.rank == 0:

@@ -18,19 +18,19 @@ from forked import Forked, soon
 from proxy import Proxy
 from strangers import Stranger, call, disturb, heard, refusal, resident, stranger
 
-from shoal.cluster.coordinator.handle import Handle
-from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.wal import read
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.links.messages import Bye, encode
-from shoal.cluster.membership.agent import Agent
-from shoal.cluster.membership.credentials import Key, Lock, Pair
-from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
-from shoal.cluster.membership.messages import Beat, Gone, Hello, Leave
-from shoal.cluster.membership.rules import Rules
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
-from shoal.testing.world import Result, World, run_world
+from shoal.membership.agent import MembershipAgent
+from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.envelope import LARGEST_REPORT, MessageEnvelope
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.protocol import Heartbeat, JoinRequest, LeaveRequest, ProcessExited
+from shoal.membership.server import CoordinatorSetup
+from shoal.membership.wal import read
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.transport.keys import CurveKeyPair
+from shoal.transport.messages import LinkClosed, encode
 
 RUN, WAIT = "run-a", 60.0
 
@@ -39,21 +39,23 @@ class Place:
     """A coordinator at a port of this host, with one member that is let in."""
 
     def __init__(self, folder: Path) -> None:
-        self.door, self.pair = Pair.new(), Pair.new()
-        lock = Lock(self.door, {self.pair.public: 1})
-        self.handle = Handle(Setup(RUN, "tcp://127.0.0.1:*", folder / "log", Rules(silence=WAIT), lock))
+        self.door, self.pair = KeyPair.new(), KeyPair.new()
+        lock = ServerCredentials(self.door, {self.pair.public: 1})
+        self.handle = CoordinatorHandle(
+            CoordinatorSetup(RUN, "tcp://127.0.0.1:*", folder / "log", MembershipRules(silence=WAIT), lock)
+        )
         self.handle.start(Deadline.after(WAIT))
-        self.key = Key(self.pair, self.door.public)
+        self.key = ClientCredentials(self.pair, self.door.public)
 
     def log(self) -> object:
         return read(self.handle.setup.log)
 
 
 @contextlib.contextmanager
-def trained(folder: Path) -> Iterator[tuple[Place, Agent]]:
+def trained(folder: Path) -> Iterator[tuple[Place, MembershipAgent]]:
     """Whatever happens inside: the member stays, the log stays as it is, and the coordinator does not grow."""
     place = Place(folder)
-    member = Agent("m1", place.handle.address, RUN, key=place.key)
+    member = MembershipAgent("m1", place.handle.address, RUN, key=place.key)
     member.start()
     try:
         member.wait_settled(Deadline.after(WAIT))
@@ -74,7 +76,7 @@ def trained(folder: Path) -> Iterator[tuple[Place, Agent]]:
 def test_a3_a_hundred_joins_with_one_credential(tmp_path: Path) -> None:
     with trained(tmp_path) as (place, member), stranger(place.handle.address, place.key) as sybil:
         for number in range(100):
-            sybil.say(*Envelope(RUN).seal(Hello(member=f"s{number}")))
+            sybil.say(*MessageEnvelope(RUN).seal(JoinRequest(member=f"s{number}")))
             assert refusal(sybil.answer()) == "1 of 1 members live under this key already"
         assert member.view.members == ("m1",)
 
@@ -91,19 +93,19 @@ def closed(caller: socket.socket) -> bool:
 @pytest.mark.parametrize("frames", [4_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
     """Noise, HTTP, TLS, no key, a foreign key, the wrong server's key, and a member's key with other members' words."""
-    foreign = Pair.new()
+    foreign = KeyPair.new()
     chance = random.Random(4)
     with trained(tmp_path) as (place, _):
         address, server = place.handle.address, place.door.public
         silent = [call(address) for _ in range(20)]
         disturb(address, 5)
-        for key in (None, Key(foreign, server), Key(foreign, foreign.public)):
+        for key in (None, ClientCredentials(foreign, server), ClientCredentials(foreign, foreign.public)):
             with stranger(address, key) as other, contextlib.suppress(zmq.Again):  # it is shown out before it speaks
                 other.socket.sndtimeo = 1000
-                other.say(*Envelope(RUN).seal(Gone(member="m1", reason="lie")))
+                other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
                 assert not other.answer(0.3)
         with stranger(address, place.key) as other:
-            head, body = Envelope(RUN).seal(Beat(member="m9", epoch=1, promised=99, applied=7))
+            head, body = MessageEnvelope(RUN).seal(Heartbeat(member="m9", epoch=1, promised=99, applied=7))
             for number in range(frames // 4):
                 noise, mutated = chance.randbytes(chance.randrange(200)), bytearray(body)
                 mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)
@@ -111,8 +113,8 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
                     other.say(*frames)
                 if number % 100 == 99:
                     heard(other, RUN)
-            for report in (Gone(member="m9", reason="lie"), Leave(member="m9")):
-                other.say(*Envelope(RUN).seal(report))
+            for report in (ProcessExited(member="m9", reason="lie"), LeaveRequest(member="m9")):
+                other.say(*MessageEnvelope(RUN).seal(report))
             heard(other, RUN)
         assert all(closed(caller) for caller in silent), "whoever shows no key is kept"
 
@@ -120,8 +122,8 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
 def test_a5_no_door_to_a_network_without_keys(tmp_path: Path) -> None:
     for address in ("tcp://127.0.0.1:0", "tcp://0.0.0.0:7000"):
         with pytest.raises(ShoalError, match="there is no key; make one with shoal keys new"):
-            Handle(Setup(RUN, address, tmp_path / "log")).start(Deadline.after(WAIT))
-    lost = Agent("m1", "tcp://127.0.0.1:1", RUN)
+            CoordinatorHandle(CoordinatorSetup(RUN, address, tmp_path / "log")).start(Deadline.after(WAIT))
+    lost = MembershipAgent("m1", "tcp://127.0.0.1:1", RUN)
     lost.start()
     with pytest.raises(UsageError, match="there is no key; give the key file"):
         lost.wait_settled(Deadline.after(WAIT))
@@ -132,14 +134,14 @@ def test_a9_too_much_at_once(tmp_path: Path) -> None:
     with trained(tmp_path) as (place, _):
         for size in (LARGEST_REPORT + 1, 32 << 20):
             with stranger(place.handle.address, place.key) as other:
-                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], bytes(size))
+                other.say(MessageEnvelope(RUN).seal(JoinRequest(member="m9"))[0], bytes(size))
                 assert not other.answer(0.3)
         disturb(place.handle.address, 3)
         with stranger(place.handle.address, place.key) as other:
             other.say(*[b"k"] * 3000)
             keys = b"\xdf" + (10**6).to_bytes(4, "big")  # as a map announces itself
             for body in (keys, keys + b"\xa1k\xc0" * 1300, b"\xdd\x7f\xff\xff\xff", b"\xc6\xff\xff\xff\xff"):
-                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], body)
+                other.say(MessageEnvelope(RUN).seal(JoinRequest(member="m9"))[0], body)
             heard(other, RUN)
 
 
@@ -154,7 +156,7 @@ def test_a14_guessed_keys(tmp_path: Path, guesses: int) -> None:
             other.curve_serverkey = place.door.public
             other.curve_publickey, other.curve_secretkey = zmq.curve_keypair()
             other.connect(place.handle.address)
-            other.send_multipart(Envelope(RUN).seal(Hello(member=f"g{number}")))
+            other.send_multipart(MessageEnvelope(RUN).seal(JoinRequest(member=f"g{number}")))
             sockets.append(other)
             if len(sockets) == 100:
                 poller = zmq.Poller()
@@ -183,7 +185,7 @@ def test_a14_a_recorded_conversation_is_worth_nothing(tmp_path: Path) -> None:
     with trained(tmp_path) as (place, _):
         recorder = Recorder(place.handle.address)
         with stranger(recorder.address, place.key) as honest:
-            honest.say(*Envelope(RUN).seal(Hello(member="m9")))
+            honest.say(*MessageEnvelope(RUN).seal(JoinRequest(member="m9")))
             assert refusal(honest.answer())
         recorder.close()
         assert len(recorder.said) > 500
@@ -208,12 +210,12 @@ def besiege(folder: Path) -> None:
                 disturb(address, 2)
             except (ConnectionRefusedError, ConnectionResetError):  # the workers have seen enough, and are gone
                 return
-            mine = Keys.new()
-            for key in (None, Key(Pair(mine.public, mine.secret), public.encode())):
+            mine = CurveKeyPair.new()
+            for key in (None, ClientCredentials(KeyPair(mine.public, mine.secret), public.encode())):
                 other = Stranger(address, key)
                 other.socket.sndtimeo = 100
                 with contextlib.suppress(zmq.Again):
-                    other.say(encode(Bye("run", 0, 0, 1, 0, "ended", 0)))
+                    other.say(encode(LinkClosed("run", 0, 0, 1, 0, "ended", 0)))
                 other.close()
         rounds += 1
         (folder / "rounds").write_text(str(rounds))
@@ -223,7 +225,7 @@ def test_a4_a9_strangers_at_the_doors_of_links(tmp_path: Path) -> None:
     """Two workers add up, while strangers do what they can: every sum is right, and nobody grows."""
     siege = Forked(tmp_path, lambda: besiege(tmp_path))
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_keys(world.group)
         part = tmp_path / f"part-{group.rank}"
         entry = group.mesh.loop.book[group.rank]

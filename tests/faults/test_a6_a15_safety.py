@@ -23,18 +23,17 @@ from strangers import heard, stranger
 from test_a3_a14_doors import RUN, trained
 from test_s1_crash import checkpoint
 
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.links.messages import decode
-from shoal.cluster.links.refused import Refused
-from shoal.cluster.membership.envelope import LARGEST_REPORT, Envelope
-from shoal.cluster.membership.messages import Hello
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.ledger import ledger_file, read_ledger
 from shoal.core.log import read_log
+from shoal.membership.envelope import LARGEST_REPORT, MessageEnvelope
+from shoal.membership.protocol import JoinRequest
 from shoal.train.checkpoint.legacy import convert
-from shoal.train.checkpoint.manifest import Damaged, folder_of, newest, verify
+from shoal.train.checkpoint.manifest import CheckpointDamaged, folder_of, newest, verify
 from shoal.train.checkpoint.shard import parse
 from shoal.train.checkpoint.writer import clear
+from shoal.transport.keys import CurveKeyPair
+from shoal.transport.messages import FrameRefused, decode
 
 
 class Gadget:
@@ -117,7 +116,7 @@ def test_a6_no_reader_runs_what_stands_in_a_file(tmp_path: Path) -> None:
         for path in list(folder_of(tmp_path, 2).iterdir()):
             whole = path.read_bytes()
             path.write_bytes(data)
-            with pytest.raises(Damaged):
+            with pytest.raises(CheckpointDamaged):
                 verify(folder_of(tmp_path, 2))
             assert newest(tmp_path, "one")[0] == folder_of(tmp_path, 1), name
             path.write_bytes(whole)
@@ -136,8 +135,8 @@ def test_a6_no_door_runs_what_comes(tmp_path: Path) -> None:
         for data in gadgets(canary).values():
             if len(data) <= LARGEST_REPORT:  # what is longer ends the connection
                 other.say(data)
-                other.say(Envelope(RUN).seal(Hello(member="m9"))[0], data)
-            with pytest.raises(Refused):
+                other.say(MessageEnvelope(RUN).seal(JoinRequest(member="m9"))[0], data)
+            with pytest.raises(FrameRefused):
                 decode(data)
         heard(other, RUN)
     assert not canary.exists()
@@ -197,7 +196,7 @@ while not os.path.exists("go"):
 
 def test_a15_the_key_of_a_run_is_in_its_file_alone(tmp_path: Path) -> None:
     """Not in the environment or the arguments of its workers, not in the record, not in what is printed."""
-    keys = Keys.new()
+    keys = CurveKeyPair.new()
     keys.write(tmp_path / "key")
     script(tmp_path, samples=32, epochs=1)
     with (tmp_path / "script.py").open("a") as file:

@@ -18,14 +18,14 @@ from scripts import given_up
 from strangers import heard, refusal, stranger
 from test_p1_p7_members import WAIT, disturbed, doing, kill
 
-from shoal.cluster.launch import asking
-from shoal.cluster.launch.local import LocalLauncher
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.links.messages import PROTOCOL as ON_LINKS
-from shoal.cluster.membership.allow_list import invite
-from shoal.cluster.membership.envelope import PROTOCOL, Envelope
-from shoal.cluster.membership.messages import Gone, Hello
-from shoal.cluster.notice import live
+from shoal.launch import join_request
+from shoal.launch.live_runs import live
+from shoal.launch.local import LocalLauncher
+from shoal.membership.allow_list import invite
+from shoal.membership.envelope import PROTOCOL, MessageEnvelope
+from shoal.membership.protocol import JoinRequest, ProcessExited
+from shoal.transport.keys import CurveKeyPair
+from shoal.transport.messages import PROTOCOL as ON_LINKS
 
 pytestmark = pytest.mark.timeout(300)
 NEW_TIME = 0x80
@@ -138,13 +138,13 @@ def test_n13_a4_other_versions_and_noise_at_the_door_of_a_live_run(tmp_path: Pat
         assert Path(notice.folder).stat().st_mode & 0o777 == 0o700
         with stranger(f"ipc://{notice.folder}/coordinator") as other:
             for protocol in (PROTOCOL - 1, PROTOCOL + 1):
-                other.say(*Envelope("one", protocol).seal(Hello(member="w9.9")))
+                other.say(*MessageEnvelope("one", protocol).seal(JoinRequest(member="w9.9")))
                 told = refusal(other.answer(WAIT))
                 assert told == f"this side speaks protocol {PROTOCOL}, the other {protocol}; use the same Shoal on both"
             for number in range(300):
                 other.say(random.Random(number).randbytes(number))
                 other.say(f"shoal {PROTOCOL} one".encode(), random.Random(number).randbytes(number))
-            other.say(*Envelope("one").seal(Gone(member="w0.1000000", reason="lie")))
+            other.say(*MessageEnvelope("one").seal(ProcessExited(member="w0.1000000", reason="lie")))
             heard(other, "one")
         assert [worker.rank for worker in doing()] == [0, 1, 2]
 
@@ -152,12 +152,12 @@ def test_n13_a4_other_versions_and_noise_at_the_door_of_a_live_run(tmp_path: Pat
 
 
 def other_versions(**change: str) -> None:
-    mine = asking.versions() | change
-    asking.versions = lambda: mine
+    mine = join_request.versions() | change
+    join_request.versions = lambda: mine
 
 
 def other_protocol(number: int) -> None:
-    asking.ASKING = replace(asking.ASKING, protocol=number)
+    join_request.ASKING = replace(join_request.ASKING, protocol=number)
 
 
 def both_named(other: int) -> str:
@@ -174,7 +174,7 @@ GUESTS: dict[str, tuple[Callable[[], None], str]] = {
 
 def test_n13_machines_of_other_versions_cannot_join(tmp_path: Path) -> None:
     """Each is refused on one line that names both; the run does not notice."""
-    Keys.new().write(tmp_path / "key")
+    CurveKeyPair.new().write(tmp_path / "key")
     invite(tmp_path / "key", tmp_path / "invitation")
     (tmp_path / "script.py").write_text(SCRIPT.replace("time.sleep(0.03)", "time.sleep(not os.path.exists('go'))"))
     words = ("run", "--listen", "127.0.0.1:0", "--key", "key", "--name", "one", "--workers", "1", "script.py")
@@ -194,7 +194,7 @@ def test_n13_machines_of_other_versions_cannot_join(tmp_path: Path) -> None:
 
 OTHER = """
 import os
-import shoal.cluster.launch.torchrun as launch
+import shoal.launch.torchrun as launch
 if os.environ["RANK"] == "1":
     launch.PROTOCOL += 1
 import shoal

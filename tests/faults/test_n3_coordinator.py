@@ -11,8 +11,8 @@ from forked import Forked, soon
 from scripts import given_up
 from test_p1_p7_members import WAIT, coordinator, disturbed, doing
 
-from shoal.cluster.launch import survival
-from shoal.cluster.membership.rules import Rules
+from shoal.launch import supervisor
+from shoal.membership.failure_detector import MembershipRules
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -34,7 +34,7 @@ def test_n3_training_goes_on_without_the_coordinator(tmp_path: Path) -> None:
 
 
 def short_lease() -> None:
-    survival.Rules = partial(Rules, lease=1.0)  # type: ignore[misc, assignment]
+    supervisor.Rules = partial(MembershipRules, lease=1.0)  # type: ignore[misc, assignment]
 
 
 @pytest.mark.soak

@@ -16,15 +16,12 @@ from scripts import given_up
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.cluster.lab.needs import missing
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.book import Entry
-from shoal.cluster.links.door import Door
-from shoal.cluster.links.frames import pack, unpack
-from shoal.cluster.links.keys import Keys
-from shoal.cluster.links.messages import Chunk, decode, encode
-from shoal.cluster.links.refused import Refused
-from shoal.testing.world import Result, World, error_of, launch_world, run_world
+from shoal.groups.links import LinkedGroup
+from shoal.lab.needs import missing
+from shoal.testing.world import Result, WorkerWorld, error_of, launch_world, run_world
+from shoal.transport.endpoint import BookEntry, LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
+from shoal.transport.messages import ChunkHeader, FrameRefused, decode, encode, pack, unpack
 
 SEED = 11
 STEPS = 12
@@ -36,24 +33,24 @@ OFTEN = 130_000
 in_a_lab = pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
 
 
-def linked(world: World, kind: str, every: int) -> tuple[LinkedGroup, Faulty]:
+def linked(world: WorkerWorld, kind: str, every: int) -> tuple[LinkedGroup, Faulty]:
     """A group over loopback, under keys, in which everybody's door is behind a proxy."""
-    keys = Keys.new()
-    door = Door("tcp://127.0.0.1:*", keys)
+    keys = CurveKeyPair.new()
+    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
     proxy = Faulty(door.address, kind, SEED + world.group.rank, every)
     told = world.group.gather(f"{proxy.address} {keys.public.decode()}".encode())
-    book = {rank: Entry(*_entry(text), host="ab"[rank]) for rank, text in enumerate(told)}
+    book = {rank: BookEntry(*_entry(text), host="ab"[rank]) for rank, text in enumerate(told)}
     return _ending(LinkedGroup("run", book, world.group.rank, door, world.group.board)), proxy
 
 
-def train(world: World, kind: str = "", every: int = 1 << 40, stall: float = 0.0) -> Result:
+def train(world: WorkerWorld, kind: str = "", every: int = 1 << 40, stall: float = 0.0) -> Result:
     """Some steps of a model of 45,000 parameters; its parameters in the end, and how many faults there were."""
     group, proxy = linked(world, kind, every)
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(100, 300), nn.ReLU(), nn.Linear(300, 50))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     data = TensorDataset(torch.randn(8 * STEPS, 100), torch.randn(8 * STEPS, 50))
-    run = World(group, world.dir).start()
+    run = WorkerWorld(group, world.dir).start()
     model, optimizer, loader = run.join(model, optimizer, DataLoader(data, 4))
     for number, (x, y) in enumerate(loader):
         if stall and number == 4 and group.rank == 1:
@@ -122,7 +119,7 @@ class Parrot:
 def test_n10_messages_that_are_said_again_count_once(times: int) -> None:
     """Under the right key: no seal sees anything wrong in them."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_keys(world.group)
         loop, parrot, count = group.mesh.loop, Parrot(group.mesh.link(1 - group.rank).way), 0
         if group.rank == 1:
@@ -143,13 +140,13 @@ def test_n10_messages_that_are_said_again_count_once(times: int) -> None:
 )
 def test_n11_damaged_frames_are_refused_without_a_seal_too(frames: int) -> None:
     chance, payload = random.Random(SEED), pack(np.arange(60, dtype=np.float32), "float32")
-    chunk = Chunk("run", 1, 2, 3, 4, 0, 0, "sum", 0, 0, 240, 0, payload.dtype, payload.shape, payload.crc)
+    chunk = ChunkHeader("run", 1, 2, 3, 4, 0, 0, "sum", 0, 0, 240, 0, payload.dtype, payload.shape, payload.crc)
     for _ in range(frames):
         data = bytearray(payload.frame.bytes)
         for _ in range(chance.randint(1, 8)):
             data[chance.randrange(240)] ^= chance.randrange(1, 256)
         if data != payload.frame.bytes:
-            with pytest.raises(Refused):
+            with pytest.raises(FrameRefused):
                 unpack(chunk, zmq.Frame(data))
 
 
@@ -163,7 +160,7 @@ leave a frame out. The number of parts and the checksum tell; what was refused c
 def test_n11_a_million_frames_over_links_that_flip() -> None:
     """Each gathering is a head and a frame each way: every one of them says the right thing."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group, proxy = linked(world, "flip", EVERY // 3)
         for count in range(250_000):
             told = group.gather(f"{group.rank} {count}".encode())
@@ -192,7 +189,7 @@ def test_n8_n10_n11_again_and_again(wanted: Result, kind: str) -> None:
 def test_n9_a_link_that_stays_silent_is_named() -> None:
     """It is open, and nothing comes: only a deadline sees that."""
 
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         group, proxy = linked(world, "", 1 << 40)
         group.mesh.silence = 1.5
         group.gather(b"")

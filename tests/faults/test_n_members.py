@@ -14,7 +14,7 @@ import pytest
 from forked import Forked, command, soon
 from scripts import TRAIN, assert_exactly_once, assert_no_step_lost, given_up, noted
 
-from shoal.cluster.lab.needs import missing
+from shoal.lab.needs import missing
 
 WAIT = 120.0
 SAMPLES, EPOCHS, HOSTS = 540, 2, 3

@@ -13,9 +13,9 @@ import pytest
 from forked import Forked, _command, soon
 from scripts import TRAIN, assert_epochs_grow, assert_exactly_once, assert_no_step_lost, assert_no_step_twice, given_up
 
-from shoal.cluster.notice import live
-from shoal.core.process import Process
-from shoal.watch.running import Member
+from shoal.core.process import HostProcess
+from shoal.launch.live_runs import live
+from shoal.watch.running import RunningMember
 from shoal.watch.running import running as live_runs
 
 pytestmark = pytest.mark.timeout(300)
@@ -73,7 +73,7 @@ def step() -> int:
     return max((member.step for member in doing()), default=0)
 
 
-def doing() -> list[Member]:
+def doing() -> list[RunningMember]:
     """What the workers of the one live run do at this moment; nothing before it begins and after its end."""
     return [member for run in live_runs() for member in run.members]
 
@@ -249,7 +249,7 @@ def test_p7_a_worker_that_wakes_up_after_it_was_given_up_changes_nothing(tmp_pat
     """Its launcher, who would kill it, sleeps too: nothing but its own manners keeps it from doing harm."""
 
     def freeze(running: Forked) -> None:
-        zombie = Process.of(pid(tmp_path, 0))  # worker 0, who writes ledger and checkpoints
+        zombie = HostProcess.of(pid(tmp_path, 0))  # worker 0, who writes ledger and checkpoints
         os.kill(running.pid, signal.SIGSTOP)
         zombie.send(signal.SIGSTOP)
         assert soon(WAIT, lambda: zombie.state == "stopped")

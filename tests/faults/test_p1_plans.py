@@ -12,8 +12,8 @@ import test_n_members as lab
 from forked import Forked, soon
 from test_p1_p7_members import disturbed, kill
 
-from shoal.cluster.lab.needs import missing
-from shoal.sync.choosing import Choice
+from shoal.lab.needs import missing
+from shoal.sync.choosing import CodecChoice
 from shoal.sync.exchange import auto
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,7 +54,7 @@ def test_p1_two_stages_without_worker_0(tmp_path: Path) -> None:
 
 
 BETWEEN = """run = shoal.start()
-from shoal.sync.meet.twostage import TwoStageMeeting
+from shoal.sync.aggregate.two_stage import TwoStageMeeting
 def turn(self, index, whole=TwoStageMeeting._turn):
     if AFTER:
         whole(self, index)
@@ -149,7 +149,7 @@ KILLED = """time.sleep(0.05)
 @pytest.mark.parametrize("at", [20, 4], ids=["chosen", "measuring"])
 def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer takes the choice over; before there is one, all measure anew, and again with the newcomer."""
-    monkeypatch.setattr(auto, "choose", lambda *_: Choice("int8(1024)", "the test says so", {"": 1.0}))
+    monkeypatch.setattr(auto, "choose", lambda *_: CodecChoice("int8(1024)", "the test says so", {"": 1.0}))
     each = KILLED.replace("AT", str(at))
     err = lab.train(tmp_path, "", partial(lab.whole, tmp_path), "--plan", "wire(auto)", each=each)
     assert "worker 1 was lost (SIGKILL)" in err

@@ -12,19 +12,18 @@ from scripts import given_up
 from strangers import refusal, stranger
 from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
 
-from shoal.cluster.coordinator import wal
-from shoal.cluster.coordinator.grants import Granted, Welcome
-from shoal.cluster.coordinator.handle import Handle
-from shoal.cluster.coordinator.process import Setup
-from shoal.cluster.coordinator.register import Bound
-from shoal.cluster.membership.credentials import Key, Lock, Pair
-from shoal.cluster.membership.envelope import ASKING, Envelope
-from shoal.cluster.membership.invitation import Ask, Brief
-from shoal.cluster.membership.messages import Hello, Plate
-from shoal.cluster.membership.rules import Rules
-from shoal.cluster.notice import live
-from shoal.cluster.transfer import ByMemory
 from shoal.core.clock import Deadline
+from shoal.groups.state_transfer import MemoryStateTransfer
+from shoal.launch.live_runs import live
+from shoal.membership import wal
+from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.envelope import ASKING, MessageEnvelope
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.grants import JoinPolicy, KeyBound, SlotGranted
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.invitation import RunBrief, RunQuery
+from shoal.membership.protocol import JoinRequest, MemberInfo
+from shoal.membership.server import CoordinatorSetup
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -49,29 +48,29 @@ def kill_coordinator() -> None:
 
 
 def donor_dies_before(folder: Path) -> None:
-    give = ByMemory.give
+    give = MemoryStateTransfer.give
 
     def killed(*args: object) -> None:
         if once(folder, "donor"):
             die()
         give(*args)  # type: ignore[arg-type]
 
-    ByMemory.give = killed  # type: ignore[method-assign, assignment]
+    MemoryStateTransfer.give = killed  # type: ignore[method-assign, assignment]
 
 
 def donor_dies_after(folder: Path) -> None:
-    give = ByMemory.give
+    give = MemoryStateTransfer.give
 
     def killed(*args: object) -> None:
         give(*args)  # type: ignore[arg-type]
         if once(folder, "donor"):
             die()
 
-    ByMemory.give = killed  # type: ignore[method-assign, assignment]
+    MemoryStateTransfer.give = killed  # type: ignore[method-assign, assignment]
 
 
 def joiner_dies(folder: Path) -> None:
-    receive = ByMemory.take
+    receive = MemoryStateTransfer.take
 
     def killed(*args: object) -> object:
         found = receive(*args)  # type: ignore[arg-type]
@@ -79,18 +78,18 @@ def joiner_dies(folder: Path) -> None:
             die()
         return found
 
-    ByMemory.take = killed  # type: ignore[method-assign, assignment]
+    MemoryStateTransfer.take = killed  # type: ignore[method-assign, assignment]
 
 
 def coordinator_dies(folder: Path) -> None:
-    give = ByMemory.give
+    give = MemoryStateTransfer.give
 
     def killed(*args: object) -> None:
         if once(folder, "coordinator"):
             kill_coordinator()
         give(*args)  # type: ignore[arg-type]
 
-    ByMemory.give = killed  # type: ignore[method-assign, assignment]
+    MemoryStateTransfer.give = killed  # type: ignore[method-assign, assignment]
 
 
 @pytest.mark.parametrize(
@@ -122,9 +121,9 @@ def test_p5_a_second_loss_while_the_first_is_made_good(tmp_path: Path, death: Ca
 
 def deadly_log(folder: Path) -> None:
     """The coordinator dies before, inside and right after the first entries of each kind."""
-    append = wal.Wal.append
+    append = wal.CoordinatorLog.append
 
-    def killed(self: wal.Wal, entry: wal.Written) -> None:
+    def killed(self: wal.CoordinatorLog, entry: wal.Written) -> None:
         kind = type(entry).__name__
         if once(folder, f"before-{kind}"):
             die()
@@ -135,7 +134,7 @@ def deadly_log(folder: Path) -> None:
         if once(folder, f"after-{kind}"):
             die()
 
-    wal.Wal.append = killed  # type: ignore[method-assign]
+    wal.CoordinatorLog.append = killed  # type: ignore[method-assign]
 
 
 VIEWS, KEYS = {"Proposed", "Installed", "Lost"}, {"Granted", "Bound"}
@@ -162,7 +161,7 @@ def test_p13_the_entries_of_the_log_are_of_these_kinds() -> None:
     assert {kind.__name__ for kind in get_args(wal.Written)} == VIEWS | KEYS
 
 
-def asked_until_answered(handle: Handle, key: Key, *frames: bytes) -> list[bytes]:
+def asked_until_answered(handle: CoordinatorHandle, key: ClientCredentials, *frames: bytes) -> list[bytes]:
     """As a launcher and a machine do it: who was killed is started again, and what was not answered is said again."""
     for _ in range(4):
         if not handle.alive():
@@ -177,25 +176,31 @@ def asked_until_answered(handle: Handle, key: Key, *frames: bytes) -> list[bytes
 
 def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
     """A machine that may bring one worker asks for its seat and says Hello, through three deaths at each entry."""
-    ours, theirs = Pair.new(), Pair.new()
-    lock, versions = Lock(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
-    brief = Brief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")
-    welcome = Welcome(brief, versions, {theirs.public: 1}, first=2)
-    setup = Setup("one", "tcp://127.0.0.1:*", tmp_path / "log", Rules(silence=WAIT), lock, welcome=welcome)
-    handle, key = Handle(setup, lambda: deadly_log(tmp_path)), Key(theirs, ours.public)
+    ours, theirs = KeyPair.new(), KeyPair.new()
+    lock, versions = ServerCredentials(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
+    brief = RunBrief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")
+    welcome = JoinPolicy(brief, versions, {theirs.public: 1}, first=2)
+    setup = CoordinatorSetup(
+        "one", "tcp://127.0.0.1:*", tmp_path / "log", MembershipRules(silence=WAIT), lock, welcome=welcome
+    )
+    handle, key = CoordinatorHandle(setup, lambda: deadly_log(tmp_path)), ClientCredentials(theirs, ours.public)
     for kind in VIEWS:
         for place in at_each({kind}):
             once(tmp_path, place)  # views are those of the test above
     handle.start(Deadline.after(WAIT))
     try:
-        ask = ASKING.seal(Ask(workers=1, token="0" * 32, versions=versions))
+        ask = ASKING.seal(RunQuery(workers=1, token="0" * 32, versions=versions))
         answer = ASKING.answer(asked_until_answered(handle, key, *ask))
-        assert isinstance(answer, Brief)
+        assert isinstance(answer, RunBrief)
         (member,) = answer.members
         again = ASKING.answer(asked_until_answered(handle, key, *ask))
         assert again == answer, "the same question, the same answer"
-        hello = Envelope("one").seal(Hello(member=member, plate=Plate("tcp://127.0.0.1:1", guest=True)))
-        other = Envelope("one").seal(Hello(member="w9.9", plate=Plate("tcp://127.0.0.1:1", guest=True)))
+        hello = MessageEnvelope("one").seal(
+            JoinRequest(member=member, plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+        )
+        other = MessageEnvelope("one").seal(
+            JoinRequest(member="w9.9", plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+        )
         while "after-Bound" not in deaths(tmp_path):
             handle.alive() or handle.restart(Deadline.after(WAIT))
             with stranger(handle.address, key) as machine:
@@ -206,15 +211,15 @@ def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies
         handle.stop(Deadline.after(WAIT))
     assert deaths(tmp_path) == at_each(VIEWS | KEYS)
     entries, _ = wal.read(setup.log)
-    assert [(e.member, e.token) for e in entries if isinstance(e, Granted)] == [(member, "0" * 32)]
-    assert [(e.member, e.key) for e in entries if isinstance(e, Bound)] == [(member, theirs.public.decode())]
+    assert [(e.member, e.token) for e in entries if isinstance(e, SlotGranted)] == [(member, "0" * 32)]
+    assert [(e.member, e.key) for e in entries if isinstance(e, KeyBound)] == [(member, theirs.public.decode())]
 
 
 def deadly_entry(folder: Path, number: int) -> None:
     """The coordinator dies at the entry of this number, counted over all its lives: before, inside and after it."""
-    append = wal.Wal.append
+    append = wal.CoordinatorLog.append
 
-    def killed(self: wal.Wal, entry: wal.Written) -> None:
+    def killed(self: wal.CoordinatorLog, entry: wal.Written) -> None:
         here = len(wal.read(self.path)[0]) == number
         if here and once(folder, "before"):
             die()
@@ -225,7 +230,7 @@ def deadly_entry(folder: Path, number: int) -> None:
         if here and once(folder, "after"):
             die()
 
-    wal.Wal.append = killed  # type: ignore[method-assign]
+    wal.CoordinatorLog.append = killed  # type: ignore[method-assign]
 
 
 @pytest.mark.soak

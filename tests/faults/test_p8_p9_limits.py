@@ -8,7 +8,7 @@ from groups import little_memory, little_time
 from scripts import assert_exactly_once, assert_no_step_lost, given_up, shoal
 from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
 
-from shoal.core.process import Process
+from shoal.core.process import HostProcess
 
 pytestmark = pytest.mark.timeout(300)
 SAMPLES = 1200
@@ -63,7 +63,7 @@ def test_p9_a_starved_worker_is_waited_for(tmp_path: Path) -> None:
     with little_time(0.1) as quota:
 
         def starve(_running: Forked) -> None:
-            process = Process.of(pid(tmp_path, 1))
+            process = HostProcess.of(pid(tmp_path, 1))
             quota.take(process.pid)
             there = doing()[1].step
             assert soon(WAIT, lambda: doing()[1].step >= there + 10), "it does not get on"

@@ -12,17 +12,17 @@ import pytest
 import torch
 from forked import reap
 
-from shoal.cluster.coordinator import wal
-from shoal.cluster.membership.log import Installed, Lost, Proposed
-from shoal.cluster.membership.messages import Install
-from shoal.cluster.membership.view import View
 from shoal.core.disk import Buffer, Disk
 from shoal.core.durable import write_file
-from shoal.core.ledger import Resumed, Took, ledger_file, read_ledger
-from shoal.core.log import Log
+from shoal.core.ledger import RunResumed, SamplesTaken, ledger_file, read_ledger
+from shoal.core.log import ChecksummedLog
 from shoal.core.record import RunInfo, read_attempts
+from shoal.membership import wal
+from shoal.membership.log_entries import MemberLost, ViewInstalled, ViewProposed
+from shoal.membership.protocol import InstallView
+from shoal.membership.view import MembershipView
 from shoal.testing.crashsim import RecordedDisk
-from shoal.train.checkpoint.keeper import base
+from shoal.train.checkpoint.coordinator import base
 from shoal.train.checkpoint.manifest import newest, read_shard, verify
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.writer import _part, clear, commit, write_shard
@@ -79,15 +79,22 @@ def test_s1_checkpoints(tmp_path: Path, older: int) -> None:
 
 
 FACTS = {"loader": 0, "epoch": 0, "number": 0, "stream": 0, "samples": 4}
-ENTRIES: list[Took | Resumed] = [Took(**FACTS, begin=4 * n, end=4 * n + 4, first=n, last=n) for n in range(5)]
-ENTRIES += [Resumed(step=3, attempt=2, workers=1)]
-VIEW = Install(view=View(1, ("a", "b")), through=0, fresh=("a", "b"))
-TOLD: list[wal.Written] = [Proposed(epoch=1), Installed(install=VIEW), Lost(member="b", reason="x"), Proposed(epoch=2)]
+ENTRIES: list[SamplesTaken | RunResumed] = [
+    SamplesTaken(**FACTS, begin=4 * n, end=4 * n + 4, first=n, last=n) for n in range(5)
+]
+ENTRIES += [RunResumed(step=3, attempt=2, workers=1)]
+VIEW = InstallView(view=MembershipView(1, ("a", "b")), through=0, fresh=("a", "b"))
+TOLD: list[wal.Written] = [
+    ViewProposed(epoch=1),
+    ViewInstalled(install=VIEW),
+    MemberLost(member="b", reason="x"),
+    ViewProposed(epoch=2),
+]
 INFO = RunInfo(run="a", plan="", workers=1, seed=0, script="", command=[], started=0, versions={}, machine={})
 
 
 def write_ledger(home: Path, disk: Disk) -> Iterator[object]:
-    log = Log(ledger_file(home), disk)
+    log = ChecksummedLog(ledger_file(home), disk)
     for number, entry in enumerate(ENTRIES):
         log.append(msgspec.json.encode(entry))
         log.sync()
@@ -103,7 +110,7 @@ def write_attempts(home: Path, disk: Disk) -> Iterator[object]:
 
 
 def write_members(home: Path, disk: Disk) -> Iterator[object]:
-    log = wal.Wal(home / "members.log", disk)
+    log = wal.CoordinatorLog(home / "members.log", disk)
     for number, entry in enumerate(TOLD):
         log.append(entry)
         yield TOLD[: number + 1]
@@ -117,7 +124,7 @@ def write_checkpoints(home: Path, disk: Disk) -> Iterator[object]:
 
 def members(home: Path) -> list[wal.Written]:
     """What a coordinator that is started again knows."""
-    log = wal.Wal(home / "members.log")
+    log = wal.CoordinatorLog(home / "members.log")
     log.close()
     return log.past
 

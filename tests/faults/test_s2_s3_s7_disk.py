@@ -13,9 +13,9 @@ from scripts import script, shoal
 
 from shoal.core.disk import DISK, Buffer, Disk
 from shoal.train.checkpoint import writer
-from shoal.train.checkpoint.keeper import base
+from shoal.train.checkpoint.coordinator import base
 from shoal.train.checkpoint.manifest import checkpoints, listed, verify
-from shoal.train.checkpoint.writer import Writer, clear
+from shoal.train.checkpoint.writer import CheckpointWriter, clear
 
 BROKEN = """
 import errno, shoal.core.disk as disk
@@ -129,7 +129,7 @@ def checkpoint(home: Path, step: int, disk: Disk = DISK) -> str:
     manifest = base("one", "p", 0, 2, step)
     for rank in (1, 0):
         tensors = {"x": torch.full((9,), float(step + rank))}
-        done = Writer(home, rank, disk=disk).write(manifest, tensors, {"step": str(step)})
+        done = CheckpointWriter(home, rank, disk=disk).write(manifest, tensors, {"step": str(step)})
     return done.error
 
 

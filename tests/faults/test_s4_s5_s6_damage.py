@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from test_s1_crash import checkpoint, step_of
 
-from shoal.train.checkpoint.manifest import Damaged, folder_of, newest, verify
+from shoal.train.checkpoint.manifest import CheckpointDamaged, folder_of, newest, verify
 from shoal.train.checkpoint.writer import clear
 
 
@@ -43,7 +43,7 @@ def flip(home: Path, number: int, seed: int) -> None:
         whole = bytearray(originals[path])
         whole[chance.randrange(len(whole))] ^= 1 << chance.randrange(8)
         path.write_bytes(whole)
-        with pytest.raises(Damaged, match="step-000000000002"):
+        with pytest.raises(CheckpointDamaged, match="step-000000000002"):
             verify(folder_of(home, 2))
         path.write_bytes(originals[path])
     assert step_of(home) == 2

@@ -13,7 +13,7 @@ from shoal.core.durable import PART
 from shoal.core.errors import UsageError
 from shoal.models import Registry, RegistryError
 from shoal.models.upkeep import Collected, collect, set_aside, verify
-from shoal.testing.crashsim import Crash, RecordedDisk
+from shoal.testing.crashsim import CrashState, RecordedDisk
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def registry(tmp_path: Path) -> Registry:
     return Registry(tmp_path / "models")
 
 
-def fixed_names(crash: Crash) -> str:
+def fixed_names(crash: CrashState) -> str:
     """What a crash left under final names: states that differ only in part files, which nobody reads, are one."""
     tree = crash.tree
     return repr(sorted((name, tree.content.get(node)) for (_, name), node in tree.names.items() if PART not in name))

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from shoal.core.errors import UsageError
 from shoal.plan.explain import explain
 from shoal.plan.plan import Plan
-from shoal.plan.terms import TERMS, Codec
+from shoal.plan.terms import TERMS, CodecTerm
 
 
-class Keep(Codec, frozen=True):
+class Keep(CodecTerm, frozen=True):
     """Keeps a fraction of the values."""
 
     name: ClassVar[str] = "keep"
     fraction: float
 
 
-class Round(Codec, frozen=True):
+class Round(CodecTerm, frozen=True):
     """Rounds to some bits."""
 
     name: ClassVar[str] = "round"
@@ -50,7 +50,7 @@ def test_a_row_in_the_table_is_all_a_codec_needs() -> None:
         max_size=8,
     )
 )
-def test_a_chain_keeps_its_order_and_its_numbers(chain: list[Codec]) -> None:
+def test_a_chain_keeps_its_order_and_its_numbers(chain: list[CodecTerm]) -> None:
     plan = Plan(wire=tuple(chain))
     assert Plan.parse(str(plan)) == plan
 

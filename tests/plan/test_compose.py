@@ -7,16 +7,16 @@ from shoal.plan import Plan
 from shoal.plan.codecs import CODECS
 from shoal.plan.compose import MAKERS, compose
 from shoal.plan.wrappers import WRAPPERS
-from shoal.wire.codecs.cast import Fp16
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.layerk import LayerK
-from shoal.wire.codecs.lowrank import LowRank
-from shoal.wire.codecs.onebit import OneBit
-from shoal.wire.codecs.topk import TopK
-from shoal.wire.wrappers.feedback import Feedback
-from shoal.wire.wrappers.momentum import Momentum
-from shoal.wire.wrappers.parts import Parts
-from shoal.wire.wrappers.warmup import WarmUp
+from shoal.wire.codecs.cast import Fp16Codec
+from shoal.wire.codecs.int8 import Int8Codec
+from shoal.wire.codecs.layerk import LayerKCodec
+from shoal.wire.codecs.lowrank import LowRankCodec
+from shoal.wire.codecs.onebit import OneBitCodec
+from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.wrappers.feedback import ErrorFeedback
+from shoal.wire.wrappers.momentum import MomentumCorrection
+from shoal.wire.wrappers.parts import PartialCodec
+from shoal.wire.wrappers.warmup import RatioWarmUp
 
 WRITTEN = {"topk": "topk(0.01)", "randomk": "randomk(0.01)", "threshold": "threshold(0.1)"}
 
@@ -46,20 +46,23 @@ def test_every_term_says_what_it_costs_and_when_to_avoid_it(name):
     [
         ("allreduce", None),
         ("wire(auto)", None),
-        ("fp16", Fp16()),
-        ("onebit", Parts(Feedback(OneBit()))),
-        ("onebit, feedback(off)", Parts(OneBit())),
-        ("int8(64)", Parts(Int8(64))),
-        ("int8, feedback(on)", Parts(Feedback(Int8()))),
-        ("topk(0.1), int8", Parts(Feedback(TopK(0.1, Int8())))),
-        ("topk(0.1), warmup(9)", Parts(WarmUp(Feedback(TopK(0.1)), 0.1, 9))),
-        ("topk(0.1), by_size(5), by_name(norm), by_name(bias)", Parts(Feedback(TopK(0.1)), 5, ("norm", "bias"))),
-        ("topk(0.1), momentum(0.5)", Parts(Momentum(TopK(0.1), 0.5))),
-        ("dgc", Parts(Momentum(LayerK(0.001), 0.9))),
-        ("dgc(momentum=0)", Parts(Feedback(LayerK(0.001)))),
-        ("esgd(0.5)", Parts(Feedback(TopK(0.5), 0.9))),
-        ("lowrank(3)", Feedback(LowRank(3))),
-        ("lowrank(3), feedback(off)", LowRank(3)),
+        ("fp16", Fp16Codec()),
+        ("onebit", PartialCodec(ErrorFeedback(OneBitCodec()))),
+        ("onebit, feedback(off)", PartialCodec(OneBitCodec())),
+        ("int8(64)", PartialCodec(Int8Codec(64))),
+        ("int8, feedback(on)", PartialCodec(ErrorFeedback(Int8Codec()))),
+        ("topk(0.1), int8", PartialCodec(ErrorFeedback(TopKCodec(0.1, Int8Codec())))),
+        ("topk(0.1), warmup(9)", PartialCodec(RatioWarmUp(ErrorFeedback(TopKCodec(0.1)), 0.1, 9))),
+        (
+            "topk(0.1), by_size(5), by_name(norm), by_name(bias)",
+            PartialCodec(ErrorFeedback(TopKCodec(0.1)), 5, ("norm", "bias")),
+        ),
+        ("topk(0.1), momentum(0.5)", PartialCodec(MomentumCorrection(TopKCodec(0.1), 0.5))),
+        ("dgc", PartialCodec(MomentumCorrection(LayerKCodec(0.001), 0.9))),
+        ("dgc(momentum=0)", PartialCodec(ErrorFeedback(LayerKCodec(0.001)))),
+        ("esgd(0.5)", PartialCodec(ErrorFeedback(TopKCodec(0.5), 0.9))),
+        ("lowrank(3)", ErrorFeedback(LowRankCodec(3))),
+        ("lowrank(3), feedback(off)", LowRankCodec(3)),
     ],
 )
 def test_terms_become_codecs(text, expected):
@@ -69,7 +72,7 @@ def test_terms_become_codecs(text, expected):
 def test_clipping_is_a_workers_share():
     """Lin et al.: clip / sqrt(workers) of a gradient that counts 1/workers here."""
     made = codec("dgc(clip=8.0)", workers=4)
-    assert isinstance(made.codec, Momentum)
+    assert isinstance(made.codec, MomentumCorrection)
     assert made.codec.clip == 8.0 / 4 / 2
 
 

@@ -4,11 +4,11 @@ import pytest
 
 from shoal.plan import Plan
 from shoal.plan.explain import about, explain
-from shoal.plan.terms import AXES, TERMS, AllReduce, Alone, Term
+from shoal.plan.terms import AXES, TERMS, AllReduceTerm, AloneTerm, PlanTerm
 
 
 @pytest.mark.parametrize("kind", TERMS.values())
-def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[Term]) -> None:
+def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[PlanTerm]) -> None:
     said = about(kind)
     assert said.does
     assert said.costs
@@ -16,7 +16,7 @@ def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[Term]) -> 
 
 
 def test_a_label_takes_its_continued_lines_and_no_more() -> None:
-    said = about(AllReduce)
+    said = about(AllReduceTerm)
     assert said.costs == (
         "with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times; "
         "inside one host nothing crosses a socket."
@@ -32,7 +32,7 @@ def test_all_axes_are_explained_in_order() -> None:
 
 def test_names_are_the_presets_that_mean_this_plan() -> None:
     assert explain(Plan()).names == ["bsp", "horovod"]
-    assert explain(Plan(exchange=Alone())).names == []
+    assert explain(Plan(exchange=AloneTerm())).names == []
 
 
 def test_the_text_shows_terms_sources_and_costs() -> None:

@@ -8,14 +8,14 @@ import pytest
 from shoal.core.errors import UsageError
 from shoal.plan import Plan
 from shoal.plan.load import MAX_BYTES, load, parse_toml
-from shoal.plan.terms import Alone
+from shoal.plan.terms import AloneTerm
 
 
 def test_loads_a_name_a_text_or_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('exchange = "alone"\npace = "every(steps=1)"\nwire = []\nsplit = "replicate"\n')
     assert load("bsp") == load("every") == Plan()
-    assert load("alone") == load(str(file)) == Plan(exchange=Alone())
+    assert load("alone") == load(str(file)) == Plan(exchange=AloneTerm())
 
 
 def test_an_empty_file_is_the_default() -> None:

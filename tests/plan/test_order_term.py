@@ -5,7 +5,7 @@ import pytest
 from shoal.core.errors import UsageError
 from shoal.plan import Plan
 from shoal.plan.explain import explain
-from shoal.plan.order import Order
+from shoal.plan.order import OrderTerm
 from shoal.plan.rules import check
 
 
@@ -27,8 +27,8 @@ def test_text_and_back(written: str, canonical: str) -> None:
 
 
 def test_without_the_term_first_come_is_first_served() -> None:
-    assert Plan().order == Order("ready")
-    assert Plan.parse("order(needed), topk(0.1), int8").order == Order("needed")
+    assert Plan().order == OrderTerm("ready")
+    assert Plan.parse("order(needed), topk(0.1), int8").order == OrderTerm("needed")
     assert [str(term) for term in Plan.parse("order(needed), topk(0.1), int8").codecs] == ["topk(0.1)", "int8(1024)"]
     assert Plan.parse("order(largest, 4kb)").order.limit == 4000
 

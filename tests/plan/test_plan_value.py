@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from shoal.core.errors import UsageError
 from shoal.plan import Plan
 from shoal.plan.presets import PRESETS
-from shoal.plan.terms import TERMS, AllReduce, Alone, Axis, Codec, Every, Replicate, Term
+from shoal.plan.terms import TERMS, AllReduceTerm, AloneTerm, Axis, CodecTerm, EveryTerm, PlanTerm, ReplicateTerm
 
-Terms = st.SearchStrategy[Term]
+Terms = st.SearchStrategy[PlanTerm]
 
 
 def terms(axis: Axis) -> Terms:
@@ -31,7 +31,7 @@ nearly = st.lists(
 
 
 def test_the_default_is_allreduce_at_every_step() -> None:
-    assert Plan() == Plan(exchange=AllReduce(), pace=Every(1), wire=(), split=Replicate())
+    assert Plan() == Plan(exchange=AllReduceTerm(), pace=EveryTerm(1), wire=(), split=ReplicateTerm())
     assert str(Plan()) == "allreduce, every(1)"
 
 
@@ -41,7 +41,7 @@ def test_the_default_is_allreduce_at_every_step() -> None:
         ("every", Plan()),
         ("every()", Plan()),
         ("every(steps=1), replicate", Plan()),
-        ("replicate,every( 1 ),\nalone", Plan(exchange=Alone())),
+        ("replicate,every( 1 ),\nalone", Plan(exchange=AloneTerm())),
         ("bsp", Plan()),
         (" horovod ", Plan()),
     ],
@@ -117,8 +117,8 @@ def test_refusals(text: str, message: str) -> None:
 
 def test_a_plan_holds_only_terms_on_their_axes() -> None:
     with pytest.raises(UsageError, match="pace: 'alone' says how replicas agree; write it under exchange"):
-        Plan(pace=Alone())  # type: ignore[arg-type]
+        Plan(pace=AloneTerm())  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="exchange: 'alone' is not a term"):
         Plan(exchange="alone")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="is not a term"):
-        Plan(wire=(Codec(),))
+        Plan(wire=(CodecTerm(),))

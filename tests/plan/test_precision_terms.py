@@ -7,9 +7,9 @@ from shoal.plan import Plan
 from shoal.plan.compose import compose
 from shoal.plan.precision import PRECISION
 from shoal.plan.rules import check
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.uniform import Uniform
-from shoal.wire.wrappers.parts import Parts
+from shoal.wire.codecs.int8 import Int8Codec
+from shoal.wire.codecs.uniform import UniformCodec
+from shoal.wire.wrappers.parts import PartialCodec
 
 
 @pytest.mark.parametrize("name", PRECISION)
@@ -25,10 +25,10 @@ def test_a_term_is_written_and_read_back(name: str) -> None:
         ("weights", None),
         ("halp", None),
         ("dorefa(g=32)", None),
-        ("dorefa(g=4)", Parts(Uniform(4))),
-        ("dorefa(g=4), by_size(0)", Parts(Uniform(4), 0)),
-        ("dorefa(g=4), int8(64)", Parts(Int8(64))),
-        ("weights, int8(64)", Parts(Int8(64))),
+        ("dorefa(g=4)", PartialCodec(UniformCodec(4))),
+        ("dorefa(g=4), by_size(0)", PartialCodec(UniformCodec(4), 0)),
+        ("dorefa(g=4), int8(64)", PartialCodec(Int8Codec(64))),
+        ("weights, int8(64)", PartialCodec(Int8Codec(64))),
     ],
 )
 def test_what_travels_is_said_by_codecs_and_by_dorefa_where_there_is_none(text: str, expected: object) -> None:

@@ -5,15 +5,15 @@ import pytest
 from shoal.core.errors import UsageError
 from shoal.plan import Plan
 from shoal.plan.rules import check
-from shoal.plan.terms import Alone
+from shoal.plan.terms import AloneTerm
 
 
 def test_several_workers_alone_are_warned_about() -> None:
-    warnings = check(Plan(exchange=Alone()), 3)
+    warnings = check(Plan(exchange=AloneTerm()), 3)
     assert warnings == ["plan 'alone' never exchanges: 3 workers train 3 different models"]
 
 
-@pytest.mark.parametrize(("plan", "workers"), [(Plan(exchange=Alone()), 1), (Plan(), 1), (Plan(), 4)])
+@pytest.mark.parametrize(("plan", "workers"), [(Plan(exchange=AloneTerm()), 1), (Plan(), 1), (Plan(), 4)])
 def test_ordinary_plans_pass_without_a_word(plan: Plan, workers: int) -> None:
     assert check(plan, workers) == []
 

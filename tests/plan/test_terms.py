@@ -6,11 +6,11 @@ import pytest
 
 from shoal.core.errors import UsageError
 from shoal.plan import terms
-from shoal.plan.terms import AXES, TERMS, Every, Term
+from shoal.plan.terms import AXES, TERMS, EveryTerm, PlanTerm
 
 
 @pytest.mark.parametrize(("name", "kind"), TERMS.items())
-def test_a_row_names_its_class(name: str, kind: type[Term]) -> None:
+def test_a_row_names_its_class(name: str, kind: type[PlanTerm]) -> None:
     assert kind.name == name == kind.__struct_config__.tag
     assert kind.axis in AXES
 
@@ -25,12 +25,12 @@ def test_the_unions_hold_what_the_table_holds(axis: str, union: object) -> None:
 
 def test_terms_are_frozen_and_hashable() -> None:
     with pytest.raises(AttributeError):
-        Every().steps = 2  # type: ignore[misc]
-    assert len({Every(), Every(1)}) == 1
+        EveryTerm().steps = 2  # type: ignore[misc]
+    assert len({EveryTerm(), EveryTerm(1)}) == 1
 
 
 @pytest.mark.parametrize("steps", [0, 2, -1, 1.0, True])
 def test_every_agrees_at_every_step_only(steps: int) -> None:
     with pytest.raises(UsageError) as refused:
-        Every(steps)
+        EveryTerm(steps)
     assert str(refused.value) == (f"every({steps}): replicas agree at every step, so steps must be 1; write every(1)")

@@ -5,20 +5,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import UsageError
-from shoal.plan.text import MAX_CHARACTERS, MAX_TERMS, Call, parse, write, write_value
+from shoal.plan.text import MAX_CHARACTERS, MAX_TERMS, TermCall, parse, write, write_value
 
 
 def test_reads_names_and_arguments() -> None:
     assert parse("one, two(), three(1, -2.5, ring, key=1e-3)") == [
-        Call("one"),
-        Call("two"),
-        Call("three", (1, -2.5, "ring"), (("key", 1e-3),)),
+        TermCall("one"),
+        TermCall("two"),
+        TermCall("three", (1, -2.5, "ring"), (("key", 1e-3),)),
     ]
 
 
 @pytest.mark.parametrize("word", ["end", "name", "int", "space"])
 def test_words_are_not_mistaken_for_kinds_of_tokens(word: str) -> None:
-    assert parse(f"{word}, {word}({word}={word})") == [Call(word), Call(word, (), ((word, word),))]
+    assert parse(f"{word}, {word}({word}={word})") == [TermCall(word), TermCall(word, (), ((word, word),))]
     with pytest.raises(UsageError, match="expected ',' between terms"):
         parse(f"one {word}")
 
@@ -57,7 +57,7 @@ def test_malformed_text_is_refused(text: str) -> None:
 
 def test_limits_are_exact() -> None:
     assert len(parse(",".join(["a"] * MAX_TERMS))) == MAX_TERMS
-    assert parse("a".ljust(MAX_CHARACTERS)) == [Call("a")]
+    assert parse("a".ljust(MAX_CHARACTERS)) == [TermCall("a")]
     with pytest.raises(UsageError, match=f"has {MAX_TERMS + 1} terms"):
         parse(",".join(["a"] * (MAX_TERMS + 1)))
     with pytest.raises(UsageError, match=f"has {MAX_CHARACTERS + 1} characters"):

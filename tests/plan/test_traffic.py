@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.plan import app
-from shoal.cluster.measured import Cluster, Link, Speed, as_toml
 from shoal.core.errors import UsageError
+from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, SpeedMeasurement, as_toml
 from shoal.plan.plan import Plan
 from shoal.plan.traffic import traffic
 
@@ -71,10 +71,14 @@ def test_the_command_says_it_to_people_and_to_scripts() -> None:
 
 def measured(tmp_path: Path, rate: float = 20.0, rtt: float = 30.0) -> str:
     """A cluster of three workers, one of whose links is slow and another far."""
-    links = [Link(a, b, 1.0, 900.0) for a in range(3) for b in range(3) if a != b]
-    links[0], links[5] = Link(0, 1, 1.0, rate), Link(2, 1, rtt, 900.0)
+    links = [LinkMeasurement(a, b, 1.0, 900.0) for a in range(3) for b in range(3) if a != b]
+    links[0], links[5] = LinkMeasurement(0, 1, 1.0, rate), LinkMeasurement(2, 1, rtt, 900.0)
     file = tmp_path / "cluster.toml"
-    file.write_text(as_toml(Cluster([Speed(rank, "host", f"10.0.0.{rank}", 80.0, 2) for rank in range(3)], links)))
+    file.write_text(
+        as_toml(
+            ClusterMeasurement([SpeedMeasurement(rank, "host", f"10.0.0.{rank}", 80.0, 2) for rank in range(3)], links)
+        )
+    )
     return str(file)
 
 

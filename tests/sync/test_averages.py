@@ -2,17 +2,19 @@
 
 import pytest
 
-from shoal.sync.averages import Figures, pack, unpack, width
+from shoal.sync.averages import WorkerFigures, pack, unpack, width
 from shoal.sync.choosing import choose
-from shoal.sync.price import Measured, Network, Price
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
 
 EXCHANGES, WIRE = 3, 20e6
 
 
-def together(spans: list[float], wire: float = WIRE, contended: float = 0.0) -> tuple[Measured, Network, list[float]]:
+def together(
+    spans: list[float], wire: float = WIRE, contended: float = 0.0
+) -> tuple[MeasuredStep, NetworkEstimate, list[float]]:
     """What workers with these spans read from the sum of their rows."""
-    known = Network(1e9, 0.001)  # links may take a burst for the rate
-    workers = [Figures(1.5, span, 0.0, wire, contended, [span] * EXCHANGES, known, [1.0, 2.0]) for span in spans]
+    known = NetworkEstimate(1e9, 0.001)  # links may take a burst for the rate
+    workers = [WorkerFigures(1.5, span, 0.0, wire, contended, [span] * EXCHANGES, known, [1.0, 2.0]) for span in spans]
     rows = [pack(one, len(workers)) for one in workers]
     assert all(len(row) == width(EXCHANGES, 2) for row in rows)
     return unpack([sum(column) for column in zip(*rows, strict=True)], EXCHANGES, 1, 1)
@@ -38,9 +40,11 @@ def test_what_little_went_over_tells_no_rate() -> None:
 
 
 def test_exchanges_with_other_stragglers_each_time() -> None:
-    known = Network(None, None)
+    known = NetworkEstimate(None, None)
     workers = [
-        Figures(1.0, 0.5, 0.0, WIRE, 0.0, [0.1 if rank == number else 1.0 for number in range(EXCHANGES)], known, [])
+        WorkerFigures(
+            1.0, 0.5, 0.0, WIRE, 0.0, [0.1 if rank == number else 1.0 for number in range(EXCHANGES)], known, []
+        )
         for rank in range(EXCHANGES)
     ]
     row = [sum(column) for column in zip(*(pack(one, EXCHANGES) for one in workers), strict=True)]
@@ -48,7 +52,7 @@ def test_exchanges_with_other_stragglers_each_time() -> None:
     assert network.rate == pytest.approx(WIRE / 0.1, rel=0.08)
 
 
-CODECS = [Price("fp16", 0.004, 0.004, WIRE / 2, 1), Price("onebit(2048)", 0.01, 0.01, WIRE / 30, 1)]
+CODECS = [CodecPrice("fp16", 0.004, 0.004, WIRE / 2, 1), CodecPrice("onebit(2048)", 0.01, 0.01, WIRE / 30, 1)]
 
 
 @pytest.mark.parametrize(("spans", "codec"), [([1.2] * 4, "onebit(2048)"), ([1.2, 1.2, 1.2, 0.02], "")])

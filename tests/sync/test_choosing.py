@@ -3,19 +3,19 @@
 import pytest
 
 from shoal.sync.choosing import choose
-from shoal.sync.price import Measured, Network, Price
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
 
 RAW = 1_000_000
 PRICES = [
-    Price("fp16", 0.002, 0.002, RAW / 2, 1),
-    Price("int8(1024)", 0.005, 0.003, RAW / 4, 1),
-    Price("onebit(2048)", 0.003, 0.003, RAW / 30, 1),
+    CodecPrice("fp16", 0.002, 0.002, RAW / 2, 1),
+    CodecPrice("int8(1024)", 0.005, 0.003, RAW / 4, 1),
+    CodecPrice("onebit(2048)", 0.003, 0.003, RAW / 30, 1),
 ]
 
 
-def steps(rate: float, computing: float) -> Measured:
+def steps(rate: float, computing: float) -> MeasuredStep:
     """One bucket, nothing hidden."""
-    return Measured(Price("", 0.0, 0.0, RAW, 1), computing + RAW / rate, RAW / rate, RAW / rate, 0.0)
+    return MeasuredStep(CodecPrice("", 0.0, 0.0, RAW, 1), computing + RAW / rate, RAW / rate, RAW / rate, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def steps(rate: float, computing: float) -> Measured:
     ],
 )
 def test_the_gentlest_of_the_fast_ones_or_none(rate: float, computing: float, codec: str) -> None:
-    choice = choose(steps(rate, computing), PRICES, Network(rate))
+    choice = choose(steps(rate, computing), PRICES, NetworkEstimate(rate))
     # gains below a tenth of the step are none
     expected = codec if min(choice.steps.values()) <= 0.9 * choice.steps[""] else ""
     assert choice.codec == expected
@@ -37,15 +37,15 @@ def test_the_gentlest_of_the_fast_ones_or_none(rate: float, computing: float, co
 
 
 def test_within_a_tenth_of_the_fastest_the_one_that_loses_less_is_taken() -> None:
-    prices = [Price("fp16", 0.0, 0.0, 10.0, 1), Price("onebit(2048)", 0.0, 0.0, 1.0, 1)]
-    assert choose(steps(1e6, 0.1), prices, Network(1e6)).codec == "fp16"
+    prices = [CodecPrice("fp16", 0.0, 0.0, 10.0, 1), CodecPrice("onebit(2048)", 0.0, 0.0, 1.0, 1)]
+    assert choose(steps(1e6, 0.1), prices, NetworkEstimate(1e6)).codec == "fp16"
 
 
 def test_what_is_hidden_already_is_not_gained_again() -> None:
-    hidden = Measured(Price("", 0.0, 0.0, RAW, 1), 2.0, 1.0, 0.02, 5.0, 50)
-    assert choose(hidden, PRICES, Network(1e6)).codec == ""
+    hidden = MeasuredStep(CodecPrice("", 0.0, 0.0, RAW, 1), 2.0, 1.0, 0.02, 5.0, 50)
+    assert choose(hidden, PRICES, NetworkEstimate(1e6)).codec == ""
 
 
 def test_without_a_rate_or_candidates_there_is_no_codec() -> None:
-    assert choose(steps(1e6, 0.1), PRICES, Network()).codec == ""
-    assert choose(steps(1e6, 0.1), [], Network(1e6)).codec == ""
+    assert choose(steps(1e6, 0.1), PRICES, NetworkEstimate()).codec == ""
+    assert choose(steps(1e6, 0.1), [], NetworkEstimate(1e6)).codec == ""

@@ -5,30 +5,30 @@ import torch
 
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
-from shoal.sync.engine.base import Engine, Parcel
+from shoal.sync.aggregate.gather import GatherAggregator
+from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
 from shoal.sync.exchange.allreduce import AllReduceExchange
-from shoal.sync.exchange.coded import CodedExchange
-from shoal.sync.meet.gather import GatherMeeting
-from shoal.testing import ExchangeCase, World, run_world
+from shoal.sync.exchange.compressed import CompressedExchange
+from shoal.testing import ExchangeCase, WorkerWorld, run_world
 from shoal.testing.exchange import SHAPES, fill, taken, tensors
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
-from shoal.wire.codecs.raw import Raw
-from shoal.wire.codecs.topk import TopK
-from shoal.wire.wrappers.parts import Parts
+from shoal.wire.codecs.raw import RawCodec
+from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.wrappers.parts import PartialCodec
 
 kernels.warm()  # once here instead of once in every worker
 NAMES = [f"layer{i}" for i in range(len(SHAPES))]
 
 
 class CodedCase(ExchangeCase):
-    codec = Raw()
+    codec = RawCodec()
 
     def make(self, group, directory):
-        engines = Engines(group, directory)
+        engines = EngineChooser(group, directory)
         inner = AllReduceExchange(group, engines.of)
-        return CodedExchange(inner, lambda _: GatherMeeting(self.codec, engines.of("cpu"), group.rank, 0))
+        return CompressedExchange(inner, lambda _: GatherAggregator(self.codec, engines.of("cpu"), group.rank, 0))
 
     def open(self, world, dtype=torch.float32, capacity=1 << 12):
         exchange = self.make(world.group, world.dir)
@@ -39,7 +39,7 @@ class CodedCase(ExchangeCase):
 
 
 class TestCodedInMemory(CodedCase):
-    codec = Parts(TopK(1.0), least=300)
+    codec = PartialCodec(TopKCodec(1.0), least=300)
 
 
 class TestCodedByGloo(CodedCase):
@@ -52,12 +52,12 @@ class TestCodedByGloo(CodedCase):
 
 class TestCodedOfVaryingLengthByGloo(TestCodedByGloo):
     sizes = (2, 3)
-    codec = Parts(TopK(1.0), least=300)
+    codec = PartialCodec(TopKCodec(1.0), least=300)
 
 
-def exchanged(world: World, plan: str, rounds: int, values, dtype=torch.float32):
+def exchanged(world: WorkerWorld, plan: str, rounds: int, values, dtype=torch.float32):
     """The result of some rounds of one exchange, with all that was sent."""
-    exchange = build_exchange(Plan.parse(plan), world.group, Engines(world.group, world.dir))
+    exchange = build_exchange(Plan.parse(plan), world.group, EngineChooser(world.group, world.dir))
     buckets = exchange.open(lay_out(values(0, 0), 1 << 14, [f"w{i}" for i in range(len(values(0, 0)))]))
     total = []
     for number in range(rounds):
@@ -87,11 +87,11 @@ PLANS = ["fp16", "bf16", "int8", "fixed", "onebit", "twobit(0.1)", "ternary", "q
 def test_all_codecs_give_all_workers_the_same_bits(engine, monkeypatch):
     monkeypatch.setenv("SHOAL_ENGINE", engine)
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         found = {}
         for number, plan in enumerate(PLANS):
             world.dir.joinpath(str(number)).mkdir(exist_ok=True)
-            here = World(world.group, world.dir / str(number))
+            here = WorkerWorld(world.group, world.dir / str(number))
             exchange, total = exchanged(here, plan, 3, gradients)
             found[f"{number}"] = torch.cat([t.view(-1) for result in total for t in result.values()])
             found[f"bytes{number}"] = torch.tensor([exchange.raw, exchange.sent, exchange.wire])
@@ -110,7 +110,7 @@ def test_all_codecs_give_all_workers_the_same_bits(engine, monkeypatch):
 def test_sent_and_residuals_are_conserved_over_workers():
     """What came out, and what waits on all workers, is what went in."""
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         found = {}
         for number, plan in enumerate(["onebit", "topk(0.05)", "twobit(0.2)", "lowrank(2)"]):
             exchange, total = exchanged(world, plan, 4, gradients)
@@ -128,8 +128,8 @@ def test_sent_and_residuals_are_conserved_over_workers():
 def test_what_one_worker_lacks_waits_there():
     """Worker 1 has a matrix in the first round only: its residual of it stays until it has it again."""
 
-    def body(world: World):
-        exchange = build_exchange(Plan.parse("topk(0.1)"), world.group, Engines(world.group, world.dir))
+    def body(world: WorkerWorld):
+        exchange = build_exchange(Plan.parse("topk(0.1)"), world.group, EngineChooser(world.group, world.dir))
         buckets = exchange.open(lay_out(gradients(0, 0), 1 << 20, ["w", "b"]))
         rests = []
         for number in range(2):
@@ -154,7 +154,7 @@ def test_lowrank_of_low_rank_is_exact():
         generator = torch.Generator().manual_seed(3)
         return [(rank + 1) * torch.randn(40, 1, generator=generator) @ torch.randn(1, 30, generator=generator)]
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         return {"last": exchanged(world, "lowrank(1)", 3, values)[1][-1]["0"]}
 
     for result in run_world(3, body):
@@ -168,7 +168,7 @@ def test_fp16_follows_the_size_of_gradients():
     def values(rank: int, number: int):
         return [torch.full((8, 8), 10.0 ** (number - 6))]
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         return {f"{n}": r["0"] for n, r in enumerate(exchanged(world, "fp16", 12, values)[1])}
 
     for result in run_world(2, body):
@@ -177,8 +177,8 @@ def test_fp16_follows_the_size_of_gradients():
 
 
 def test_an_engine_that_only_adds_up_says_so():
-    class Adder(Engine):
+    class Adder(ExchangeEngine):
         open = start = progress = finish = wire = None
 
     with pytest.raises(UsageError, match="Adder only adds up"):
-        Adder().open_payloads([Parcel(8)])
+        Adder().open_payloads([PayloadSpec(8)])

@@ -4,18 +4,18 @@ import pytest
 import torch
 from by_links import linked_by_files
 
-from shoal.cluster.group import Group
+from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
 from shoal.testing.exchange import fill, taken, tensors
-from shoal.testing.world import Result, World, run_world
-from shoal.train.build import Engines, build_exchange
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire.bucket import lay_out
 
 ROUNDS = 3
 
 
-def exchanged(world: World, group: Group, plan: str, suffix: str) -> Result:
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir / suffix))
+def exchanged(world: WorkerWorld, group: WorkerGroup, plan: str, suffix: str) -> Result:
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir / suffix))
     first = tensors(0, 0, torch.float32)
     buckets = exchange.open(lay_out(first, 1 << 12, [f"layer{i}" for i in range(len(first))]))
     found: Result = {}
@@ -46,7 +46,7 @@ def exchanged(world: World, group: Group, plan: str, suffix: str) -> Result:
 def test_the_same_as_in_memory(plan: str, tolerance: float) -> None:
     """Payloads are the same bits; sums over links begin with the owner of a part, in memory with worker 0."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         linked = linked_by_files(world.group, world.dir)
         one = exchanged(world, world.group, plan, "memory")
         other = exchanged(world, linked, plan, "links")
@@ -66,9 +66,9 @@ def test_the_same_as_in_memory(plan: str, tolerance: float) -> None:
 def test_the_session_hears_that_all_is_here_before_it_is_decoded(plan: str) -> None:
     """So the others can be told meanwhile; when the last bucket has come, nothing is missing any more."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_files(world.group, world.dir)
-        exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+        exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
         first = tensors(0, 0, torch.float32)
         buckets = exchange.open(lay_out(first, 1 << 12, [f"layer{i}" for i in range(len(first))]))
         seen: list[tuple[bool, bool]] = []

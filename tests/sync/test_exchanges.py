@@ -8,7 +8,7 @@ from by_links import linked_by_files, linked_by_keys
 from shoal.plan.plan import Plan
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.testing import ExchangeCase
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 
 DEPENDS_ON_THE_ENGINE = {"test_mean_float32", "test_many_rounds_never_mix", "test_a_lost_worker_ends_the_wait"}
 
@@ -32,7 +32,7 @@ def _copied(test):
 
 class TestAllReduceInMemory(ExchangeCase):
     def make(self, group, directory):
-        exchange = build_exchange(Plan(), group, Engines(group, directory))
+        exchange = build_exchange(Plan(), group, EngineChooser(group, directory))
         assert isinstance(exchange, AllReduceExchange)
         return exchange
 
@@ -46,7 +46,7 @@ class TestAllReduceByGloo(ExchangeCase):
         monkeypatch.setenv("SHOAL_ENGINE", "collective")
 
     def make(self, group, directory):
-        return build_exchange(Plan(), group, Engines(group, directory))
+        return build_exchange(Plan(), group, EngineChooser(group, directory))
 
 
 class TestAllReduceByLinks(ExchangeCase):
@@ -54,7 +54,7 @@ class TestAllReduceByLinks(ExchangeCase):
 
     def make(self, group, directory):
         linked = linked_by_files(group, directory)
-        return build_exchange(Plan(), linked, Engines(linked, directory))
+        return build_exchange(Plan(), linked, EngineChooser(linked, directory))
 
 
 @in_short
@@ -70,7 +70,7 @@ class TestAllReduceByOneWay(ExchangeCase):
 
     def make(self, group, directory):
         linked = linked_by_files(group, directory)
-        return build_exchange(Plan.parse(f"allreduce({self.by})"), linked, Engines(linked, directory, self.by))
+        return build_exchange(Plan.parse(f"allreduce({self.by})"), linked, EngineChooser(linked, directory, self.by))
 
 
 @in_short
@@ -81,4 +81,4 @@ class TestAllReduceByKeys(ExchangeCase):
 
     def make(self, group, directory):
         linked = linked_by_keys(group)
-        return build_exchange(Plan(), linked, Engines(linked, directory))
+        return build_exchange(Plan(), linked, EngineChooser(linked, directory))

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from shoal.plan.plan import Plan
-from shoal.sync.guard import Finding, Guard
-from shoal.sync.news import Tightened
-from shoal.testing import World, run_world
+from shoal.sync.guard import ConvergenceGuard, GuardFinding
+from shoal.sync.news import GuardTightened
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 from shoal.wire.redeal import merge, split
@@ -25,8 +25,8 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [common + 0.3 * torch.randn(60, 50, generator=generator), torch.randn(50, generator=generator)]
 
 
-def exchanged(world: World, plan: str, rounds: int):  # type: ignore[no-untyped-def]
-    exchange = build_exchange(Plan.parse(plan), world.group, Engines(world.group, world.dir))
+def exchanged(world: WorkerWorld, plan: str, rounds: int):  # type: ignore[no-untyped-def]
+    exchange = build_exchange(Plan.parse(plan), world.group, EngineChooser(world.group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 13, ["w", "b"]))
     applied = [torch.zeros(60, 50), torch.zeros(50)]
     sent = []
@@ -46,7 +46,7 @@ def exchanged(world: World, plan: str, rounds: int):  # type: ignore[no-untyped-
 
 
 def test_the_cosine_is_that_of_sums_over_the_window() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         exchange, applied, _ = exchanged(world, "topk(0.1), guard(0.1, every=4)", 4)
         (news,) = exchange.news
         return {"cosine": torch.tensor(news.cosine), "0": applied[0], "1": applied[1]}
@@ -69,7 +69,7 @@ def test_a_sparsifier_outside_its_budget_sends_twice_as_much(
 ) -> None:
     monkeypatch.setenv("SHOAL_ENGINE", engine)
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         exchange, applied, sent = exchanged(world, f"{plan}, guard(0.999, every=3), by_size(0)", 30)
         assert [news.action for news in exchange.news][:2] == ["tightened"] * 2
         ratios = [news.ratio for news in exchange.news]
@@ -86,7 +86,7 @@ def test_a_sparsifier_outside_its_budget_sends_twice_as_much(
 
 
 def test_a_codec_that_keeps_up_is_left_alone() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, "int8, guard(0.9, every=2)", 4)
         assert [(news.action, news.ratio) for news in exchange.news] == [("kept", None)] * 2
         assert exchange.repeatable
@@ -96,21 +96,21 @@ def test_a_codec_that_keeps_up_is_left_alone() -> None:
 
 
 def test_of_a_codec_that_cannot_send_more_it_is_only_said() -> None:
-    guard = Guard(0.9, 5, None, None)  # type: ignore[arg-type]
-    assert guard.judge(Finding(0.95, 5)) == Tightened(0.95, 0.9, 5, "kept")
-    assert guard.judge(Finding(0.5, 5)) == Tightened(0.5, 0.9, 5, "outside")
+    guard = ConvergenceGuard(0.9, 5, None, None)  # type: ignore[arg-type]
+    assert guard.judge(GuardFinding(0.95, 5)) == GuardTightened(0.95, 0.9, 5, "kept")
+    assert guard.judge(GuardFinding(0.5, 5)) == GuardTightened(0.5, 0.9, 5, "outside")
 
 
 def test_tightening_ends_at_all_elements_and_goes_on_after_a_checkpoint() -> None:
-    guard = Guard(0.9, 5, None, 0.3)  # type: ignore[arg-type]
-    assert [guard.judge(Finding(0.5, 5)).ratio for _ in range(2)] == [0.6, 1.0]
-    assert guard.judge(Finding(0.5, 5)).action == "outside"
-    other = Guard(0.9, 5, None, 0.3)  # type: ignore[arg-type]
+    guard = ConvergenceGuard(0.9, 5, None, 0.3)  # type: ignore[arg-type]
+    assert [guard.judge(GuardFinding(0.5, 5)).ratio for _ in range(2)] == [0.6, 1.0]
+    assert guard.judge(GuardFinding(0.5, 5)).action == "outside"
+    other = ConvergenceGuard(0.9, 5, None, 0.3)  # type: ignore[arg-type]
     other.state()["guard.ratio"].copy_(guard.state()["guard.ratio"])
-    assert other.judge(Finding(0.95, 5)).ratio == 1.0
+    assert other.judge(GuardFinding(0.95, 5)).ratio == 1.0
 
 
 def test_another_number_of_workers_goes_on_with_the_same_ratio() -> None:
-    guards = [Guard(0.9, 5, None, 0.3) for _ in range(2)]  # type: ignore[arg-type]
+    guards = [ConvergenceGuard(0.9, 5, None, 0.3) for _ in range(2)]  # type: ignore[arg-type]
     for share in split(merge([guard.state() for guard in guards]), 3):
         assert share["guard.ratio"].item() == 0.3

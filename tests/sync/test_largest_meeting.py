@@ -5,10 +5,10 @@ import torch
 from by_links import linked_by_files
 
 from shoal.plan.plan import Plan
-from shoal.sync.exchange.coded import CodedExchange
+from shoal.sync.exchange.compressed import CompressedExchange
 from shoal.testing.exchange import fill, taken, tensors
-from shoal.testing.world import Result, World, run_world
-from shoal.train.build import Engines, build_exchange
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire.bucket import lay_out
 
 ROUNDS = 6
@@ -16,10 +16,10 @@ BUDGET = 40_000
 PLAN = f"order(largest, budget={BUDGET}b)"
 
 
-def exchanged(world: World, over_links: bool, absent: set[int], plan: str = PLAN) -> Result:
+def exchanged(world: WorkerWorld, over_links: bool, absent: set[int], plan: str = PLAN) -> Result:
     """Gradients `absent` are missing on worker 1 in odd rounds; everything is kept as it comes and goes."""
     group = linked_by_files(world.group, world.dir) if over_links else world.group
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     first = tensors(0, 0, torch.float32)
     buckets = exchange.open(lay_out(first, 1 << 12, [f"layer{i}" for i in range(len(first))]))
     found: Result = {}
@@ -37,7 +37,7 @@ def exchanged(world: World, over_links: bool, absent: set[int], plan: str = PLAN
         sent = exchange.sent
         for bucket in buckets:
             bucket.reset()
-    assert isinstance(exchange, CodedExchange)
+    assert isinstance(exchange, CompressedExchange)
     return found | {f"left.{name.rpartition('layer')[2]}": left.clone() for name, left in exchange.state().items()}
 
 
@@ -65,9 +65,9 @@ def test_sent_and_left_are_all_there_was(size: int, over_links: bool) -> None:
 def test_the_largest_of_all_buckets_leave_first() -> None:
     """Gradient 4 alone is far above the budget: of it only its largest pieces leave, and none of a smaller one."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = world.group
-        exchange = build_exchange(Plan.parse(PLAN), group, Engines(group, world.dir))
+        exchange = build_exchange(Plan.parse(PLAN), group, EngineChooser(group, world.dir))
         shapes = [(64, 64), (70_000,), (64, 64)]
         buckets = exchange.open(lay_out([torch.zeros(s) for s in shapes], 1 << 12, ["small", "huge", "large"]))
         gradients = [torch.full(s, scale) for s, scale in zip(shapes, (0.001, 0.01, 1.0), strict=True)]

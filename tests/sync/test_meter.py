@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from shoal.sync import meter as module
-from shoal.sync.meter import Meter, estimated_norm
+from shoal.sync.meter import ExchangeMeter, estimated_norm
 
 
 class Clock:
@@ -21,7 +21,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 
 def test_one_exchange_of_two_buckets(clock: Clock) -> None:
-    meter = Meter.over([["a"], ["b"]])
+    meter = ExchangeMeter.over([["a"], ["b"]])
     clock.time = 2.0
     meter.left(0, began=1.0, raw=40, sent=10, wire=20)
     clock.time = 5.0
@@ -42,7 +42,7 @@ def test_one_exchange_of_two_buckets(clock: Clock) -> None:
 
 
 def test_transfers_that_overlap_count_once(clock: Clock) -> None:
-    meter = Meter.over([["a"], ["b"]])
+    meter = ExchangeMeter.over([["a"], ["b"]])
     meter.left(0, 0.0, 1, 1, 1)
     clock.time = 1.0
     meter.left(1, 1.0, 1, 1, 1)
@@ -55,7 +55,7 @@ def test_transfers_that_overlap_count_once(clock: Clock) -> None:
 
 
 def test_what_is_finished_again_counts_once(clock: Clock) -> None:
-    meter = Meter.over([["a"]])
+    meter = ExchangeMeter.over([["a"]])
     meter.left(0, 0.0, 1, 1, 1)
     clock.time = 2.0
     meter.finished(0, 1.0, 1.0, 0, 0)
@@ -71,7 +71,7 @@ def test_norms_of_large_tensors_are_estimated(dtype: torch.dtype) -> None:
 
 
 def test_what_is_not_finite_is_no_figure() -> None:
-    meter = Meter.over([["a"]])
+    meter = ExchangeMeter.over([["a"]])
     meter.weigh(0, torch.tensor([1.0, float("nan")]), None)
     meter.weigh(0, torch.tensor([3.0, 4.0]), torch.tensor([1.0]))
     assert (meter.accounts[0].gradient, meter.accounts[0].residual) == (5.0, 1.0)

@@ -7,12 +7,12 @@ from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.pace.ordering import OrderingPace
 from shoal.testing import PaceCase
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 
 
 class TestEvery(PaceCase):
     def make(self, group, directory, names, parameters):
-        return EveryPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)
+        return EveryPace(build_exchange(Plan(), group, EngineChooser(group, directory)), names, parameters)
 
 
 class TestNeeded(PaceCase):
@@ -20,7 +20,7 @@ class TestNeeded(PaceCase):
 
     def make(self, group, directory, names, parameters):
         group = linked_by_files(group, directory)
-        return NeededPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)
+        return NeededPace(build_exchange(Plan(), group, EngineChooser(group, directory)), names, parameters)
 
 
 class TestOrdering(PaceCase):
@@ -28,4 +28,4 @@ class TestOrdering(PaceCase):
 
     def make(self, group, directory, names, parameters):
         group = linked_by_files(group, directory)
-        return OrderingPace(build_exchange(Plan(), group, Engines(group, directory)), names, parameters)
+        return OrderingPace(build_exchange(Plan(), group, EngineChooser(group, directory)), names, parameters)

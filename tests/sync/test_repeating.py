@@ -5,14 +5,14 @@ import pytest
 import torch
 from changing import Play, Stage, changing, residuals
 
-from shoal.cluster.group import Group
-from shoal.cluster.membership.session import member_name
-from shoal.cluster.membership.view import View
+from shoal.groups.base import WorkerGroup
+from shoal.membership.session import member_name
+from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
-from shoal.sync.news import Tightened
-from shoal.testing import World, run_world
+from shoal.sync.news import GuardTightened
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 
@@ -38,14 +38,14 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def play(world: World, group: Group, plan: str) -> Play:
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+def play(world: WorkerWorld, group: WorkerGroup, plan: str) -> Play:
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     assert exchange.repeatable
     return Play(exchange, buckets, world.dir)
 
 
-def train(world: World, links: bool, plan: str, stage: Stage) -> Result:
+def train(world: WorkerWorld, links: bool, plan: str, stage: Stage) -> Result:
     group, session = changing(world, links)
     mine, rank = play(world, group, plan), group.rank
     for number in range(LOSS):
@@ -72,7 +72,7 @@ def leave(mine: Play, stage: Stage) -> Result:
 
 def decisions(mine: Play) -> Result:
     """What all must know alike."""
-    words = [(each.cosine, each.ratio or 0.0) for each in mine.exchange.news if isinstance(each, Tightened)]
+    words = [(each.cosine, each.ratio or 0.0) for each in mine.exchange.news if isinstance(each, GuardTightened)]
     shared = [tensor.double().view(-1) for tensor in mine.exchange.shared().values()]
     return {"words": torch.tensor(words), "shared": torch.cat([torch.zeros(0), *shared])}
 
@@ -107,7 +107,7 @@ def test_the_others_go_on_with_the_same_bits_and_nothing_is_lost(plan: str, stag
     torch.testing.assert_close(total, due(stage), atol=2e-5, rtol=0)
 
 
-def replaced(world: World, plan: str) -> Result:
+def replaced(world: WorkerWorld, plan: str) -> Result:
     """The last worker is lost, and another takes its seat and what all others share."""
     group, session = changing(world, links=False)
     mine, rank = play(world, group, plan), group.rank
@@ -123,7 +123,7 @@ def replaced(world: World, plan: str) -> Result:
     else:
         mine.say("left")
         mine.wait("handed-0")
-        group, session = changing(world, links=False, view=View(3, tuple(members)), start=1)
+        group, session = changing(world, links=False, view=MembershipView(3, tuple(members)), start=1)
         mine = play(world, group, plan)
         with np.load(world.dir / "shared.npz") as data:
             mine.exchange.load({name: torch.from_numpy(data[name]) for name in data.files})

@@ -7,10 +7,10 @@ import torch
 from changing import changing
 
 from shoal.plan.plan import Plan
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 
@@ -37,9 +37,9 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def train(world: World, links: bool, plan: str, poison: float) -> Result:
+def train(world: WorkerWorld, links: bool, plan: str, poison: float) -> Result:
     group, _ = changing(world, links)
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     found: Result = {}
     for number in range(ROUNDS):

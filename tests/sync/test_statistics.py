@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from shoal.sync.statistics import Statistics
-from shoal.wire.bucket import Bucket, lay_out
+from shoal.sync.statistics import RunningStatistics
+from shoal.wire.bucket import GradientBucket, lay_out
 
 
 class Scaled(nn.Module):
@@ -21,10 +21,10 @@ class Scaled(nn.Module):
         return x * self.weight * self.peak
 
 
-def average(statistics: Statistics, others: float) -> None:
+def average(statistics: RunningStatistics, others: float) -> None:
     """As if a second worker had `others` in every element."""
     (plan,) = lay_out(statistics.tensors)
-    bucket = Bucket(plan, torch.zeros(plan.space.numel))
+    bucket = GradientBucket(plan, torch.zeros(plan.space.numel))
     for slot, place in enumerate(plan.slots):
         statistics.offer(place.index, bucket, slot, 0.5)
     bucket.seal(0.5)
@@ -37,7 +37,7 @@ def test_a_graph_keeps_the_buffer_it_has_seen_and_the_layers_get_the_mean() -> N
     layer = Scaled()
     tied = Scaled()
     tied.peak = layer.peak
-    statistics = Statistics([layer, tied])
+    statistics = RunningStatistics([layer, tied])
     output = layer(torch.tensor([[3.0, 5.0]]))
     average(statistics, 1.0)
     output.sum().backward()
@@ -51,7 +51,7 @@ def test_a_graph_keeps_the_buffer_it_has_seen_and_the_layers_get_the_mean() -> N
 
 def test_batch_norm_keeps_its_tensors_while_a_graph_waits() -> None:
     layer = nn.BatchNorm1d(2, momentum=1.0)
-    before, statistics = layer.running_mean, Statistics([layer])
+    before, statistics = layer.running_mean, RunningStatistics([layer])
     x = torch.tensor([[1.0, 2.0], [3.0, 6.0]], requires_grad=True)
     output = layer(x)
     average(statistics, 0.0)
@@ -62,7 +62,7 @@ def test_batch_norm_keeps_its_tensors_while_a_graph_waits() -> None:
 
 def test_without_a_graph_a_buffer_stays_the_same_tensor() -> None:
     layer = Scaled()
-    before, statistics = layer.peak, Statistics([layer])
+    before, statistics = layer.peak, RunningStatistics([layer])
     layer(torch.tensor([[3.0, 5.0]])).sum().backward()
     average(statistics, 1.0)
     assert layer.peak is before

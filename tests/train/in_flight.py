@@ -6,31 +6,33 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from shoal.cluster.group import Solo
-from shoal.cluster.membership.session import Steady
-from shoal.core.events import Event, Warned
-from shoal.sync.exchange.base import Exchange
+from shoal.core.events import RunEvent, WarningRaised
+from shoal.groups.base import SingleWorkerGroup
+from shoal.membership.session import FixedSession
+from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.pace.needed import NeededPace
-from shoal.sync.statistics import Statistics
-from shoal.train.joined import Joined
+from shoal.sync.statistics import RunningStatistics
+from shoal.train.joined import JoinedModels
 from shoal.train.members import sort_members
-from shoal.train.progress import Progress
-from shoal.wire.bucket import Bucket, BucketPlan
+from shoal.train.progress import StepProgress
+from shoal.wire.bucket import BucketPlan, GradientBucket
 
 
-class InFlight(Exchange):
+class InFlight(GradientExchange):
     """Keeps what leaves, and writes in `events` what happens."""
 
     weight = 1.0
     peers = (1,)
-    session = Steady(0, 2)
+    session = FixedSession(0, 2)
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self.urgencies: Sequence[int] = ()
 
-    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
-        self.buckets = [Bucket(p, *(torch.zeros(p.space.numel, dtype=p.space.dtype) for _ in range(2))) for p in plans]
+    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]:
+        self.buckets = [
+            GradientBucket(p, *(torch.zeros(p.space.numel, dtype=p.space.dtype) for _ in range(2))) for p in plans
+        ]
         return self.buckets
 
     def start(self, index: int) -> None:
@@ -63,17 +65,19 @@ class Bench:
         self.exchange, self.told, self.put_off = InFlight(), [], []
         members = sort_members([model, *optimizers])
         self.pace = SmallBuckets(
-            self.exchange, members.names, members.parameters, members.sparse, Statistics(members.models)
+            self.exchange, members.names, members.parameters, members.sparse, RunningStatistics(members.models)
         )
-        group = Solo()
-        self.joined = Joined(group, members, self.exchange, self.pace, Progress(self, group), lambda joined: None)
+        group = SingleWorkerGroup()
+        self.joined = JoinedModels(
+            group, members, self.exchange, self.pace, StepProgress(self, group), lambda joined: None
+        )
         self.joined._everyone = self.joined._present = 1
         self.joined.listen(self._before, lambda *_: None, first=True)
 
-    def _before(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+    def _before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         assert joined.deferred is not None
         self.put_off.append(joined.deferred.put_off(optimizer, closure))
 
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Warned):
+    def emit(self, event: RunEvent) -> None:
+        if isinstance(event, WarningRaised):
             self.told.append(event.text)

@@ -8,16 +8,16 @@ import torch
 from throttled import throttled
 
 from shoal.core.clock import now
-from shoal.sync.meet import largest
-from shoal.testing.world import Result, World, run_world
+from shoal.sync.aggregate import largest
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.wire.codecs.largest import Weights, spans
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 
 FEATURES, OUTPUTS, SAMPLES = 1 << 16, 4, 128
 PLAN = "order(largest, budget=128kb)"
 """An eighth of the gradients, a quarter of a second on the line."""
 GOAL, MOST = 0.3, 40
-Weigh = Callable[[torch.Tensor, Layout], Weights]
+Weigh = Callable[[torch.Tensor, FlatLayout], Weights]
 
 
 def by_chance() -> Weigh:
@@ -29,7 +29,7 @@ def in_turn() -> Weigh:
     """First in, first out: whatever has waited longest."""
     done = 0
 
-    def weigh(whole: torch.Tensor, layout: Layout) -> Weights:
+    def weigh(whole: torch.Tensor, layout: FlatLayout) -> Weights:
         nonlocal done
         pieces = len(spans(layout))
         behind = (np.arange(pieces) - done) % pieces
@@ -39,7 +39,7 @@ def in_turn() -> Weigh:
     return weigh
 
 
-def seconds_to_goal(world: World, name: str) -> float:
+def seconds_to_goal(world: WorkerWorld, name: str) -> float:
     """Least squares whose features differ much in size, until the loss is at `GOAL` of what it was."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(SAMPLES, FEATURES, generator=generator) * torch.logspace(0, -2, FEATURES)
@@ -67,7 +67,7 @@ def seconds_to_goal(world: World, name: str) -> float:
 def test_bosen_largest_first_is_at_the_goal_sooner_than_by_chance_or_in_turn() -> None:
     """Wei et al. 2015; all workers hold the same weights, so all stop at the same step."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = throttled(world, "4mbit")
         orders = {"largest": largest.weigh, "chance": by_chance(), "turn": in_turn()}
         found = {}

@@ -11,10 +11,10 @@ from by_links import by_files
 from loops import data, loader, loss_of
 from torch import nn
 
-from shoal.core.events import Buckets, Priced, Step
-from shoal.testing.world import Result, World, run_world
-from shoal.watch.exchanged import Exchanged, add_buckets
-from shoal.watch.tail import Tail
+from shoal.core.events import BucketTimes, CodecPriced, StepFinished
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.watch.exchanged import ExchangeTotals, add_buckets
+from shoal.watch.tail import JournalTail
 from shoal.wire import kernels
 
 kernels.warm()  # once here instead of once in every worker
@@ -33,13 +33,13 @@ class Net(nn.Module):
         return out
 
 
-def check(events: list[object], plan: str, gradient: int, steps: int) -> Exchanged:
-    known: list[Exchanged] = []
+def check(events: list[object], plan: str, gradient: int, steps: int) -> ExchangeTotals:
+    known: list[ExchangeTotals] = []
     for event in events:  # one, or several if the machine is slow
-        if isinstance(event, Buckets):
+        if isinstance(event, BucketTimes):
             add_buckets(known, event)
     (found,) = known
-    made = [event for event in events if isinstance(event, Step)]
+    made = [event for event in events if isinstance(event, StepFinished)]
     assert 0 < found.measured <= steps
     assert {name for bucket in found.buckets for name in bucket.layers} == {n for n, _ in Net().named_parameters()}
     assert found.total("raw") == made[1].raw == gradient
@@ -57,7 +57,7 @@ def check(events: list[object], plan: str, gradient: int, steps: int) -> Exchang
 
 @pytest.mark.parametrize("links", [False, True])
 def test_every_plan_leaves_figures_that_add_up(links: bool) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         if links:
             world = dataclasses.replace(world, group=by_files(world))
         runs = []
@@ -76,12 +76,12 @@ def test_every_plan_leaves_figures_that_add_up(links: bool) -> None:
         gradient = 4 * (sum(p.numel() for p in Net().parameters()) + 80)  # and the statistics of the norm
         for plan, run in runs:
             run.close()
-            events: list[object] = list(Tail(run.dir / f"worker-{run.rank}.jsonl").read())
+            events: list[object] = list(JournalTail(run.dir / f"worker-{run.rank}.jsonl").read())
             found = check(events, plan, gradient, 8)
             assert (sum(bucket.wire for bucket in found.buckets) > 0) == links
             assert found.meets == {"onebit": "gather", "topk(0.1)": "gather", PLANS[-1]: "twostage"}.get(plan, "sum")
             assert (found.rtt is not None) == links
-            priced = {event.codec: event for event in events if isinstance(event, Priced)}
+            priced = {event.codec: event for event in events if isinstance(event, CodecPriced)}
             assert set(priced) == ({"", "fp16"} if run.rank == 0 else set())
             if priced:
                 assert priced["fp16"].wire * 2 == priced[""].wire

@@ -6,9 +6,9 @@ import torch
 from loops import data, loader, loss_of
 from torch import nn
 
-from shoal.core.events import Step
-from shoal.testing import World, run_world
-from shoal.watch.tail import Tail
+from shoal.core.events import StepFinished
+from shoal.testing import WorkerWorld, run_world
+from shoal.watch.tail import JournalTail
 from shoal.wire import kernels
 
 kernels.warm()  # once here instead of once in every worker
@@ -37,7 +37,7 @@ class Net(nn.Module):
 def test_replicas_stay_one_model_through_every_codec(plans):
     """33 samples in steps of 8: in each epoch's last step one worker has a single sample and the other none."""
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         found, runs = {}, []
         for number, plan in enumerate(plans):
             torch.manual_seed(3)
@@ -60,7 +60,7 @@ def test_replicas_stay_one_model_through_every_codec(plans):
             found[f"loss{number}"] = torch.tensor([sum(losses[:4]), sum(losses[-5:-1])])
         for number, run in enumerate(runs):  # only now: a worker that has closed a run counts as ended
             run.close()
-            steps = [e for e in Tail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, Step)]
+            steps = [e for e in JournalTail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, StepFinished)]
             found[f"bytes{number}"] = torch.tensor([[s.raw, s.sent, s.wire] for s in steps[:3]])
             found[f"encode{number}"] = torch.tensor(sum(s.encode for s in steps))
         return found
@@ -81,7 +81,7 @@ def test_replicas_stay_one_model_through_every_codec(plans):
 
 
 def test_what_is_not_finite_is_left_out_by_all():
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("topk(0.5), by_size(0)")
         model, optimizer = run.join(model := nn.Linear(4, 3), torch.optim.SGD(model.parameters(), lr=0.1))
         found = []

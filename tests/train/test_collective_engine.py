@@ -7,7 +7,7 @@ from test_works_with import Paths, Words
 from torch import nn
 from torch.optim import SGD
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from shoal.testing.world import Result, World, run_world
 def test_equals_one_process(kind, optimizer_of, samples: int, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("SHOAL_ENGINE", "collective")
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make(kind)
         model, optimizer, steps = run.join(model, optimizer_of(model), loader(2, data(samples)))
         train(model, optimizer, (steps for _ in run.epochs(2)))

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.errors import PayloadError
 from shoal.core.ledger import prove, read_ledger
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.batches import MOST_POSITIONS, BatchReport, ReportedBatch, read_report
 
 SAMPLES = 32
@@ -29,7 +29,7 @@ def world(
 ) -> list[Result]:
     """Train; who was given what is in `seen`, what of it was trained on in `used`, the ledger's sums in `proof`."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(plan), make()
         loader = DataLoader(numbered(samples), batch_size=batch, shuffle=False)
         model, optimizer, steps = run.join(model, sgd(model), loader)

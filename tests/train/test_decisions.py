@@ -5,8 +5,8 @@ from pathlib import Path
 import forked
 import pytest
 
-from shoal.core.events import Chosen, Guarded
-from shoal.watch.tail import Tail
+from shoal.core.events import ChoiceMade, GuardChecked
+from shoal.watch.tail import JournalTail
 from shoal.wire import kernels
 
 kernels.warm()  # once here instead of once in every worker
@@ -19,12 +19,12 @@ def run(folder: Path, plan: str, workers: int = 2, **env: str) -> tuple[list[obj
     assert done.code == 0, done.err
     shown = forked.shoal(folder, "show", "one")
     assert shown.code == 0, shown.err
-    return list(Tail(folder / "runs" / "one" / "worker-1.jsonl").read()), " ".join(shown.out.split())
+    return list(JournalTail(folder / "runs" / "one" / "worker-1.jsonl").read()), " ".join(shown.out.split())
 
 
 def test_the_guards_word_stands_in_the_record_and_on_the_page(tmp_path: Path) -> None:
     events, page = run(tmp_path, "topk(0.01), by_size(0), guard(1.0, every=2)")
-    found = [event for event in events if isinstance(event, Guarded)]
+    found = [event for event in events if isinstance(event, GuardChecked)]
     assert [event.step for event in found] == [1, 3, 5]
     assert {event.steps for event in found} == {2}
     assert all(-1.0 <= event.cosine <= 1.0 for event in found)
@@ -36,13 +36,13 @@ def test_the_guards_word_stands_in_the_record_and_on_the_page(tmp_path: Path) ->
 
 def test_a_guard_round_two_stages_only_says(tmp_path: Path) -> None:
     events, page = run(tmp_path, "onebit, by_size(0), meet(twostage), guard(1.0, every=3)", workers=3)
-    assert {event.action for event in events if isinstance(event, Guarded)} == {"outside"}
+    assert {event.action for event in events if isinstance(event, GuardChecked)} == {"outside"}
     assert "this codec cannot send more" in page
 
 
 def test_auto_inside_one_host_is_no_codec(tmp_path: Path) -> None:
     events, page = run(tmp_path, "wire(auto)")
-    (found,) = [event for event in events if isinstance(event, Chosen)]
+    (found,) = [event for event in events if isinstance(event, ChoiceMade)]
     assert (found.codec, found.step) == ("", 0)
     assert "step 0: no codec from the next step on: inside one host nothing crosses a socket" in page
 
@@ -57,7 +57,9 @@ def test_auto_over_sockets_says_why(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.code == 0, done.err
     for rank in (0, 1):
-        (found,) = [e for e in Tail(tmp_path / f"runs/one/worker-{rank}.jsonl").read() if isinstance(e, Chosen)]
+        (found,) = [
+            e for e in JournalTail(tmp_path / f"runs/one/worker-{rank}.jsonl").read() if isinstance(e, ChoiceMade)
+        ]
         assert (found.codec, found.step) == ("", 8)
         assert found.reason == "the network's rate is not known, for too little went over it"
         assert found.steps[""] > 0

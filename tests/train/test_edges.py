@@ -12,8 +12,8 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
 from shoal.core.errors import PeerLost
-from shoal.testing.world import Result, World, run_world
-from shoal.train.checkpoint import keeper
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.train.checkpoint import coordinator
 
 
 @pytest.mark.parametrize("often", [False, True], ids=["meeting now and then", "meeting at every step"])
@@ -21,7 +21,7 @@ from shoal.train.checkpoint import keeper
 def test_leaving_the_loop_early(at: int, often: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 4 only one worker has a sample: it leaves, the others have no batch to leave at. They may meet there, too."""
     if often:
-        monkeypatch.setattr(keeper, "steps_between", lambda step, meeting: 1)
+        monkeypatch.setattr(coordinator, "steps_between", lambda step, meeting: 1)
 
     def script(model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any]) -> None:
         for epoch in epochs:
@@ -32,7 +32,7 @@ def test_leaving_the_loop_early(at: int, often: bool, monkeypatch: pytest.Monkey
                 if number == at:
                     break
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(33)))
         script(model, optimizer, (steps for _ in run.epochs(2)))
@@ -47,7 +47,7 @@ def test_leaving_the_loop_early(at: int, often: bool, monkeypatch: pytest.Monkey
 def test_two_passes_in_one_epoch_and_evaluation_between() -> None:
     """The second pass has an order of its own; an evaluation, joined or not, changes nothing."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps, held_out = run.join(model, sgd(model), loader(4, data(33)), loader(4, data(18)))
         for _ in run.epochs(1):
@@ -101,7 +101,7 @@ def test_going_on_after_a_backward_pass_that_failed(with_loader: bool) -> None:
                 pass
             optimizer.zero_grad()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make(Fragile)
         model, optimizer, steps = run.join(model, sgd(model), loader(2, data(32)))
         own = batches(data(32), 0, whole=4)[run.rank :: 2]
@@ -115,7 +115,7 @@ def test_going_on_after_a_backward_pass_that_failed(with_loader: bool) -> None:
 
 
 def test_a_worker_that_ends_early_is_named() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         model = run.join(make())
         if run.rank == 1:
@@ -128,7 +128,7 @@ def test_a_worker_that_ends_early_is_named() -> None:
 
 
 def test_dataloader_processes_and_a_dataset_smaller_than_the_world() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(2), num_workers=1))
         train(model, optimizer, (steps for _ in run.epochs(2)))
@@ -141,7 +141,7 @@ def test_dataloader_processes_and_a_dataset_smaller_than_the_world() -> None:
 
 
 def test_a_pass_that_reaches_no_parameter_is_no_exchange() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         run.join(make())
         if run.rank == 0:
@@ -163,7 +163,7 @@ def test_second_derivatives() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(2))
         script(model, optimizer, steps)
@@ -176,7 +176,7 @@ def test_second_derivatives() -> None:
 
 
 def test_an_empty_dataset() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run, model = world.start(), make()
         empty = DataLoader(TensorDataset(torch.zeros(0, 6), torch.zeros(0, 3)), batch_size=2)
         model, optimizer, steps = run.join(model, sgd(model), empty)
@@ -196,7 +196,7 @@ class Stream(IterableDataset[tuple[Tensor, Tensor]]):
 
 
 def test_steps_some_have_no_sample_for_in_the_middle_of_an_epoch() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), DataLoader(Stream(), batch_size=2, num_workers=2))
         counts = []
@@ -219,7 +219,7 @@ def test_steps_some_have_no_sample_for_in_the_middle_of_an_epoch() -> None:
 def test_a_list_of_batches_is_dealt_whole() -> None:
     parts = batches(data(32), 0, whole=4)[:5]
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), parts)
         train(model, optimizer, [steps])

@@ -9,7 +9,7 @@ from loops import SAMPLES, adamw, assert_equal, batches, data, loader, parameter
 from models import MODELS, make
 from torch import nn
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 OPTIMIZERS = {"sgd": sgd, "adamw": adamw}
 EPOCHS = 4  # of 5 steps
@@ -29,7 +29,7 @@ def expected(kind: str, how: str, dtype: torch.dtype) -> nn.Module:
 def test_twenty_steps_equal_one_process(size: int, dtype: torch.dtype, bound: float) -> None:
     """Every model under every optimizer: runs of one world, one after the other."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         result = {}
         for kind, how in itertools.product(MODELS, OPTIMIZERS):
             run = world.start(name=f"{kind}-{how}")
@@ -70,7 +70,7 @@ def test_remainders_with_clipping_and_a_scheduler(samples: int, early: bool) -> 
                 optimizer.zero_grad()
         return parameters(model) | {"rate": torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)}
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         optimizer = sgd(model)
         before = stepwise(optimizer, 0) if early else None
@@ -96,7 +96,7 @@ def test_adaptive_scheduler_of_an_epoch() -> None:
             train(model, optimizer, [epoch])
             scheduler.step(1.0 + number)
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(33)))
         script(model, (steps for _ in run.epochs(3)), optimizer)

@@ -14,7 +14,7 @@ from loops import adamw, data, loss_of, sgd
 from models import MLP, make
 from torch import Tensor, nn
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.forward import StayingHook, add_hook, add_pre_hook, listen
 
 HOOKS = [name for name in vars(nn.Linear(1, 1)) if "hooks" in name]
@@ -74,7 +74,7 @@ def test_a_class_with_a_state_of_its_own_keeps_it() -> None:
 
 
 def test_a_joined_module_can_be_loaded_with_what_the_script_calls_safe() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         run.join(model, sgd(model))
         loss_of(model, *data()[:4]).backward()
@@ -92,7 +92,7 @@ def test_a_joined_module_can_be_loaded_with_what_the_script_calls_safe() -> None
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_a_joined_optimizer_is_copied_and_saved_without_the_run(size: int) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer = run.join(model, adamw(model))
         loss_of(model, *data()[:4]).backward()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.core.errors import UsageError
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 
 def gradients(model: nn.Module) -> Result:
@@ -42,7 +42,7 @@ def assert_gradients(results: list[Result], expected: Result) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_after_backward_it_is_the_mean(size: int) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model = run.join(make())
         loss_of(model, *part(run.rank)).backward()
@@ -55,7 +55,7 @@ def test_after_backward_it_is_the_mean(size: int) -> None:
 
 
 def test_several_passes_add_up() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model = run.join(make())
         for number in range(3):
@@ -66,7 +66,7 @@ def test_several_passes_add_up() -> None:
 
 
 def test_accumulate_exchanges_once() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, optimizer = run.join(model := make(), sgd(model))
         with run.accumulate():
@@ -87,7 +87,7 @@ def test_accumulate_exchanges_once() -> None:
 
 
 def test_step_inside_accumulate_is_refused_in_a_world_of_one_too() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         model, optimizer = run.join(model := make(), sgd(model))
         with run.accumulate(), pytest.raises(UsageError, match="step after it"):
@@ -98,7 +98,7 @@ def test_step_inside_accumulate_is_refused_in_a_world_of_one_too() -> None:
 
 @pytest.mark.parametrize("counts", [(1, 7), (4, 4), (2, 5, 8), (0, 3)])
 def test_weight_counts_samples(counts: tuple[int, ...]) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model = run.join(make())
         run.weight(counts[run.rank])
@@ -110,7 +110,7 @@ def test_weight_counts_samples(counts: tuple[int, ...]) -> None:
 
 
 def test_weight_refuses_less_than_nothing() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         with pytest.raises(UsageError, match=r"weight\(-1\)"):
             world.start().weight(-1)
 
@@ -133,7 +133,7 @@ def test_steps_over_several_batches(every: int, held: bool, samples: int) -> Non
                     optimizer.step()
                     optimizer.zero_grad()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(samples)))
         script(model, optimizer, (steps for _ in run.epochs(3)), run.accumulate if held else nullcontext)
@@ -155,7 +155,7 @@ def test_a_step_after_the_loop_uses_what_is_left() -> None:
             optimizer.step()
             optimizer.zero_grad()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(33)))
         script(model, optimizer, (steps for _ in run.epochs(2)))
@@ -178,7 +178,7 @@ def test_several_passes_in_a_step_some_have_no_sample_for(quiet: bool) -> None:
                 model(x).square().mean().backward()
                 optimizer.step()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(4, data(33)))
         script(model, optimizer, (steps for _ in run.epochs(2)), run.accumulate if quiet else nullcontext)

@@ -8,18 +8,18 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from shoal.core.errors import LayoutError, UsageError
-from shoal.data.loader import Loader
-from shoal.testing.world import Result, World, run_world
+from shoal.data.loader import ShardedLoader
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 
 def test_gives_back_the_same_things_in_order() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run, model = world.start(), make()
         keys, optimizer = list(model.state_dict()), adamw(model)
         steps, again, same = run.join(loader(2), optimizer, model)
         assert same is model
         assert again is optimizer
-        assert isinstance(steps, Loader)
+        assert isinstance(steps, ShardedLoader)
         assert list(model.state_dict()) == keys
         assert isinstance(again, Optimizer)
         optimizer.load_state_dict(optimizer.state_dict())
@@ -31,19 +31,19 @@ def test_gives_back_the_same_things_in_order() -> None:
 
 
 def test_pairs_and_single_things() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run, model = world.start(), make()
         optimizer = sgd(model)
         assert run.join(model, optimizer) == (model, optimizer)
         assert run.join(model) is model
-        assert isinstance(run.join(loader(1)), Loader)
+        assert isinstance(run.join(loader(1)), ShardedLoader)
 
     run_world(1, body)
 
 
 @pytest.mark.parametrize("nonsense", [3, None, "abc", {"a": 1}, torch.ones(2), torch.nn.functional.relu])
 def test_nonsense_is_refused(nonsense: object) -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         with pytest.raises(UsageError, match=r"join\(\) got a .*; give it modules"):
             run.join(make(), nonsense)
@@ -65,7 +65,7 @@ def test_everybody_begins_with_the_weights_and_state_of_worker_0() -> None:
             optimizer.zero_grad()
         return model, optimizer
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, optimizer = run.join(*make_mine(run.rank))
         state = optimizer.state_dict()
@@ -102,7 +102,7 @@ class Masked(MLP):
     ],
 )
 def test_different_models_are_refused_by_name(change, named: str) -> None:  # type: ignore[no-untyped-def]
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run, model = world.start(), make()
         model = change(model) if run.rank == 1 else model
         with pytest.raises(LayoutError, match=rf"worker 1 holds .*{named}|where worker 0 holds .*{named}"):
@@ -137,7 +137,7 @@ def play(judge: nn.Module, forger: nn.Module, optimizers: list[Optimizer], epoch
 @pytest.mark.parametrize("separately", [False, True])
 @pytest.mark.parametrize(("size", "samples"), [(2, 37), (4, 33)])
 def test_two_models_that_play_against_each_other(size: int, samples: int, separately: bool) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, judge, forger = world.start(), make(), make(Generator)
         optimizers: list[Optimizer] = [sgd(judge), adamw(forger)]
         if separately:
@@ -157,7 +157,7 @@ def test_two_models_that_play_against_each_other(size: int, samples: int, separa
 
 
 def test_things_joined_one_after_the_other() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model = run.join(make(seed=run.rank + 3))
         optimizer = run.join(sgd(model))
@@ -186,7 +186,7 @@ def test_parameters_only_the_optimizer_knows() -> None:
         model, scale = make(), nn.Parameter(torch.tensor(start))
         return model, scale, SGD([{"params": model.parameters()}, {"params": [scale], "lr": 0.01}], lr=0.05)
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, scale, optimizer = things(1.0 + run.rank)
         model, optimizer, steps = run.join(model, optimizer, loader(2))

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from shoal.core.events import LATENCY_VARIABLE as VARIABLE
-from shoal.testing import World, run_world
-from shoal.train.latency import PASSES, Latency, latency_from_environment, one_sample
+from shoal.testing import WorkerWorld, run_world
+from shoal.train.latency import PASSES, InferenceLatency, latency_from_environment, one_sample
 
 
 class Odd(nn.Module):
@@ -31,7 +31,7 @@ class Noting(nn.Linear):
 
 
 def after(model, *inputs):
-    latency = Latency()
+    latency = InferenceLatency()
     latency.watch([model])
     if inputs:
         model(*inputs)
@@ -51,7 +51,7 @@ def test_one_sample_in_evaluation_without_gradients():
 
 def test_the_sample_is_taken_once_and_is_a_copy():
     model, x = nn.Linear(3, 2), torch.randn(8, 3)
-    latency = Latency()
+    latency = InferenceLatency()
     latency.watch([model])
     model(x)
     assert not model._forward_pre_hooks
@@ -69,7 +69,7 @@ def test_all_tensors_with_as_many_rows_are_cut():
 def test_what_cannot_be_measured_is_said():
     assert after(nn.Linear(3, 2)).why == "the model was never called"
     assert after(Odd(), torch.randn(4, 2)).why == "not for one sample: ValueError"
-    two = Latency()
+    two = InferenceLatency()
     two.watch([nn.Linear(1, 1), nn.Linear(1, 1)])
     assert two.measure().why == "2 models"
 
@@ -85,7 +85,7 @@ def test_only_worker_0_and_only_where_it_is_asked(monkeypatch: pytest.MonkeyPatc
 def test_a_run_records_it_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(VARIABLE, "1")
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start()
         model = nn.Linear(3, 2)
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))

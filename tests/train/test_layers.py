@@ -11,33 +11,33 @@ from models import make
 from test_progress import Kept, events
 from torch import nn
 
-from shoal.cluster.group import Solo
-from shoal.core.events import Layers, Reported, Step
-from shoal.sync.pace.base import Spent
-from shoal.testing.world import Result, World, run_world
+from shoal.core.events import LayerTimes, ResultsReported, StepFinished
+from shoal.groups.base import SingleWorkerGroup
+from shoal.sync.pace.base import ExchangeCost
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import layers as layers_module
 from shoal.train import progress as module
 from shoal.train.layers import LayerTimer, layer_of
 from shoal.train.members import sort_members
-from shoal.train.progress import Progress
+from shoal.train.progress import StepProgress
 from shoal.watch.quantities import quantities
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.worker import read_workers
 
 
 @pytest.mark.parametrize(("size", "plan"), [(1, ""), (2, ""), (2, "alone, every(1)")])
 def test_quantities_of_a_run(size: int, plan: str) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(plan), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(size, data(37)))
         train(model, optimizer, (steps for _ in run.epochs(4)))
         run.close()
         world.group.gather(b"")
-        for step in (e for e in events(run.dir, run.rank) if isinstance(e, Step)):
+        for step in (e for e in events(run.dir, run.rank) if isinstance(e, StepFinished)):
             assert step.forward > 0
             assert step.backward > 0
             assert step.forward + step.backward == pytest.approx(step.forward_backward, abs=2e-6)
-        found = quantities(read_workers(Record.open(run.dir)))
+        found = quantities(read_workers(RunRecord.open(run.dir)))
         parts = (found.input, found.forward, found.backward, found.update, found.aggregation, found.other)
         assert sum(parts) == pytest.approx(found.iteration, rel=0.05)
         assert (found.workers, found.workers_per_host, found.host_copy) == (size, size, 0.0)
@@ -55,7 +55,7 @@ def test_a_step_with_two_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
     sink = Kept()
-    progress = Progress(sink, Solo())
+    progress = StepProgress(sink, SingleWorkerGroup())
     progress.has_loader = True
     outer, inner = object(), object()
     progress.load_began()
@@ -81,7 +81,7 @@ def test_a_step_with_two_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None
 def test_layers_by_a_clock_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(layers_module, "now", lambda: clock.now)
-    model, spent = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Linear(1, 1, bias=False)), Spent()
+    model, spent = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Linear(1, 1, bias=False)), ExchangeCost()
     timer = LayerTimer(sort_members([model]), spent)
     for measured in range(1, 4):  # the first is forgotten when there is a second
         timer.forward_ended(clock.now)
@@ -98,7 +98,7 @@ def test_layers_by_a_clock_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_copies_of_a_joined_model_are_free_of_the_run() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         run.join(model, sgd(model))
         again = copy.deepcopy(model)
@@ -119,18 +119,18 @@ def test_copies_of_a_joined_model_are_free_of_the_run() -> None:
 def test_training_ends_when_worker_0_reached_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOAL_UNTIL", "accuracy>=0.5")
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         run.join(model, sgd(model))
         for epoch in run.epochs(9):
             run.report(accuracy=(epoch if run.is_main else 9 - epoch) / 5)
         run.close()
-        return {"reports": torch.tensor(sum(isinstance(e, Reported) for e in events(run.dir, run.rank)))}
+        return {"reports": torch.tensor(sum(isinstance(e, ResultsReported) for e in events(run.dir, run.rank)))}
 
     assert [result["reports"].item() for result in run_world(2, body)] == [4, 4]
 
 
 def test_no_layer_is_told_of_before_there_is_one() -> None:
     sink = Kept()
-    Progress(sink, Solo()).tell_layers()
-    assert not any(isinstance(event, Layers) for event in sink.events)
+    StepProgress(sink, SingleWorkerGroup()).tell_layers()
+    assert not any(isinstance(event, LayerTimes) for event in sink.events)

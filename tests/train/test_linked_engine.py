@@ -10,7 +10,7 @@ from test_works_with import Paths, Words
 from torch import nn
 from torch.optim import SGD
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from shoal.testing.world import Result, World, run_world
     ids=["remainder", "lstm", "unused", "sparse"],
 )
 def test_equals_one_process(kind, optimizer_of, samples: int, group_of) -> None:  # type: ignore[no-untyped-def]
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=group_of(world))
         run, model = world.start(), make(kind)
         model, optimizer, steps = run.join(model, optimizer_of(model), loader(2, data(samples)))

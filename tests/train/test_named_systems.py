@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.core.events import Step
-from shoal.testing import World, run_world
-from shoal.watch.tail import Tail
+from shoal.core.events import StepFinished
+from shoal.testing import WorkerWorld, run_world
+from shoal.watch.tail import JournalTail
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[dms]*.py"))
 
@@ -30,14 +30,14 @@ def test_horovod_at_most_five_lines_of_a_script_change_for_training(script):
 
 
 def test_horovod_fusion_sends_ten_times_fewer_messages():
-    def body(world: World):
+    def body(world: WorkerWorld):
         model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(60)])
         run = world.start()
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
         model(torch.randn(2, 16)).sum().backward()
         optimizer.step()
         run.close()
-        (step,) = [e for e in Tail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, Step)]
+        (step,) = [e for e in JournalTail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, StepFinished)]
         return {"messages": torch.tensor(len(step.done)), "gradients": torch.tensor(len(list(model.parameters())))}
 
     for result in run_world(2, body):
@@ -49,7 +49,7 @@ def test_bsp_nobody_ends_a_step_that_the_slowest_has_not_begun():
     begun = torch.zeros(1, dtype=torch.int64).share_memory_()
     released = multiprocessing.get_context("fork").Semaphore(0)
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         model = nn.Linear(4, 1)
         run = world.start()
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -76,7 +76,7 @@ def test_bsp_a_step_takes_as_long_as_the_slowest_worker():
     """Only lower bounds: nobody can be faster than the slowest; the waiting shows in the fast worker's record."""
     pause = 0.1
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         model = nn.Linear(4, 1)
         run = world.start()
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -87,7 +87,7 @@ def test_bsp_a_step_takes_as_long_as_the_slowest_worker():
             optimizer.step()
             optimizer.zero_grad()
         run.close()
-        steps = [e for e in Tail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, Step)]
+        steps = [e for e in JournalTail(run.dir / f"worker-{run.rank}.jsonl").read() if isinstance(e, StepFinished)]
         return {
             "seconds": torch.tensor([s.seconds for s in steps]),
             "wait": torch.tensor([s.exchange_wait for s in steps]),

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from shoal.train.evidence import SMALL, Evidence
-from shoal.train.numbers import finite
+from shoal.train.numerics import SMALL, GradientSums, finite
 
 GOOD = {
     "usual": [torch.randn(5, 3), torch.randn(7)],
@@ -36,7 +35,7 @@ def test_not_finite(bad: float, dtype: torch.dtype) -> None:
 
 def test_small_parameters_tell_whose_gradients_were_bad() -> None:
     weight, bias = torch.zeros(SMALL + 1), torch.zeros(3)
-    evidence = Evidence([weight, bias])
+    evidence = GradientSums([weight, bias])
     evidence.saw(0, torch.full_like(weight, float("nan")))  # too large to be looked at by itself
     evidence.saw(1, torch.ones(3))
     assert not evidence.bad
@@ -47,6 +46,6 @@ def test_small_parameters_tell_whose_gradients_were_bad() -> None:
 
 
 def test_without_small_parameters_the_smallest_serves() -> None:
-    evidence = Evidence([torch.zeros(SMALL + 9), torch.zeros(SMALL + 5)])
+    evidence = GradientSums([torch.zeros(SMALL + 9), torch.zeros(SMALL + 5)])
     evidence.saw(1, torch.full((SMALL + 5,), float("inf")))
     assert evidence.bad

@@ -13,20 +13,22 @@ from test_deferred import Tied
 from test_works_with import Paths, Words
 from torch import nn
 
-from shoal.core.events import Chosen, Skipped, Step, Warned
+from shoal.core.events import ChoiceMade, StepFinished, StepSkipped, WarningRaised
 from shoal.sync.pace.ordering import GAIN
-from shoal.testing.world import Result, World, run_world
-from shoal.train.joined import Joined
-from shoal.watch.tail import Tail
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.train.joined import JoinedModels
+from shoal.watch.tail import JournalTail
 
 EPOCHS = 4  # of 5 steps; the last has a remainder
 
 
-def same(world: World) -> Any:
+def same(world: WorkerWorld) -> Any:
     return world.group
 
 
-def train_by(world: World, plan: str, kind: Any, optimizer_of: Callable[[nn.Module], Any], samples: int = 37) -> Result:
+def train_by(
+    world: WorkerWorld, plan: str, kind: Any, optimizer_of: Callable[[nn.Module], Any], samples: int = 37
+) -> Result:
     run, model = world.start(plan, name=plan.translate(str.maketrans("(), =.", "------"))), make(kind)
     model, optimizer, steps = run.join(model, optimizer_of(model), loader(2, data(samples)))
     train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
@@ -34,21 +36,25 @@ def train_by(world: World, plan: str, kind: Any, optimizer_of: Callable[[nn.Modu
     return parameters(model)
 
 
-def events(world: World, plan: str, kind: type) -> list[Any]:
+def events(world: WorkerWorld, plan: str, kind: type) -> list[Any]:
     folder = world.dir / plan.translate(str.maketrans("(), =.", "------"))
-    return [event for event in Tail(folder / f"worker-{world.group.rank}.jsonl").read() if isinstance(event, kind)]
+    return [
+        event for event in JournalTail(folder / f"worker-{world.group.rank}.jsonl").read() if isinstance(event, kind)
+    ]
 
 
 @pytest.mark.parametrize("group_of", [same, by_files], ids=["memory", "links"])
 @pytest.mark.parametrize("optimizer_of", [sgd, adamw])
 @pytest.mark.parametrize("kind", ["mlp", "transformer", Tied])
 def test_needed_is_ready_bit_for_bit(kind: Any, optimizer_of: Any, group_of: Any) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=group_of(world))
         ready, needed = (train_by(world, f"order({by})", kind, optimizer_of) for by in ("ready", "needed"))
         for name, value in ready.items():
             assert torch.equal(needed[name], value), name
-        told = [event.text for event in events(world, "order(needed)", Warned) if "is as order(ready)" in event.text]
+        told = [
+            event.text for event in events(world, "order(needed)", WarningRaised) if "is as order(ready)" in event.text
+        ]
         assert len(told) == (group_of is same), "in memory it says that it is not"
         return needed
 
@@ -61,7 +67,7 @@ def test_needed_is_ready_bit_for_bit(kind: Any, optimizer_of: Any, group_of: Any
                        ("order(needed), fp16", "cnn")]
 )  # fmt: skip
 def test_needed_with_what_is_unused_sparse_or_coded(plan: str, kind: Any) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=by_keys(world))
         optimizer_of = (lambda m: torch.optim.SGD(m.parameters(), lr=0.1)) if kind is Words else sgd
         ready, needed = (train_by(world, p, kind, optimizer_of, 33) for p in (plan.replace("needed", "ready"), plan))
@@ -77,12 +83,12 @@ def test_needed_with_what_is_unused_sparse_or_coded(plan: str, kind: Any) -> Non
 def test_auto_is_ready_bit_for_bit_and_all_choose_alike(plan: str) -> None:
     """Twenty steps, some without samples for all; fifteen are needed to choose."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=by_files(world))
         ready, auto = (train_by(world, p, "mlp", sgd) for p in (plan.replace("auto", "ready"), plan))
         for name, value in ready.items():
             torch.testing.assert_close(auto[name], value, atol=1e-6, rtol=0)
-        (chosen,) = events(world, plan, Chosen)
+        (chosen,) = events(world, plan, ChoiceMade)
         assert set(chosen.steps) == {"order(ready)", "order(needed)"}
         assert f"{1e3 * chosen.steps['order(needed)']:.1f} ms layer by layer" in chosen.reason
         figures = torch.tensor([*chosen.steps.values(), chosen.codec == "order(needed)"])
@@ -95,12 +101,12 @@ def test_auto_is_ready_bit_for_bit_and_all_choose_alike(plan: str) -> None:
 
 
 def test_steps_overlap_and_the_record_says_how_much() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=by_files(world))
         run, model = world.start("tictac", name="run"), make()
         model, optimizer = run.join(model, sgd(model))
         (joined,) = run._together.joined
-        assert isinstance(joined, Joined)
+        assert isinstance(joined, JoinedModels)
         assert joined.deferred is not None
         open_ = 0
         for _ in range(5):
@@ -110,7 +116,9 @@ def test_steps_overlap_and_the_record_says_how_much() -> None:
             open_ += bool(joined.deferred._updates)
         run.close()
         assert not joined.deferred._updates
-        steps = [e for e in Tail(world.dir / "run" / f"worker-{run.rank}.jsonl").read() if isinstance(e, Step)]
+        steps = [
+            e for e in JournalTail(world.dir / "run" / f"worker-{run.rank}.jsonl").read() if isinstance(e, StepFinished)
+        ]
         assert len(steps) == 5
         assert all(0 <= step.exposed <= step.transfer for step in steps)
         assert any(step.transfer > 0 for step in steps[1:])
@@ -122,7 +130,7 @@ def test_steps_overlap_and_the_record_says_how_much() -> None:
 
 
 def test_a_step_that_is_not_finite_is_skipped_by_all() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=by_files(world))
         found = {}
         for by in ("ready", "needed"):
@@ -136,7 +144,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all() -> None:
             found |= parameters(model, by)
             run._journal.flush()  # not closed: the others may still be in it, and another run of this group follows
             if run.rank == 0:
-                told = [e for e in Tail(world.dir / by / "worker-0.jsonl").read() if isinstance(e, Skipped)]
+                told = [e for e in JournalTail(world.dir / by / "worker-0.jsonl").read() if isinstance(e, StepSkipped)]
                 assert [(skip.step, skip.workers) for skip in told] == [(2, [1])]
         return found
 
@@ -149,7 +157,7 @@ def test_a_step_that_is_not_finite_is_skipped_by_all() -> None:
 def test_main_alone_looks_at_the_model_after_each_step() -> None:
     """Nobody waits for a worker that looks: all that it needs has left already."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=by_files(world))
         run, model = world.start("order(needed)"), make()
         model, optimizer = run.join(model, sgd(model))
@@ -177,11 +185,11 @@ def test_largest_learns_and_replicas_stay_equal(group_of: Any) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layers(x)
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = dataclasses.replace(world, group=group_of(world))
         plan = "order(largest, budget=4kb)"
         found = train_by(world, plan, Wide, sgd)
-        steps = events(world, plan, Step)
+        steps = events(world, plan, StepFinished)
         assert all(0 < step.sent <= 4000 < step.raw for step in steps if step.samples)
         return found
 

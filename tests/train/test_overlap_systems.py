@@ -9,12 +9,12 @@ import pytest
 import torch
 from throttled import Trainee, layers, throttled
 
-from shoal.core.events import Chosen
+from shoal.core.events import ChoiceMade
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.pace.ordering import TOLD
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import build
-from shoal.watch.tail import Tail
+from shoal.watch.tail import JournalTail
 
 sys.path.append(str(Path(__file__).parents[1] / "sync" / "engine"))
 from test_hosts import on_hosts
@@ -43,7 +43,7 @@ def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None
     """Hashemi et al. 2019: a step is at least a tenth shorter, its variance at most half. Forward passes sleep as
     long as gradients travel."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = throttled(world, RATE)
         kinds = (NeededPace, AnyOrder)
         found: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
@@ -69,13 +69,13 @@ def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None
 def test_auto_takes_what_is_faster(forward: float, codec: str) -> None:
     """Layer by layer where a forward pass takes as long as the gradients travel; not where there is nothing to hide."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = throttled(world, RATE)
         trainee = Trainee(world, "order(auto)", layers(LAYERS, forward=forward / LAYERS), "run")
         trainee.turn(TOLD)
         trainee.run._journal.flush()
-        events = Tail(world.dir / "run" / f"worker-{world.group.rank}.jsonl").read()
-        (chosen,) = [event for event in events if isinstance(event, Chosen)]
+        events = JournalTail(world.dir / "run" / f"worker-{world.group.rank}.jsonl").read()
+        (chosen,) = [event for event in events if isinstance(event, ChoiceMade)]
         return {"right": torch.tensor(chosen.codec == codec)}
 
     assert all(bool(result["right"]) for result in run_world(2, body, seconds=200.0))
@@ -87,7 +87,7 @@ def test_s_caffe_a_hierarchical_sum_hides_half_of_its_transfer_behind_the_backwa
     """Awan et al. 2017: two hosts of two workers. What a step takes more than its computing is what was not hidden."""
     together, alone, nothing = "together", "alone", "transfer"
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         world = throttled(world, RATE, lambda w: on_hosts(w.group, w.dir))
         busy = {"backward": 1.5 * TRANSFER / LAYERS}
         trainees = {

@@ -9,27 +9,35 @@ import torch
 from loops import data, loader, loss_of, sgd, train
 from models import make
 
-from shoal.cluster.group import Solo
-from shoal.core.events import AnyEvent, Ended, Logged, Reported, Started, Step, Traffic
+from shoal.core.events import (
+    AnyEvent,
+    ResultsReported,
+    StepFinished,
+    TrafficCounted,
+    ValuesLogged,
+    WorkerEnded,
+    WorkerStarted,
+)
 from shoal.core.record import worker_file
-from shoal.sync.pace.base import Spent
-from shoal.testing.world import Result, World, run_world
+from shoal.groups.base import SingleWorkerGroup
+from shoal.sync.pace.base import ExchangeCost
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import progress as module
-from shoal.train.progress import Progress
-from shoal.watch.tail import Tail
+from shoal.train.progress import StepProgress
+from shoal.watch.tail import JournalTail
 
 
 def events(directory: Path, rank: int) -> list[AnyEvent]:
-    return list(Tail(worker_file(directory, rank)).read())
+    return list(JournalTail(worker_file(directory, rank)).read())
 
 
-def phases(step: Step) -> float:
+def phases(step: StepFinished) -> float:
     return step.load + step.forward_backward + step.exchange_wait + step.encode + step.update + step.other
 
 
 def check_steps(directory: Path, size: int, steps: int, samples: int) -> None:
     """`steps` of worker 0; a worker that had no sample in some has fewer."""
-    found = [[e for e in events(directory, rank) if isinstance(e, Step)] for rank in range(size)]
+    found = [[e for e in events(directory, rank) if isinstance(e, StepFinished)] for rank in range(size)]
     assert [step.step for step in found[0]] == list(range(steps))
     for step in (step for own in found for step in own):
         assert abs(phases(step) - step.seconds) < 1e-4
@@ -40,7 +48,7 @@ def check_steps(directory: Path, size: int, steps: int, samples: int) -> None:
 
 @pytest.mark.parametrize(("size", "samples"), [(1, 37), (2, 37), (4, 33)])
 def test_steps_with_a_loader(size: int, samples: int) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(size, data(samples)))
         train(model, optimizer, (steps for _ in run.epochs(2)))
@@ -51,10 +59,10 @@ def test_steps_with_a_loader(size: int, samples: int) -> None:
         if run.is_main:
             check_steps(run.dir, size, 10, 2 * samples)
         numbers = sum(p.numel() for p in model.parameters())
-        for step in (e for e in events(run.dir, run.rank) if isinstance(e, Step)):
+        for step in (e for e in events(run.dir, run.rank) if isinstance(e, StepFinished)):
             assert step.raw == step.sent == (4 * numbers if size > 1 else 0)
             assert step.wire == 0
-        assert [e.epoch for e in events(run.dir, 0) if isinstance(e, Step)] == [0] * 5 + [1] * 5
+        assert [e.epoch for e in events(run.dir, 0) if isinstance(e, StepFinished)] == [0] * 5 + [1] * 5
         return {}
 
     run_world(size, body)
@@ -63,7 +71,7 @@ def test_steps_with_a_loader(size: int, samples: int) -> None:
 @pytest.mark.parametrize("kind", ["plain", "two optimizers", "closure"])
 @pytest.mark.parametrize("with_loader", [True, False])
 def test_phases_add_up(kind: str, with_loader: bool) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         optimizers = [sgd(model.layers[:2]), sgd(model.layers[2:])][: 1 + (kind == "two optimizers")]
         *_, steps = run.join(model, *optimizers, loader(2, data(32)))
@@ -90,7 +98,7 @@ def test_phases_add_up(kind: str, with_loader: bool) -> None:
 
 
 def test_logs_and_reports() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(2, data(16)))
         for _ in run.epochs(2):
@@ -105,15 +113,15 @@ def test_logs_and_reports() -> None:
         run.close()
         run.close()
         found = events(run.dir, run.rank)
-        assert isinstance(found[0], Started)
-        assert isinstance(found[-1], Ended)
+        assert isinstance(found[0], WorkerStarted)
+        assert isinstance(found[-1], WorkerEnded)
         assert (found[-1].exit, found[-1].error) == ("done", "")
-        assert any(isinstance(e, Traffic) for e in found)
-        logged = [e for e in found if isinstance(e, Logged)]
+        assert any(isinstance(e, TrafficCounted) for e in found)
+        logged = [e for e in found if isinstance(e, ValuesLogged)]
         assert [e.step for e in logged[:-1]] == [0, 1, 2, 3]
         assert logged[0].values.keys() == {"loss", "rate", "number", "tensor"}
         assert (logged[0].values["number"], logged[0].values["tensor"]) == (3.0, 2.5)
-        reported = [e for e in found if isinstance(e, Reported)]
+        reported = [e for e in found if isinstance(e, ResultsReported)]
         assert [(e.epoch, e.metrics) for e in reported] == [(n, {"accuracy": 0.5, "wrong": 4.0}) for n in range(2)]
         shown = world.group.board.read(run.rank)["loss"]
         return {"shown": torch.tensor([shown, logged[-1].values["loss"]])}
@@ -126,7 +134,7 @@ class Kept:
     """A sink that remembers."""
 
     def __init__(self) -> None:
-        self.events: list[Step] = []
+        self.events: list[StepFinished] = []
 
     def emit(self, event) -> None:  # type: ignore[no-untyped-def]
         self.events.append(event)
@@ -135,8 +143,8 @@ class Kept:
 def test_phases_of_a_step_by_a_clock_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
-    sink, spent = Kept(), Spent()
-    progress = Progress(sink, Solo())
+    sink, spent = Kept(), ExchangeCost()
+    progress = StepProgress(sink, SingleWorkerGroup())
     progress.has_loader = True
     progress.watch(spent, SimpleNamespace(raw=0, sent=0, wire=0, peers=()))  # type: ignore[arg-type]
 

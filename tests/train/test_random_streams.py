@@ -8,7 +8,7 @@ from loops import data, loader, loss_of, parameters, sgd
 from models import MLP, make
 from torch import Tensor, nn
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 
 class Dropping(MLP):
@@ -17,7 +17,7 @@ class Dropping(MLP):
 
 
 def trained(size: int, seed: int) -> list[Result]:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start(seed=seed)
         model = Dropping()
         model, optimizer, steps = run.join(model, sgd(model), loader(size))
@@ -50,7 +50,7 @@ def drawn(size: int) -> list[Result]:
         own = torch.tensor([random.random(), np.random.rand()], dtype=torch.float32)
         return torch.cat([own, torch.rand(2), nn.functional.dropout(torch.ones(16))])
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start(seed=9)
         result = {"before": draw()}
         model, _, steps = run.join(model := make(), sgd(model), loader(size, data(33)))

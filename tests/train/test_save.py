@@ -8,11 +8,11 @@ from safetensors.torch import load_file
 from torch import nn
 
 from shoal.core.errors import UsageError
-from shoal.testing.world import World, run_world
+from shoal.testing.world import WorkerWorld, run_world
 
 
 def test_others_can_read_what_was_saved(tmp_path: Path) -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3))

@@ -10,7 +10,7 @@ from models import make
 from torch import Tensor
 
 from shoal.core.errors import UsageError
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.checkpoint.manifest import listed
 from shoal.train.script_state import ScriptState
 
@@ -84,7 +84,7 @@ def loop(run: Any, iterations: int, early: bool) -> Result:
 def test_a_loop_of_its_own_goes_on(size: int, early: bool, tmp_path: Path) -> None:
     """A whole run, and one of 7 iterations that is continued from its newest checkpoint."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         whole = loop(world.start(name="whole", checkpoint="off"), 12, early)
         loop(world.start(name="half", checkpoint="3steps"), 7, early)
         world.group.gather(b"")  # worker 0 has written it

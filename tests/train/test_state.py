@@ -14,7 +14,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR, StepLR
 
 from shoal.core.errors import LayoutError
-from shoal.testing.world import World, run_world
+from shoal.testing.world import WorkerWorld, run_world
 from shoal.train.state import LOST, adopt_gradients, adopt_state, flatten, patch, restore
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
@@ -87,7 +87,7 @@ def schedulers(optimizer: SGD) -> list[LRScheduler]:
 def test_scheduler_states_are_taken_over() -> None:
     """The workers take their steps before and after: what they do next must be the same."""
 
-    def body(world: World) -> dict[str, Tensor]:
+    def body(world: WorkerWorld) -> dict[str, Tensor]:
         model = make()
         optimizer = SGD(model.parameters(), lr=1.0)
         kept = schedulers(optimizer)
@@ -108,7 +108,7 @@ def test_scheduler_states_are_taken_over() -> None:
 
 
 def test_gradients_are_taken_over() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         rank = world.group.rank
         parameters = [torch.zeros(3, requires_grad=True) for _ in range(4)]
         for number, (mine, theirs) in enumerate([(1, 1), (1, 0), (0, 1), (0, 0)]):

@@ -9,7 +9,7 @@ from loops import data, loader, loss_of, parameters, sgd
 from models import make
 
 from shoal.core.errors import UsageError
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.checkpoint.manifest import listed
 
 
@@ -34,7 +34,7 @@ class Average:
 def test_all_begin_with_worker_0s_state_and_skip_alike() -> None:
     """One worker's loss overflows once: every scaler sees it in the mean, and halves its scale."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** (4 + run.rank))
         average = Average(float(run.rank))
@@ -56,7 +56,7 @@ def test_all_begin_with_worker_0s_state_and_skip_alike() -> None:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_checkpoints_hold_their_state(size: int, tmp_path: Path) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(name="one", checkpoint="2steps"), make()
         scaler, average = torch.amp.GradScaler("cpu", init_scale=64.0), Average(1.0)
         scaler.set_growth_interval(2)
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     average = Average(0.0)
     average.mean = len  # type: ignore[assignment]
 
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         with pytest.raises(UsageError, match=r"a Average that cannot be handed on: its state\['mean'\] is a builtin"):
             world.start().join(make(), average)
         with pytest.raises(UsageError, match=r"join\(\) got a int; give it modules"):

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 
 from shoal.core.errors import UsageError
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.run import Run
 
 
@@ -28,7 +28,7 @@ Case = Callable[[Run, nn.Module, Optimizer, Callable[[], torch.Tensor]], None]
 def in_a_world(case: Case, size: int = 2, plan: str = "", optimizer_of: Callable[[nn.Module], Optimizer] = sgd) -> None:
     """Run `case` on every worker, with a loss over rows of the worker's own."""
 
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start(plan)
         model, optimizer = run.join(model := make(), optimizer_of(model))
         rows = [t[4 * run.rank : 4 * run.rank + 4] for t in data()[:8]]
@@ -173,7 +173,7 @@ def train(run: Run | None, model: nn.Module, optimizer: Optimizer, epochs: Itera
 
 @pytest.mark.parametrize(("size", "samples"), [(2, 37), (4, 33)], ids=["uneven", "some-without"])
 def test_written_gradients_that_are_exchanged_equal_one_process(size: int, samples: int) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, optimizer, steps = run.join(model := make(), sgd(model), loader(size, data(samples)))
         train(run, model, optimizer, (steps for _ in run.epochs(2)))
@@ -187,7 +187,7 @@ def test_written_gradients_that_are_exchanged_equal_one_process(size: int, sampl
 
 @pytest.mark.parametrize("plan", ["", "fp16"])
 def test_sums_and_means_of_two_joins_and_what_was_exchanged_before(plan: str) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, first, second = world.start(plan), make(), make()
         run.join(first, sgd(first), loss="sum")
         run.join(second, sgd(second))

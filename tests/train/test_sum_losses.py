@@ -11,14 +11,14 @@ from models import make
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from shoal.cluster.launch.context import Context
-from shoal.cluster.membership.session import member_name
 from shoal.core.errors import UsageError
 from shoal.core.events import ModelsJoined
+from shoal.launch.context import WorkerContext
+from shoal.membership.session import member_name
 from shoal.plan.plan import Plan
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.run import Run
-from shoal.watch.tail import Tail
+from shoal.watch.tail import JournalTail
 
 
 class Bag(nn.Module):
@@ -56,7 +56,7 @@ def test_equals_one_process(size: int, passes: int, kind: Any, samples: int) -> 
     """With batches of 8, or of 9 on three workers, 33 and 37 samples leave a remainder that is not even."""
     whole = size * (8 // size + (size == 3))
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make(kind)
         steps = torch.utils.data.DataLoader(data(samples), batch_size=whole // size, shuffle=True)
         model, optimizer, steps = run.join(model, sgd(model), steps, loss="sum")
@@ -78,7 +78,7 @@ def test_without_a_loader_and_with_gradients_held_back() -> None:
         sum_of(first, *[t[2:] for t in rows]).backward()
         loss_of(second, *rows).backward()
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, first, second = world.start(), make(), make("cnn")
         run.join(first, sgd(first), loss="sum")
         run.join(second, sgd(second))
@@ -97,7 +97,7 @@ def test_without_a_loader_and_with_gradients_held_back() -> None:
 
 @pytest.mark.parametrize("plan", ["topk(0.5)"])
 def test_codecs_carry_the_mean_and_the_sum_comes_out(plan: str) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         found = {}
         for loss in ("mean", "sum"):
             run, model = world.start(plan, name=loss), make()
@@ -113,14 +113,14 @@ def test_codecs_carry_the_mean_and_the_sum_comes_out(plan: str) -> None:
 
 
 def test_the_record_tells_and_what_is_neither_is_refused() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         with pytest.raises(UsageError, match="join\\(loss='max'\\): use 'mean' or 'sum'"):
             run.join(model, loss="max")
         run.join(model, sgd(model), loss="sum")
         run.join(make(), loss="mean")
         run.close()
-        told = [event for event in Tail(run.dir / "worker-0.jsonl").read() if isinstance(event, ModelsJoined)]
+        told = [event for event in JournalTail(run.dir / "worker-0.jsonl").read() if isinstance(event, ModelsJoined)]
         assert [(event.join, event.loss) for event in told] == [(0, "sum"), (1, "mean")]
         assert (told[0].models, told[0].optimizers) == (["MLP"], ["SGD"])
         return {}
@@ -129,7 +129,7 @@ def test_the_record_tells_and_what_is_neither_is_refused() -> None:
 
 
 def test_workers_that_differ_are_named() -> None:
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         run = world.start()
         with pytest.raises(Exception, match="loss 'sum'"):
             run.join(model := make(), sgd(model), loss="sum" if run.rank else "mean")
@@ -142,9 +142,9 @@ def test_workers_that_differ_are_named() -> None:
 def test_after_a_loss_gradients_are_those_of_the_workers_that_are_left(loss: str, counted: bool) -> None:
     """Without a joined loader too: nobody else says how many workers there are."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group, session = changing(world, links=False)
-        run, model = Run(Context(group, "run", world.dir / "run", "", 0, begun=False), Plan()), make()
+        run, model = Run(WorkerContext(group, "run", world.dir / "run", "", 0, begun=False), Plan()), make()
         model, _ = run.join(model, sgd(model), loss=loss)
         if counted:
             run.weight(2)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from shoal.core import durable
-from shoal.core.ledger import Took, committed, ledger_file, prove, read_ledger
-from shoal.data.source.base import Step
+from shoal.core.ledger import SamplesTaken, committed, ledger_file, prove, read_ledger
+from shoal.data.source.base import LoaderStep
 from shoal.train import ledger
-from shoal.train.ledger import Ledger
+from shoal.train.ledger import LedgerWriter
 
 STREAMS, BATCH, EVERY = 4, 8, 50
 
@@ -29,11 +29,11 @@ def stream(epoch: int = 0) -> Any:
     return SimpleNamespace(trained=False, loader=loader, turn=SimpleNamespace(epoch=epoch, number=0))
 
 
-def train(one: Ledger, run: Any, first: int, last: int) -> None:
+def train(one: LedgerWriter, run: Any, first: int, last: int) -> None:
     """Steps first … last, each of the next batch of another stream; a checkpoint every 50 steps."""
     for number in range(first, last + 1):
         begin = (number - 1) // STREAMS * BATCH
-        one.dealt(run, Step((BATCH,), None, ((begin, begin + BATCH),), (number - 1) % STREAMS))
+        one.dealt(run, LoaderStep((BATCH,), None, ((begin, begin + BATCH),), (number - 1) % STREAMS))
         one.commit(number)
         if number % EVERY == 0:
             assert one.saved(number)
@@ -45,7 +45,7 @@ def assert_once(directory: Path, steps: int) -> None:
 
 
 def test_an_iterable_dataset_costs_no_entry_a_step(tmp_path: Path) -> None:
-    one = Ledger(tmp_path)
+    one = LedgerWriter(tmp_path)
     one.begin(0, 1, 1)
     train(one, stream(), 1, 4000)
     one.close()
@@ -57,7 +57,7 @@ def test_an_iterable_dataset_costs_no_entry_a_step(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_million_steps_stay_small(tmp_path: Path) -> None:
-    one = Ledger(tmp_path)
+    one = LedgerWriter(tmp_path)
     one.begin(0, 1, 1)
     train(one, stream(), 1, 1_000_000)
     one.close()
@@ -67,13 +67,13 @@ def test_a_million_steps_stay_small(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("back", [0, 1, 2])
 def test_a_run_goes_on_from_any_checkpoint_that_is_kept(tmp_path: Path, back: int) -> None:
-    one, run = Ledger(tmp_path), stream()
+    one, run = LedgerWriter(tmp_path), stream()
     one.begin(0, 1, 1)
     train(one, run, 1, 2030)
     one._rewrite()
     one.close()
     step = 2000 - EVERY * back
-    again = Ledger(tmp_path, fence=lambda: (2, 0))
+    again = LedgerWriter(tmp_path, fence=lambda: (2, 0))
     again.begin(step, 2, 1)
     train(again, run, step + 1, 2100)
     again.close()
@@ -83,7 +83,11 @@ def test_a_run_goes_on_from_any_checkpoint_that_is_kept(tmp_path: Path, back: in
 @pytest.mark.parametrize("entered", [0, 777])
 def test_whoever_takes_over_writes_its_book_into_a_merged_file(tmp_path: Path, entered: int) -> None:
     """A founder, or a member that came later; and what the one before it still writes does not count."""
-    first, second, run = Ledger(tmp_path), Ledger(tmp_path, writes=lambda: main, fence=lambda: (1, 9)), stream()
+    first, second, run = (
+        LedgerWriter(tmp_path),
+        LedgerWriter(tmp_path, writes=lambda: main, fence=lambda: (1, 9)),
+        stream(),
+    )
     main = False
     first.begin(0, 1, 2)
     train(first, run, 1, entered)
@@ -99,7 +103,7 @@ def test_whoever_takes_over_writes_its_book_into_a_merged_file(tmp_path: Path, e
     train(first, run, 2000, 2010)
     train(second, run, 2081, 2100)
     second.close()
-    assert len([e for e in committed(read_ledger(tmp_path)) if isinstance(e, Took)]) < 250
+    assert len([e for e in committed(read_ledger(tmp_path)) if isinstance(e, SamplesTaken)]) < 250
     assert_once(tmp_path, 2100)
 
 
@@ -110,7 +114,7 @@ def test_killed_while_it_is_rewritten_it_has_lost_nothing(tmp_path: Path, monkey
     def die(*_: object) -> None:
         raise Killed
 
-    one, run = Ledger(tmp_path), stream()
+    one, run = LedgerWriter(tmp_path), stream()
     one.begin(0, 1, 1)
     train(one, run, 1, 400)
     before = ledger_file(tmp_path).read_bytes()
@@ -128,13 +132,13 @@ def test_on_a_full_disk_entries_wait_and_take_no_memory(tmp_path: Path, monkeypa
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    one, run = Ledger(tmp_path), stream()
+    one, run = LedgerWriter(tmp_path), stream()
     one.begin(0, 1, 1)
     with monkeypatch.context() as patch:
         patch.setattr(durable.DISK, "write", full)
         for number in range(1, 1000):
             begin = (number - 1) // STREAMS * BATCH
-            one.dealt(run, Step((BATCH,), None, ((begin, begin + BATCH),), (number - 1) % STREAMS))
+            one.dealt(run, LoaderStep((BATCH,), None, ((begin, begin + BATCH),), (number - 1) % STREAMS))
             one.commit(number)
         assert not one.flush()
         assert len(one._entries) < 2 * STREAMS

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer, SparseAdam
 from torch.utils.checkpoint import checkpoint
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 Script = Callable[[nn.Module, Optimizer, Iterable[Any]], None]
 
@@ -26,7 +26,7 @@ def check_equal(
 ) -> None:
     """`script` on some workers equals `script` in one process."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make(kind)
         model, optimizer, steps = run.join(model, optimizer_of(model), loader(size, data(samples)))
         script(model, optimizer, (steps for _ in run.epochs(2)))
@@ -76,7 +76,7 @@ def test_frozen_late_and_thawed_late(to_none: bool) -> None:
 
 
 def test_thawed_while_workers_weigh_differently() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         model.layers[0].requires_grad_(False)
         model = run.join(model)
@@ -153,7 +153,7 @@ class Normed(nn.Module):
 def test_statistics_are_the_mean_of_the_workers() -> None:
     """Equal after each step; what a layer replaces instead of changing counts too; counters stay each worker's own."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, optimizer, steps = run.join(model := make(Normed), sgd(model), loader(2, data(32)))
         result = {}
@@ -179,7 +179,7 @@ def test_statistics_are_the_mean_of_the_workers() -> None:
 
 
 def test_statistics_of_a_worker_without_samples_and_in_eval() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start()
         model, optimizer, steps = run.join(model := make(Normed), sgd(model), loader(4, data(41)))
         model.layers[1].eval()
@@ -206,7 +206,7 @@ def no_dynamo_state(tmp_path, monkeypatch) -> Iterator[None]:  # type: ignore[no
 def test_compiled_model(early: bool) -> None:
     """aot_eager: the graphs of the real thing, without a compiler of machine code in every worker."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make()
         compiled = torch.compile(model, backend="aot_eager") if early else model
         joined, optimizer, steps = run.join(compiled, sgd(model), loader(2, data(33)))
@@ -254,7 +254,7 @@ def apart(one: Result, other: Result, start: nn.Module) -> float:
 def check_low_precision(dtype: torch.dtype, autocast: bool, bound: float) -> None:
     """Two workers end where the same shards by hand end, and gradients a tenth too small would be seen."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run, model = world.start(), make(dtype=dtype)
         model, optimizer, steps = run.join(model, sgd(model), loader(2, data(dtype=dtype)))
         for _ in run.epochs(2):
@@ -346,7 +346,7 @@ def test_reentrant_checkpoints_that_share_a_parameter_are_refused() -> None:
                 x = checkpoint(self.layers[1:4], x, use_reentrant=True)
             return self.layers[4](x)
 
-    def body(world: World) -> None:
+    def body(world: WorkerWorld) -> None:
         model = world.start().join(make(Twice))
         with pytest.raises(Exception, match="use_reentrant=False"):
             loss_of(model, *data()[:4]).backward()

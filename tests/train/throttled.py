@@ -13,12 +13,12 @@ import torch
 from by_links import by_files
 from torch import Tensor, nn
 
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.core.clock import now
+from shoal.groups.links import LinkedGroup
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
-from shoal.testing.world import World
+from shoal.testing.world import WorkerWorld
+from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 
 WIDTH = 256
 LAYER = 4 * WIDTH * WIDTH
@@ -54,7 +54,7 @@ def layers(count: int, forward: float = 0.0, backward: float = 0.0) -> nn.Module
     return nn.Sequential(*[Sleeping(forward, backward) for _ in range(count)])
 
 
-def throttled(world: World, rate: str, group_of: Any = by_files) -> World:
+def throttled(world: WorkerWorld, rate: str, group_of: Any = by_files) -> WorkerWorld:
     """The same workers over links of this rate, with a bucket for every layer."""
     os.environ[BANDWIDTH_VARIABLE] = rate
     EveryPace.capacity = NeededPace.capacity = LAYER  # in this worker's process alone
@@ -66,7 +66,7 @@ def throttled(world: World, rate: str, group_of: Any = by_files) -> World:
 class Trainee:
     """A model under a plan, one of several that take turns in the same workers."""
 
-    def __init__(self, world: World, plan: str, model: nn.Module, name: str) -> None:
+    def __init__(self, world: WorkerWorld, plan: str, model: nn.Module, name: str) -> None:
         self.run = world.start(plan, name=name, checkpoint="off")
         self.model, self.optimizer = self.run.join(model, torch.optim.SGD(model.parameters(), lr=1e-3))
         self.inputs = torch.ones(1, WIDTH, requires_grad=True)

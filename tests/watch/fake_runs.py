@@ -3,16 +3,18 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from shoal.core.events import Ended, Event, Logged, Reported, Started, Step
-from shoal.core.journal import Journal
+from shoal.core.events import ResultsReported, RunEvent, StepFinished, ValuesLogged, WorkerEnded, WorkerStarted
+from shoal.core.journal import EventJournal
 from shoal.core.record import RunInfo, worker_file, write_info
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 
 NO_PID = 2**22 + 1
 """One more than the highest process id Linux gives out."""
 
 
-def make_run(root: Path, *workers: Iterable[Event], run: str = "run-a", began: float = 100.0, size: int = 0) -> Record:
+def make_run(
+    root: Path, *workers: Iterable[RunEvent], run: str = "run-a", began: float = 100.0, size: int = 0
+) -> RunRecord:
     """Write a run with the given events per worker."""
     info = RunInfo(
         run=run,
@@ -28,11 +30,11 @@ def make_run(root: Path, *workers: Iterable[Event], run: str = "run-a", began: f
     write_info(root / run, info)
     for rank, events in enumerate(workers):
         append(worker_file(root / run, rank), events)
-    return Record.open(root / run)
+    return RunRecord.open(root / run)
 
 
-def append(path: Path, events: Iterable[Event]) -> None:
-    journal = Journal(path)
+def append(path: Path, events: Iterable[RunEvent]) -> None:
+    journal = EventJournal(path)
     for event in events:
         journal.emit(event)
     journal.close()
@@ -44,14 +46,14 @@ def tear(path: Path, text: bytes = b'{"event":"step","at":1') -> None:
         file.write(text)
 
 
-def started(rank: int = 0, host: str = "elsewhere", pid: int = NO_PID) -> Started:
-    return Started(at=100.0, rank=rank, size=2, host=host, pid=pid, threads=1, device="cpu")
+def started(rank: int = 0, host: str = "elsewhere", pid: int = NO_PID) -> WorkerStarted:
+    return WorkerStarted(at=100.0, rank=rank, size=2, host=host, pid=pid, threads=1, device="cpu")
 
 
-def step(number: int, seconds: float = 1.0, samples: int = 10, wait: float = 0.25) -> Step:
+def step(number: int, seconds: float = 1.0, samples: int = 10, wait: float = 0.25) -> StepFinished:
     phases = {"load": 0.0, "encode": 0.0, "update": 0.0, "forward_backward": seconds - wait}
     sizes = {"raw": 400, "sent": 100, "wire": 120}
-    return Step(
+    return StepFinished(
         at=100.0 + number,
         step=number,
         epoch=0,
@@ -63,13 +65,13 @@ def step(number: int, seconds: float = 1.0, samples: int = 10, wait: float = 0.2
     )
 
 
-def logged(number: int, **values: float) -> Logged:
-    return Logged(at=100.0 + number, step=number, values=values)
+def logged(number: int, **values: float) -> ValuesLogged:
+    return ValuesLogged(at=100.0 + number, step=number, values=values)
 
 
-def reported(number: int, **metrics: float) -> Reported:
-    return Reported(at=100.0 + number, step=number, epoch=0, metrics=metrics)
+def reported(number: int, **metrics: float) -> ResultsReported:
+    return ResultsReported(at=100.0 + number, step=number, epoch=0, metrics=metrics)
 
 
-def ended(exit: str = "done", error: str = "") -> Ended:  # noqa: A002
-    return Ended(at=200.0, exit=exit, error=error)
+def ended(exit: str = "done", error: str = "") -> WorkerEnded:  # noqa: A002
+    return WorkerEnded(at=200.0, exit=exit, error=error)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shoal.watch.draw.curve import Curve, columns, raster
+from shoal.watch.draw.curve import BrailleCurve, columns, raster
 
 
-def drawn(curve: Curve, encoding: str = "utf-8") -> list[str]:
+def drawn(curve: BrailleCurve, encoding: str = "utf-8") -> list[str]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     Console(file=file, width=80).print(curve)
     file.seek(0)
@@ -29,7 +29,7 @@ def test_the_highest_is_on_top_and_columns_are_joined() -> None:
 
 
 def test_the_labels_are_the_range_that_is_drawn() -> None:
-    lines = drawn(Curve([(step, 2.0 - step / 100) for step in range(101)]))
+    lines = drawn(BrailleCurve([(step, 2.0 - step / 100) for step in range(101)]))
     assert lines[0].split(" |")[0].strip() == "2.0000"
     assert lines[7].split(" |")[0].strip() == "1.0000"
     assert lines[8].split() == ["step", "0", "100"]
@@ -37,19 +37,19 @@ def test_the_labels_are_the_range_that_is_drawn() -> None:
 
 
 def test_values_that_are_not_finite_are_counted() -> None:
-    lines = drawn(Curve([(1, 1.0), (2, nan), (3, inf), (4, 0.5)]))
+    lines = drawn(BrailleCurve([(1, 1.0), (2, nan), (3, inf), (4, 0.5)]))
     assert lines[-1] == "not drawn: 2 of 4 steps, their value is not finite"
-    assert drawn(Curve([(1, nan)])) == ["not drawn: 1 of 1 steps, their value is not finite"]
+    assert drawn(BrailleCurve([(1, nan)])) == ["not drawn: 1 of 1 steps, their value is not finite"]
 
 
 def test_ascii_where_nothing_else_is_at_hand() -> None:
-    lines = drawn(Curve([(1, 1.0), (2, 0.0)]), encoding="ascii")
+    lines = drawn(BrailleCurve([(1, 1.0), (2, 0.0)]), encoding="ascii")
     assert "*" in lines[0]
     assert "*" in lines[7]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=300))
 def test_any_finite_curve_can_be_drawn(numbers: list[float]) -> None:
-    lines = drawn(Curve(list(enumerate(numbers))))
+    lines = drawn(BrailleCurve(list(enumerate(numbers))))
     assert len(lines) == 9
     assert max(map(len, lines)) <= 80

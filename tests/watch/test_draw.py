@@ -6,13 +6,13 @@ from pathlib import Path
 from fake_runs import ended, logged, make_run, reported, started, step, tear
 from rich.console import Console
 
-from shoal.core.events import Entered, Traffic, Warned
-from shoal.core.record import Phases, worker_file
+from shoal.core.events import TrafficCounted, WarningRaised, WorkerEntered
+from shoal.core.record import StepPhases, worker_file
 from shoal.watch.draw import draw_run
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.tables import workers_table
-from shoal.watch.record import Record
-from shoal.watch.worker import Worker
+from shoal.watch.record import RunRecord
+from shoal.watch.worker import WorkerRecord
 
 
 def text_of(renderable: object) -> str:
@@ -22,9 +22,9 @@ def text_of(renderable: object) -> str:
     return file.getvalue()
 
 
-def full(root: Path) -> Record:
-    traffic = Traffic(at=1.0, step=2, peers={"1": (2_000_000, 0)})
-    warned = Warned(at=1.0, text="mind the [bold]gap[/bold]\x1b[31m")
+def full(root: Path) -> RunRecord:
+    traffic = TrafficCounted(at=1.0, step=2, peers={"1": (2_000_000, 0)})
+    warned = WarningRaised(at=1.0, text="mind the [bold]gap[/bold]\x1b[31m")
     first = [started(0), step(1), logged(1, loss=2.0), step(2), logged(2, loss=1.0), traffic, warned]
     second = [started(1), step(1), ended("failed", "ValueError: [red]no\n")]
     first += [reported(2, accuracy=0.875), ended()]
@@ -53,8 +53,8 @@ def test_a_run_that_has_only_begun_is_drawn(tmp_path: Path) -> None:
 
 
 def test_who_came_later_and_what_the_others_waited_for(tmp_path: Path) -> None:
-    lent = Entered(at=1.0, step=152, given=26_000, lent=10_900_000, updates=100, seconds=5.2)
-    whole = Entered(at=1.0, step=7, given=8_400_000, seconds=3.0, why="a step changes much (3 bytes of 4)")
+    lent = WorkerEntered(at=1.0, step=152, given=26_000, lent=10_900_000, updates=100, seconds=5.2)
+    whole = WorkerEntered(at=1.0, step=7, given=8_400_000, seconds=3.0, why="a step changes much (3 bytes of 4)")
     page = text_of(draw_run(make_run(tmp_path, [started(0), lent, whole, ended()])))
     page = " ".join(page.split())
     assert "worker 0 at step 152, after 5.20 s: 10.9 MB were lent while the others trained (100 updates)" in page
@@ -63,7 +63,7 @@ def test_who_came_later_and_what_the_others_waited_for(tmp_path: Path) -> None:
 
 
 def test_bars_are_shares_of_the_step() -> None:
-    lines = text_of(phase_bars(Phases(load=0.001, exchange_wait=0.003))).splitlines()
+    lines = text_of(phase_bars(StepPhases(load=0.001, exchange_wait=0.003))).splitlines()
     assert [line.count("█") for line in lines] == [10, 0, 30, 0, 0, 0]
     assert lines[0].split()[-3:] == ["25%", "1.00", "ms"]
     assert lines[2].split()[-3:] == ["75%", "3.00", "ms"]
@@ -71,6 +71,6 @@ def test_bars_are_shares_of_the_step() -> None:
 
 def test_large_figures_fit_the_workers_table() -> None:
     large = {"steps": 999_999, "samples": 10**9, "samples_per_second": 123456.7, "bytes_sent": 10**14}
-    worker = Worker(rank=127, host="a-very-long-host-name", pid=4194304, seconds=1e7, state="running", **large)
+    worker = WorkerRecord(rank=127, host="a-very-long-host-name", pid=4194304, seconds=1e7, state="running", **large)
     line = text_of(workers_table([worker])).splitlines()[-1]
     assert " ".join(line.split()) == "127 a-very-l 4194304 999999 1.0G 123457 10000 0.00 100.0 TB running"

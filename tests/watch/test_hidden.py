@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from fake_runs import make_run, started, step
 
-from shoal.sync.pace.base import Spent
-from shoal.sync.pace.flight import Flight
+from shoal.sync.pace.base import ExchangeCost
+from shoal.sync.pace.flight import BucketFlight
 from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.worker import read_workers
 
@@ -23,7 +23,7 @@ def test_nothing_is_said_where_nothing_is_known(tmp_path) -> None:
 
 
 def test_transfers_that_overlap_count_once() -> None:
-    flight, spent = Flight(10.0), Spent()
+    flight, spent = BucketFlight(10.0), ExchangeCost()
     for number, left in enumerate((10.0, 11.0, 15.0)):
         flight.left(number, left)
     flight.landed(0, 12.5, 13.0, 13.0)
@@ -36,7 +36,7 @@ def test_transfers_that_overlap_count_once() -> None:
 
 
 def test_an_engine_that_does_not_tell_leaves_it_unknown() -> None:
-    flight, spent = Flight(10.0), Spent()
+    flight, spent = BucketFlight(10.0), ExchangeCost()
     flight.left(0, 10.0)
     flight.landed(0, 11.0, 12.0, None)
     flight.tell(spent, [0])

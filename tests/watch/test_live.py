@@ -8,7 +8,7 @@ from math import nan
 import pytest
 from rich.console import Console
 
-from shoal.watch.live import LiveDisplay, PlainDisplay, WorkerRow, open_display
+from shoal.watch.live import PlainDisplay, TableDisplay, WorkerRow, open_display
 
 
 def rows(front: int, loss: float = 0.4321) -> list[WorkerRow]:
@@ -38,7 +38,7 @@ def test_no_loss_is_not_shown() -> None:
 def test_the_live_table_shows_who_is_behind() -> None:
     threads = threading.active_count()
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
-    display = LiveDisplay(console)
+    display = TableDisplay(console)
     display.update(rows(120), 2.0)
     display.print("a line [above]")
     assert threading.active_count() == threads
@@ -52,7 +52,7 @@ def test_the_live_table_shows_who_is_behind() -> None:
 
 def test_the_streams_are_left_alone() -> None:
     before = sys.stdout, sys.stderr
-    display = LiveDisplay(Console(file=io.StringIO(), force_terminal=True))
+    display = TableDisplay(Console(file=io.StringIO(), force_terminal=True))
     display.update([], 0.0)
     assert (sys.stdout, sys.stderr) == before
     display.stop()

@@ -2,18 +2,18 @@
 
 import pytest
 
-from shoal.watch.rate import Rate
+from shoal.watch.rate import RateMeter
 
 
 def test_the_rate_needs_two_moments() -> None:
-    rate = Rate()
+    rate = RateMeter()
     assert rate.add(1.0, 100.0) == 0.0
     assert rate.add(1.0, 200.0) == 0.0
     assert rate.add(1.5, 200.0) == 200.0
 
 
 def test_only_the_window_counts() -> None:
-    rate = Rate(window=2.0)
+    rate = RateMeter(window=2.0)
     for tenth in range(100):
         rate.add(tenth / 10, 0.0)
     grown = [rate.add(10 + tenth / 10, 5.0 * tenth) for tenth in range(31)]

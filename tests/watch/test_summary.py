@@ -5,12 +5,12 @@ from pathlib import Path
 
 from fake_runs import ended, make_run, reported, started, step, tear
 
-from shoal.core.record import Phases, worker_file
-from shoal.watch.record import Record
+from shoal.core.record import StepPhases, worker_file
+from shoal.watch.record import RunRecord
 from shoal.watch.summary import NOT_ENDED, known_summary, read_summary, summarise, write_summary
 
 
-def uneven(root: Path) -> Record:
+def uneven(root: Path) -> RunRecord:
     """Worker 0 takes two short steps, worker 1 one long step and then is killed, worker 2 leaves nothing."""
     first = [started(0), step(1, seconds=1.0), step(2, seconds=1.0), ended()]
     record = make_run(root, first, [started(1), step(1, seconds=4.0, samples=40, wait=1.0)], [])
@@ -30,7 +30,7 @@ def test_totals_over_workers(tmp_path: Path) -> None:
 
 def test_phases_are_the_mean_over_all_steps_of_all_workers(tmp_path: Path) -> None:
     phases = summarise(uneven(tmp_path)).phases
-    assert phases == Phases(exchange_wait=(0.25 + 0.25 + 1.0) / 3, forward_backward=(0.75 + 0.75 + 3.0) / 3)
+    assert phases == StepPhases(exchange_wait=(0.25 + 0.25 + 1.0) / 3, forward_backward=(0.75 + 0.75 + 3.0) / 3)
 
 
 def test_metrics_are_the_lowest_reporting_workers_last(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_metrics_are_the_lowest_reporting_workers_last(tmp_path: Path) -> None:
 def test_a_run_without_a_step(tmp_path: Path) -> None:
     summary = summarise(make_run(tmp_path, size=2))
     assert (summary.steps, summary.seconds, summary.samples_per_second) == (0, 0.0, 0.0)
-    assert summary.phases == Phases()
+    assert summary.phases == StepPhases()
 
 
 def test_the_file_gives_back_what_was_written(tmp_path: Path) -> None:
@@ -68,4 +68,4 @@ def test_the_written_summary_is_known_else_the_events(tmp_path: Path) -> None:
     write_summary(record.dir, summarise(record, exit=0))
     assert known_summary(record).exit == 0
     moved = record.dir.rename(tmp_path / "run-b")
-    assert known_summary(Record.open(moved)).dir == str(moved)
+    assert known_summary(RunRecord.open(moved)).dir == str(moved)

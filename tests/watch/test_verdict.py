@@ -3,20 +3,20 @@
 import pytest
 from fake_runs import ended, make_run, started
 
-from shoal.core.events import BucketFigures, Buckets, Event, Priced
-from shoal.sync.price import Measured, Network, Price
-from shoal.watch.exchanged import Exchanged, add_buckets
+from shoal.core.events import BucketFigures, BucketTimes, CodecPriced, RunEvent
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
+from shoal.watch.exchanged import ExchangeTotals, add_buckets
 from shoal.watch.verdict import judge, network, verdict
 from shoal.watch.worker import read_workers
 
 RAW = 1_000_000
-LINK = Network(rate=12.5e6, rtt=0.002)
-PRICES = [Price("", 0.0, 0.0, RAW, 1), Price("fp16", 0.001, 0.001, RAW / 2, 1)]
+LINK = NetworkEstimate(rate=12.5e6, rtt=0.002)
+PRICES = [CodecPrice("", 0.0, 0.0, RAW, 1), CodecPrice("fp16", 0.001, 0.001, RAW / 2, 1)]
 """Between two workers: 81 ms without a codec, 41 ms with fp16."""
 
 
-def coded(encode: float, wire: float, wait: float, codec: str = "topk(0.01)") -> Measured:
-    return Measured(Price(codec, encode, 0.001, wire, 1), 0.1 + encode + 0.001 + wait, wait, wait, 0.0)
+def coded(encode: float, wire: float, wait: float, codec: str = "topk(0.01)") -> MeasuredStep:
+    return MeasuredStep(CodecPrice(codec, encode, 0.001, wire, 1), 0.1 + encode + 0.001 + wait, wait, wait, 0.0)
 
 
 def test_a_codec_that_pays() -> None:
@@ -42,8 +42,8 @@ def test_a_codec_that_pays_less_than_another_would() -> None:
 
 
 def test_inside_one_host_nothing_is_saved() -> None:
-    prices = [Price("", 0.0, 0.001, 0.0, 1), Price("fp16", 0.001, 0.002, 0.0, 1)]
-    found = judge(coded(0.020, 0.0, 0.0), Network(), prices, "gather")
+    prices = [CodecPrice("", 0.0, 0.001, 0.0, 1), CodecPrice("fp16", 0.001, 0.002, 0.0, 1)]
+    found = judge(coded(0.020, 0.0, 0.0), NetworkEstimate(), prices, "gather")
     assert not found.wired
     assert found.saved is None
     assert found.words[0].endswith("inside one host nothing crosses a socket, so it saved nothing")
@@ -51,32 +51,32 @@ def test_inside_one_host_nothing_is_saved() -> None:
 
 
 def test_without_a_rate_it_says_so() -> None:
-    found = judge(coded(0.020, 900.0, 0.001), Network(), PRICES, "gather")
+    found = judge(coded(0.020, 900.0, 0.001), NetworkEstimate(), PRICES, "gather")
     assert (found.saved, found.alternatives, found.faster) == (None, [], None)
     assert "what it saved is not known" in found.words[0]
 
 
 def test_no_codec_hears_what_fp16_would_do() -> None:
-    found = judge(Measured(PRICES[0], 0.181, 0.081, 0.081, 0.0), LINK, PRICES, "sum")
+    found = judge(MeasuredStep(PRICES[0], 0.181, 0.081, 0.081, 0.0), LINK, PRICES, "sum")
     assert found.words == [
         "no codec: 81 ms of transfer a step, 0% of it hidden",
         "fp16 would be about 1.3x faster on this link",
     ]
 
 
-def buckets(step: int, measured: int, encode: float, codec: str = "topk(0.01)", wire: float = 1e6) -> Buckets:
+def buckets(step: int, measured: int, encode: float, codec: str = "topk(0.01)", wire: float = 1e6) -> BucketTimes:
     figures = BucketFigures(
         layers=["a.weight", "a.bias"], raw=4000.0, sent=100.0, wire=wire, encode=encode, transfer=0.4, wait=0.1,
         decode=0.2, gradient=2.0, residual=6.0,
     )  # fmt: skip
-    return Buckets(
+    return BucketTimes(
         at=1.0, step=step, measured=measured, codec=codec, meets="gather", buckets=[figures], span=0.4, room=0.1,
         step_seconds=1.0,
     )  # fmt: skip
 
 
 def test_events_of_one_codec_are_averaged_and_another_begins_anew() -> None:
-    known: list[Exchanged] = []
+    known: list[ExchangeTotals] = []
     add_buckets(known, buckets(10, 1, 0.1))
     add_buckets(known, buckets(20, 3, 0.5))
     assert (len(known), known[0].measured, known[0].total("encode")) == (1, 4, pytest.approx(0.4))
@@ -86,7 +86,7 @@ def test_events_of_one_codec_are_averaged_and_another_begins_anew() -> None:
 
 
 def test_large_transfers_tell_a_rate_and_small_ones_do_not() -> None:
-    known: list[Exchanged] = []
+    known: list[ExchangeTotals] = []
     add_buckets(known, buckets(10, 1, 0.1))
     assert network(known).rate == pytest.approx(2.5e6)
     add_buckets(few := [], buckets(10, 1, 0.1, wire=100.0))
@@ -94,10 +94,10 @@ def test_large_transfers_tell_a_rate_and_small_ones_do_not() -> None:
 
 
 def test_the_record_of_a_run_is_judged(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    events: list[Event] = [
+    events: list[RunEvent] = [
         started(0),
         buckets(10, 4, 0.1),
-        Priced(at=1.0, codec="", encode=0.0, decode=0.0, wire=4e6, hops=1),
+        CodecPriced(at=1.0, codec="", encode=0.0, decode=0.0, wire=4e6, hops=1),
         ended(),
     ]
     found = verdict(read_workers(make_run(tmp_path, events, [started(1), buckets(10, 4, 0.1), ended()])))

@@ -7,10 +7,10 @@ from fake_runs import make_run, reported, step
 from rich.console import Console
 
 from shoal.watch.compare import compare_runs, draw_comparison
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 
 
-def three(root: Path) -> list[Record]:
+def three(root: Path) -> list[RunRecord]:
     slow = make_run(root, [step(1, seconds=4.0), reported(1, accuracy=0.5)], run="slow")
     fast = make_run(root, [step(1, seconds=1.0), reported(1, error=0.25)], run="fast")
     return [slow, fast, make_run(root, size=1, run="empty")]

@@ -9,7 +9,7 @@ from fake_runs import ended, logged, make_run, started, step, tear
 from shoal.core.errors import UsageError
 from shoal.core.merging import merged
 from shoal.core.record import worker_file, write_attempt
-from shoal.watch.record import Record, list_runs, resolve
+from shoal.watch.record import RunRecord, list_runs, resolve
 from shoal.watch.worker import read_worker
 
 
@@ -80,7 +80,7 @@ def test_a_folder_without_runs_says_so(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no run"):
-        Record.open(tmp_path)
+        RunRecord.open(tmp_path)
 
 
 def test_of_merged_steps_that_were_made_again_in_part_the_rest_counts(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fake_runs import NO_PID, ended, make_run, reported, started, step
 
-from shoal.core.events import Traffic, Warned
+from shoal.core.events import TrafficCounted, WarningRaised
 from shoal.watch.summary import summarise, write_summary
 from shoal.watch.worker import read_worker, read_workers, tally
 
@@ -25,8 +25,8 @@ def test_steps_are_added_up() -> None:
 
 def test_the_last_report_and_traffic_count() -> None:
     peers = {"1": (5, 6)}
-    events = [reported(1, accuracy=0.1), reported(2, accuracy=0.9), Warned(at=1.0, text="slow")]
-    traffic = [Traffic(at=1.0, step=1, peers={"1": (1, 1)}), Traffic(at=2.0, step=2, peers=peers)]
+    events = [reported(1, accuracy=0.1), reported(2, accuracy=0.9), WarningRaised(at=1.0, text="slow")]
+    traffic = [TrafficCounted(at=1.0, step=1, peers={"1": (1, 1)}), TrafficCounted(at=2.0, step=2, peers=peers)]
     worker = tally(0, [*events, *traffic])
     assert (worker.metrics, worker.peers, worker.warnings) == ({"accuracy": 0.9}, peers, ["slow"])
 

@@ -5,8 +5,8 @@ from torch import Tensor, nn
 
 from shoal.plan import Plan
 from shoal.plan.compose import compose
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 WORKERS = 2
 
@@ -25,7 +25,7 @@ def learn(plan: str, steps: int = 200, lr: float = 0.2, momentum: float = 0.0, b
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(20, 48), nn.Tanh(), nn.Linear(48, 4))
     named = list(model.named_parameters())
-    layout = Layout.of([(name, tuple(p.shape)) for name, p in named])
+    layout = FlatLayout.of([(name, tuple(p.shape)) for name, p in named])
     states = [codec.start(layout) if codec else {} for _ in range(WORKERS)]
     inputs, labels = problem()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
@@ -40,7 +40,7 @@ def learn(plan: str, steps: int = 200, lr: float = 0.2, momentum: float = 0.0, b
             if codec is None:
                 mean += flat
                 continue
-            payload, states[worker] = codec.encode(flat, layout, states[worker], Moment(0, step, worker, 0))
+            payload, states[worker] = codec.encode(flat, layout, states[worker], EncodeContext(0, step, worker, 0))
             mean += codec.decode(payload, layout)
         for part, (_, parameter) in zip(layout.parts, named, strict=True):
             parameter.grad = mean[part.offset : part.end].view(part.shape)

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.wire.bucket import Bucket, lay_out
+from shoal.wire.bucket import GradientBucket, lay_out
 
 shapes = st.lists(st.lists(st.integers(0, 6), max_size=3), min_size=1, max_size=12)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
@@ -12,7 +12,7 @@ dtypes = st.sampled_from([torch.float32, torch.float64, torch.bfloat16])
 
 def bucket_of(tensors):
     (plan,) = lay_out(tensors, 1 << 30)
-    return Bucket(plan, torch.full((plan.space.numel,), 7.0))
+    return GradientBucket(plan, torch.full((plan.space.numel,), 7.0))
 
 
 @given(shapes, dtypes, st.integers(1, 400))

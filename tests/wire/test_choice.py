@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from shoal.wire import choice
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 from shoal.wire.shares import most, of_all, wanted
 
 
 def chosen(values, count, shift=0, rest=None):
-    shares = of_all(count / values.numel(), Layout.flat(values.numel()))
+    shares = of_all(count / values.numel(), FlatLayout.flat(values.numel()))
     assert shares.rows[0, 2] == count
     return choice.largest(values, rest, shares, shift)
 

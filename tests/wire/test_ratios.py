@@ -12,8 +12,8 @@ from shoal.plan import Plan
 from shoal.plan.compose import compose
 from shoal.wire.bucket import lay_out
 from shoal.wire.head import HEAD
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from mnist import network
@@ -21,7 +21,7 @@ from mnist import network
 STEPS = 4
 
 
-def gradients(step: int) -> tuple[Layout, Tensor]:
+def gradients(step: int) -> tuple[FlatLayout, Tensor]:
     """One bucket's layout, and the gradients of a batch in it."""
     torch.manual_seed(3)
     model = network()
@@ -40,7 +40,7 @@ def fraction(plan: str) -> float:
     layout, _ = gradients(0)
     state, sent = codec.start(layout), 0
     for step in range(STEPS):
-        payload, state = codec.encode(gradients(step)[1], layout, state, Moment(step=step))
+        payload, state = codec.encode(gradients(step)[1], layout, state, EncodeContext(step=step))
         sent += payload.numel()
     return sent / (4 * layout.numel * STEPS)
 

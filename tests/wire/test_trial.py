@@ -2,14 +2,14 @@
 
 import torch
 
-from shoal.wire.codecs.onebit import OneBit
+from shoal.wire.codecs.onebit import OneBitCodec
 from shoal.wire.trial import try_adding, try_casting, try_codec
-from shoal.wire.wrappers.feedback import Feedback
+from shoal.wire.wrappers.feedback import ErrorFeedback
 
 
 def test_trials_measure_and_leave_the_random_stream_alone() -> None:
     before = torch.get_rng_state()
-    tried = try_codec(Feedback(OneBit()))
+    tried = try_codec(ErrorFeedback(OneBitCodec()))
     assert tried.encode > 0
     assert tried.decode > 0
     assert 1 / 8 <= tried.sent < 1 / 7

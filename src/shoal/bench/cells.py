@@ -1,7 +1,7 @@
 """The columns of a benchmark's table, as text: all of them for a report, those that 80 letters hold for a terminal."""
 
-from shoal.bench.results import Row
-from shoal.bench.statistics import Spread
+from shoal.bench.results import ResultRow
+from shoal.bench.statistics import MedianSpread
 from shoal.watch import figures
 
 
@@ -26,7 +26,7 @@ def brief_header(until: str | None, priced: bool) -> list[str]:
     return columns + (["s to goal", "ratio"] if until else []) + (["cost"] if priced else [])
 
 
-def brief(row: Row, until: str | None, priced: bool) -> list[str]:
+def brief(row: ResultRow, until: str | None, priced: bool) -> list[str]:
     """Quartiles of the step alone."""
     name, workers, runs, step, speed = cells(row, until, priced)[:5]
     goal = [middle(row.goal_seconds), middle(row.goal_ratio)] if until else []
@@ -34,7 +34,7 @@ def brief(row: Row, until: str | None, priced: bool) -> list[str]:
     return [name, workers, runs.replace(" failed", "!"), step, speed, middle(row.step_ratio), *goal, *cost]
 
 
-def cells(row: Row, until: str | None, priced: bool) -> list[str]:
+def cells(row: ResultRow, until: str | None, priced: bool) -> list[str]:
     good = sum(trial.exit == 0 for trial in row.trials)
     runs = str(good) if good == len(row.trials) else f"{good}, {len(row.trials) - good} failed"
     found = [
@@ -55,11 +55,11 @@ def cells(row: Row, until: str | None, priced: bool) -> list[str]:
     return found + ([between(row.cost, digits=5)] if priced else [])
 
 
-def middle(spread: Spread | None, digits: int = 2) -> str:
+def middle(spread: MedianSpread | None, digits: int = 2) -> str:
     return "-" if spread is None else f"{spread.median:.{digits}f}"
 
 
-def between(spread: Spread | None, unit: float = 1.0, digits: int = 2) -> str:
+def between(spread: MedianSpread | None, unit: float = 1.0, digits: int = 2) -> str:
     """`1.02 (1.00–1.05)`: the median and its quartiles."""
     if spread is None:
         return "-"

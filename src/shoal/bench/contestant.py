@@ -15,7 +15,7 @@ PEER_NAMES = ("ddp", "ddp-fp16", "ddp-powersgd", "ddp-localsgd")
 """As in peers/table.py, which needs torch; a test compares them."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class TrialOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One run to be made."""
 
     script: str
@@ -28,13 +28,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     """Emulated hosts, as text or a file; empty: this machine."""
 
 
-class Contestant(msgspec.Struct, frozen=True):
+class BenchContestant(msgspec.Struct, frozen=True):
     """A plan, or a peer by its name."""
 
     name: str
     peer: bool = False
 
-    def command(self, order: Order) -> list[str]:
+    def command(self, order: TrialOrder) -> list[str]:
         """What makes the run and prints its summary as the last line."""
         shoal = [sys.executable, "-m"]
         shoal += ["shoal.bench.peer", self.name] if self.peer else ["shoal", "run", "--plan", self.name]
@@ -43,10 +43,10 @@ class Contestant(msgspec.Struct, frozen=True):
         return [*shoal, "--name", order.name, "--json", "--quiet", order.script, *order.arguments]
 
 
-def contestants(plans: list[str], peers: str, workers: list[int]) -> list[Contestant]:
+def contestants(plans: list[str], peers: str, workers: list[int]) -> list[BenchContestant]:
     """Plans first, in the order given, then peers; what cannot run is refused before anything starts."""
-    found = [Contestant(str(load(text))) for text in split_plans(plans)]
-    found += [Contestant(_peer(name.strip()), peer=True) for name in peers.split(",") if name.strip()]
+    found = [BenchContestant(str(load(text))) for text in split_plans(plans)]
+    found += [BenchContestant(_peer(name.strip()), peer=True) for name in peers.split(",") if name.strip()]
     for contestant in found:
         if found.count(contestant) > 1:
             raise UsageError(f"{contestant.name!r} takes part twice; name each contestant once")

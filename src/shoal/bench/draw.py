@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.bench.measure import PARTS
-from shoal.bench.report import Report
-from shoal.bench.results import Row
+from shoal.bench.report import BenchReport
+from shoal.bench.results import ResultRow
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def check_available() -> None:
         raise UsageError(HINT)
 
 
-def draw(report: Report, directory: Path) -> list[Path]:
+def draw(report: BenchReport, directory: Path) -> list[Path]:
     """Write every figure there is something to show in."""
     rows = [row for row in report.rows if row.step_seconds]
     paths = []
@@ -35,7 +35,7 @@ def draw(report: Report, directory: Path) -> list[Path]:
     return paths
 
 
-def metric_of(report: Report, rows: list[Row]) -> str | None:
+def metric_of(report: BenchReport, rows: list[ResultRow]) -> str | None:
     """What the curves show: the goal's metric, else the first one reported."""
     names = [name for row in rows for t in row.trials if t.measured for p in t.measured.curve for name in p.metrics]
     wanted = next((name for name in names if report.until and report.until.startswith(name)), None)
@@ -54,7 +54,7 @@ def _save(figure: "Figure", path: Path) -> Path:
     return path
 
 
-def _phases(rows: list[Row]) -> "Figure":
+def _phases(rows: list[ResultRow]) -> "Figure":
     figure, axes = _figure(8, 1.2 + 0.5 * len(rows))
     names, left = [label(row) for row in rows], [0.0] * len(rows)
     for part in PARTS:
@@ -67,7 +67,7 @@ def _phases(rows: list[Row]) -> "Figure":
     return figure
 
 
-def _curves(rows: list[Row], metric: str, until: str | None) -> "Figure":
+def _curves(rows: list[ResultRow], metric: str, until: str | None) -> "Figure":
     figure, axes = _figure(8, 4.5)
     for number, row in enumerate(rows):
         for place, trial in enumerate(t for t in row.trials if t.measured):
@@ -85,7 +85,7 @@ def _curves(rows: list[Row], metric: str, until: str | None) -> "Figure":
     return figure
 
 
-def _scaling(report: Report) -> "Figure":
+def _scaling(report: BenchReport) -> "Figure":
     figure, axes = _figure(6, 4.5)
     for scaling in report.scaling:
         found = [scale.efficiency for scale in scaling.scales]
@@ -101,5 +101,5 @@ def _scaling(report: Report) -> "Figure":
     return figure
 
 
-def label(row: Row) -> str:
+def label(row: ResultRow) -> str:
     return f"{row.contestant} × {row.workers}"

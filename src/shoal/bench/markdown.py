@@ -2,11 +2,11 @@
 
 from shoal.bench.cells import cells, header
 from shoal.bench.measure import PARTS
-from shoal.bench.report import Report
-from shoal.bench.scaling import Scaling, verdict
+from shoal.bench.report import BenchReport
+from shoal.bench.scaling import ScalingCurve, verdict
 
 
-def markdown(report: Report, figures: list[str]) -> str:
+def markdown(report: BenchReport, figures: list[str]) -> str:
     """The page; `figures` lie beside it."""
     replayed = " (computing replayed: only communication is real)" if report.replayed else ""
     parts = [f"# Benchmark of {report.script}{replayed}", _conditions(report)]
@@ -18,7 +18,7 @@ def markdown(report: Report, figures: list[str]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _conditions(report: Report) -> str:
+def _conditions(report: BenchReport) -> str:
     seeds = (
         f"seeds {report.seeds[0]} to {report.seeds[-1]}" if len(set(report.seeds)) > 1 else f"seed {report.seeds[0]}"
     )
@@ -36,15 +36,15 @@ def _conditions(report: Report) -> str:
     return "\n\n".join(lines)
 
 
-def _rows(report: Report) -> list[list[str]]:
+def _rows(report: BenchReport) -> list[list[str]]:
     return [cells(row, report.until, report.price is not None) for row in report.rows]
 
 
-def _parts(report: Report) -> list[list[str]]:
+def _parts(report: BenchReport) -> list[list[str]]:
     return [[row.contestant, str(row.workers), *(f"{row.parts[p] * 1000:.2f}" for p in PARTS)] for row in report.rows]
 
 
-def _scaling(scaling: Scaling) -> str:
+def _scaling(scaling: ScalingCurve) -> str:
     rows = [
         [str(s.workers), f"{s.efficiency.mean:.2f}", f"{s.efficiency.low:.2f} to {s.efficiency.high:.2f}"]
         for s in scaling.scales

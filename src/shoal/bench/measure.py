@@ -8,23 +8,23 @@ from functools import partial
 
 import msgspec
 
-from shoal.core.events import Answered, AnyEvent, Reported, Started, Step
-from shoal.core.goal import Goal
-from shoal.watch.record import Record
+from shoal.core.events import AnyEvent, InferenceTimed, ResultsReported, StepFinished, WorkerStarted
+from shoal.core.goal import TrainingGoal
+from shoal.watch.record import RunRecord
 
 WARM_STEPS = 10
 PARTS = ("load", "forward", "backward", "exchange_wait", "encode", "update", "other")
 """The parts of a step, in the order they are drawn."""
 
 
-class Point(msgspec.Struct, frozen=True):
+class ReportPoint(msgspec.Struct, frozen=True):
     """A report of worker 0: when, in seconds of training, and what."""
 
     seconds: float
     metrics: dict[str, float]
 
 
-class Measured(msgspec.Struct, frozen=True, kw_only=True):
+class RunMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """What a record says about speed and results."""
 
     step_seconds: float
@@ -40,32 +40,32 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     """Of all workers."""
     cores: int
     """Threads of all workers together."""
-    curve: list[Point]
-    answered: Answered | None = None
+    curve: list[ReportPoint]
+    answered: InferenceTimed | None = None
     """How long the trained model took for one sample, on worker 0."""
 
 
-def measure(record: Record) -> Measured:
+def measure(record: RunRecord) -> RunMeasurement:
     """Read the record once."""
     events = [list(record.events(rank)) for rank in record.ranks]
-    steps = [[event for event in own if isinstance(event, Step)] for own in events]
+    steps = [[event for event in own if isinstance(event, StepFinished)] for own in events]
     kept = [after_warm_up(own) for own in steps]
     flat = [step for own in kept for step in own]
     slowest = max((sum(step.seconds for step in own) for own in kept), default=0.0)
-    return Measured(
+    return RunMeasurement(
         step_seconds=_mean(flat, lambda step: step.seconds),
         samples_per_second=sum(step.samples for step in flat) / slowest if slowest else 0.0,
         parts={part: _mean(flat, partial(part_of, part=part)) for part in PARTS},
         seconds=max((sum(step.seconds for step in own) for own in steps), default=0.0),
         steps=max(map(count, steps), default=0),
         bytes_sent=sum(step.sent for own in steps for step in own),
-        cores=sum(event.threads for own in events for event in own if isinstance(event, Started)),
+        cores=sum(event.threads for own in events for event in own if isinstance(event, WorkerStarted)),
         curve=curve(events[0]) if events else [],
-        answered=next((event for own in events for event in own if isinstance(event, Answered)), None),
+        answered=next((event for own in events for event in own if isinstance(event, InferenceTimed)), None),
     )
 
 
-def after_warm_up(steps: Sequence[Step]) -> list[Step]:
+def after_warm_up(steps: Sequence[StepFinished]) -> list[StepFinished]:
     """What counts for speed."""
     first = [step for step in steps if step.epoch == (steps[0].epoch if steps else 0)]
     if len(first) < len(steps):
@@ -76,34 +76,34 @@ def after_warm_up(steps: Sequence[Step]) -> list[Step]:
     return kept
 
 
-def count(steps: Iterable[Step]) -> int:
+def count(steps: Iterable[StepFinished]) -> int:
     """Old steps are merged, several into one event."""
     return sum(step.steps for step in steps)
 
 
-def curve(events: Iterable[AnyEvent]) -> list[Point]:
+def curve(events: Iterable[AnyEvent]) -> list[ReportPoint]:
     """Worker 0's reports over the training seconds before them."""
     points, seconds = [], 0.0
     for event in events:
-        if isinstance(event, Step):
+        if isinstance(event, StepFinished):
             seconds += event.seconds
-        elif isinstance(event, Reported):
-            points.append(Point(seconds, event.metrics))
+        elif isinstance(event, ResultsReported):
+            points.append(ReportPoint(seconds, event.metrics))
     return points
 
 
-def seconds_to(goal: Goal, points: Iterable[Point]) -> float | None:
+def seconds_to(goal: TrainingGoal, points: Iterable[ReportPoint]) -> float | None:
     """Training seconds to the first report that is good enough; None if there is none."""
     return next((point.seconds for point in points if goal.met(point.metrics)), None)
 
 
-def part_of(step: Step, part: str) -> float:
+def part_of(step: StepFinished, part: str) -> float:
     """A record from before forward and backward were told apart has all of it in backward."""
     if part == "backward":
         return step.forward_backward - step.forward
     return float(getattr(step, part))
 
 
-def _mean(steps: Sequence[Step], figure: Callable[[Step], float]) -> float:
+def _mean(steps: Sequence[StepFinished], figure: Callable[[StepFinished], float]) -> float:
     """Per step."""
     return sum(map(figure, steps)) / count(steps) if steps else 0.0

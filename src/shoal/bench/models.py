@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 from shoal.bench.flops import forward_flops
 from shoal.bench.inference import inference_seconds
 from shoal.bench.models_accuracy import accuracy_after
-from shoal.bench.models_load import Entry, real_data
+from shoal.bench.models_load import ModelEntry, real_data
 from shoal.bench.models_memory import inference_bytes
 
 LARGE = 64
@@ -44,7 +44,13 @@ class ModelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(
-    name: str, entry: Entry, *, folder: Path | None = None, epochs: int = 1, limit: int | None = None, repeats: int = 20
+    name: str,
+    entry: ModelEntry,
+    *,
+    folder: Path | None = None,
+    epochs: int = 1,
+    limit: int | None = None,
+    repeats: int = 20,
 ) -> ModelFigures:
     """All figures of one model; its weights and data are those of seed 0."""
     torch.manual_seed(0)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from shoal.bench.models_load import Entry
+from shoal.bench.models_load import ModelEntry
 
 BATCH = 32
 
 
-def train(entry: Entry, model: nn.Module, data: Dataset[Any], epochs: int) -> None:
+def train(entry: ModelEntry, model: nn.Module, data: Dataset[Any], epochs: int) -> None:
     """With the entry's own optimizers and step."""
     optimizers = entry.optimizers(model)
     order = torch.Generator().manual_seed(0)
@@ -32,7 +32,7 @@ def top1(model: nn.Module, data: Dataset[Any]) -> float:
 
 
 def accuracy_after(
-    entry: Entry, model: nn.Module, *, epochs: int, limit: int | None, folder: Path | None
+    entry: ModelEntry, model: nn.Module, *, epochs: int, limit: int | None, folder: Path | None
 ) -> float | None:
     """Trains `model`, then tests it; None where there are no classes. A limit is on training alone if data are real."""
     if entry.kind != "classifier":

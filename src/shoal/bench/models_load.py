@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from shoal.core.errors import UsageError
 
 
-class Entry(Protocol):
+class ModelEntry(Protocol):
     """One model: how it is made, fed and trained. A batch is `[*inputs, target]`."""
 
     @property
@@ -41,7 +41,7 @@ class Entry(Protocol):
     def step(self, model: nn.Module, optimizers: list[Optimizer], batch: list[Tensor]) -> Tensor: ...
 
 
-Table = Mapping[str, Entry]
+Table = Mapping[str, ModelEntry]
 
 
 def load_table(folder: Path) -> Table:
@@ -66,7 +66,7 @@ def choose(table: Table, names: str | None) -> Table:
     return {name: table[name] for name in wanted}
 
 
-def real_data(entry: Entry, folder: Path | None) -> Path | None:
+def real_data(entry: ModelEntry, folder: Path | None) -> Path | None:
     """`folder`, if it holds what this model learns from."""
     found = folder is not None and entry.files and all((folder / name).is_file() for name in entry.files)
     return folder if found else None

@@ -12,27 +12,26 @@ from pathlib import Path
 import msgspec
 import torch
 
-from shoal.bench.peers.base import Peer
+from shoal.bench.peers.base import BenchPeer
 from shoal.bench.peers.run import PLAN, PeerRun
 from shoal.bench.peers.table import PEERS
-from shoal.cluster.lab.load import load
-from shoal.cluster.launch.blame import Failure
-from shoal.cluster.launch.context import Context
-from shoal.cluster.launch.job import Job, Watcher
-from shoal.cluster.launch.local import LocalLauncher
-from shoal.cluster.launch.signals import as_interrupts
-from shoal.cluster.launch.threads import threads_per_worker
 from shoal.core import record
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id, new_id
+from shoal.core.signals import as_interrupts
+from shoal.lab.load import load
+from shoal.launch.context import WorkerContext
+from shoal.launch.failures import RunFailure
+from shoal.launch.job import JobWatcher, LaunchJob, threads_per_worker
+from shoal.launch.local import LocalLauncher
 from shoal.plan.plan import Plan
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.summary import summarise, write_summary
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 1, 2, 130
 
 
-class Pass(Watcher):
+class OutputPass(JobWatcher):
     """Passes on what workers write."""
 
     def __init__(self, quiet: bool) -> None:
@@ -45,7 +44,7 @@ class Pass(Watcher):
             file.flush()
 
 
-def make_run(peer: type[Peer], context: Context, plan: Plan) -> PeerRun:
+def make_run(peer: type[BenchPeer], context: WorkerContext, plan: Plan) -> PeerRun:
     return PeerRun(context, plan, peer())
 
 
@@ -64,7 +63,7 @@ def parse(words: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def prepare(given: argparse.Namespace) -> Job:
+def prepare(given: argparse.Namespace) -> LaunchJob:
     """Check the command and open the run's record."""
     if not Path(given.script).is_file():
         raise UsageError(f"no script {given.script!r} here; give the path of a Python file")
@@ -88,18 +87,18 @@ def prepare(given: argparse.Namespace) -> Job:
     record.write_info(directory, info)
     threads, make = threads_per_worker(given.workers), partial(make_run, PEERS[given.peer])
     script, arguments = Path(given.script), given.arguments
-    return Job(script, arguments, given.workers, run, directory, PLAN, given.seed, threads, lab, make)
+    return LaunchJob(script, arguments, given.workers, run, directory, PLAN, given.seed, threads, lab, make)
 
 
-def supervise(job: Job, *, json: bool, quiet: bool) -> int:
+def supervise(job: LaunchJob, *, json: bool, quiet: bool) -> int:
     """Run the job and write its summary; returns the exit code."""
     failure, code = None, EXIT_INTERRUPTED
     try:
-        failure = LocalLauncher(job, Pass(quiet)).run()
+        failure = LocalLauncher(job, OutputPass(quiet)).run()
         code = EXIT_FAILED if failure else 0
     except KeyboardInterrupt:
         pass  # everything is stopped; what there is of the run is summed up below
-    summary = summarise(Record.open(job.dir), code)
+    summary = summarise(RunRecord.open(job.dir), code)
     write_summary(job.dir, summary)
     if failure:
         sys.stderr.write(why(failure))
@@ -108,7 +107,7 @@ def supervise(job: Job, *, json: bool, quiet: bool) -> int:
     return code
 
 
-def why(failure: Failure) -> str:
+def why(failure: RunFailure) -> str:
     """A failed worker's last words."""
     if failure.report is not None:
         return f"{failure.report.traceback}shoal: worker {failure.rank} failed: {failure.report.error}\n"

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.bench.results import Row
-from shoal.bench.scaling import Scaling, scalings
+from shoal.bench.results import ResultRow
+from shoal.bench.scaling import ScalingCurve, scalings
 from shoal.core.durable import write_file
 from shoal.core.record import PRIVATE
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was measured, and under what."""
 
     script: str
@@ -25,18 +25,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str]
     machine: dict[str, str | int]
     out: str
-    rows: list[Row]
-    scaling: list[Scaling] = []
+    rows: list[ResultRow]
+    scaling: list[ScalingCurve] = []
     lab: str = ""
     replayed: bool = False
     exit: int = 0
 
 
-def with_scaling(report: Report) -> Report:
+def with_scaling(report: BenchReport) -> BenchReport:
     return msgspec.structs.replace(report, scaling=scalings(report.rows))
 
 
-def write_report(report: Report, directory: Path) -> list[Path]:
+def write_report(report: BenchReport, directory: Path) -> list[Path]:
     """Write all files; returns them."""
     from shoal.bench.draw import draw
     from shoal.bench.markdown import markdown

@@ -4,46 +4,46 @@ from collections.abc import Callable
 
 import msgspec
 
-from shoal.bench.contestant import Contestant
+from shoal.bench.contestant import BenchContestant
 from shoal.bench.measure import PARTS
-from shoal.bench.statistics import Spread, ratios, spread
-from shoal.bench.trial import Trial
-from shoal.core.events import Answered
+from shoal.bench.statistics import MedianSpread, ratios, spread
+from shoal.bench.trial import BenchTrial
+from shoal.core.events import InferenceTimed
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
     """One contestant with one number of workers; None where there is nothing to tell."""
 
     contestant: str
     peer: bool
     workers: int
-    step_seconds: Spread | None
-    samples_per_second: Spread | None
-    step_ratio: Spread | None
+    step_seconds: MedianSpread | None
+    samples_per_second: MedianSpread | None
+    step_ratio: MedianSpread | None
     """Step time by the first contestant's with as many workers, repeat by repeat: below 1 is faster."""
-    seconds: Spread | None
-    cpu_seconds: Spread | None
-    goal_seconds: Spread | None
+    seconds: MedianSpread | None
+    cpu_seconds: MedianSpread | None
+    goal_seconds: MedianSpread | None
     """Of the runs that reached the goal."""
-    goal_ratio: Spread | None
+    goal_ratio: MedianSpread | None
     reached: int
-    cost: Spread | None
+    cost: MedianSpread | None
     parts: dict[str, float]
     """Median seconds per step."""
     bytes_per_step: float
     """Payloads of all workers."""
-    trials: list[Trial]
-    answer_seconds: Spread | None = None
+    trials: list[BenchTrial]
+    answer_seconds: MedianSpread | None = None
     """Median time of the trained model for one sample, run by run."""
-    answer_p99: Spread | None = None
+    answer_p99: MedianSpread | None = None
     unanswered: str = ""
     """Why there is no such time."""
 
 
-def row(contestant: Contestant, workers: int, trials: list[Trial], first: list[Trial]) -> Row:
+def row(contestant: BenchContestant, workers: int, trials: list[BenchTrial], first: list[BenchTrial]) -> ResultRow:
     """Sum up `trials`, against those of the `first` contestant."""
     good = [trial for trial in trials if trial.measured is not None]
-    return Row(
+    return ResultRow(
         contestant=contestant.name,
         peer=contestant.peer,
         workers=workers,
@@ -65,46 +65,46 @@ def row(contestant: Contestant, workers: int, trials: list[Trial], first: list[T
     )
 
 
-def step_seconds(trial: Trial) -> float | None:
+def step_seconds(trial: BenchTrial) -> float | None:
     return trial.measured.step_seconds if trial.measured else None
 
 
-def samples_per_second(trial: Trial) -> float | None:
+def samples_per_second(trial: BenchTrial) -> float | None:
     return trial.measured.samples_per_second if trial.measured else None
 
 
-def goal_seconds(trial: Trial) -> float | None:
+def goal_seconds(trial: BenchTrial) -> float | None:
     return trial.goal_seconds
 
 
-def answer_seconds(trial: Trial) -> float | None:
+def answer_seconds(trial: BenchTrial) -> float | None:
     answered = _answered(trial)
     return answered.seconds if answered and not answered.why else None
 
 
-def answer_p99(trial: Trial) -> float | None:
+def answer_p99(trial: BenchTrial) -> float | None:
     answered = _answered(trial)
     return answered.p99 if answered and not answered.why else None
 
 
-def _answered(trial: Trial) -> Answered | None:
+def _answered(trial: BenchTrial) -> InferenceTimed | None:
     return trial.measured.answered if trial.measured else None
 
 
-def by_repeat(trials: list[Trial], figure: Callable[[Trial], float | None]) -> dict[int, float]:
+def by_repeat(trials: list[BenchTrial], figure: Callable[[BenchTrial], float | None]) -> dict[int, float]:
     """Repeat -> figure, where there is one."""
     return {trial.repeat: value for trial in trials if (value := figure(trial)) is not None}
 
 
-def values_of(trials: list[Trial], figure: Callable[[Trial], float | None]) -> list[float]:
+def values_of(trials: list[BenchTrial], figure: Callable[[BenchTrial], float | None]) -> list[float]:
     return list(by_repeat(trials, figure).values())
 
 
-def _parts(good: list[Trial]) -> dict[str, float]:
+def _parts(good: list[BenchTrial]) -> dict[str, float]:
     return {part: _median([trial.measured.parts[part] for trial in good if trial.measured]) for part in PARTS}
 
 
-def _per_step(trial: Trial) -> float:
+def _per_step(trial: BenchTrial) -> float:
     return trial.measured.bytes_sent / max(1, trial.measured.steps) if trial.measured else 0.0
 
 

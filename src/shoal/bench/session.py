@@ -7,29 +7,29 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.bench.contestant import Contestant, Order
-from shoal.bench.report import Report, with_scaling
-from shoal.bench.results import Row, row
-from shoal.bench.table import Screen
-from shoal.bench.trial import Trial, run_trial
+from shoal.bench.contestant import BenchContestant, TrialOrder
+from shoal.bench.report import BenchReport, with_scaling
+from shoal.bench.results import ResultRow, row
+from shoal.bench.table import BenchScreen
+from shoal.bench.trial import BenchTrial, run_trial
 from shoal.bench.turns import turns
 from shoal.core import record
 from shoal.core.errors import UsageError
-from shoal.core.goal import Goal
+from shoal.core.goal import TrainingGoal
 
-Cell = tuple[Contestant, int]
-RunTrial = Callable[[Contestant, Order, int, Goal | None, float | None], Trial]
+Cell = tuple[BenchContestant, int]
+RunTrial = Callable[[BenchContestant, TrialOrder, int, TrainingGoal | None, float | None], BenchTrial]
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
+class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What is to be measured, and how."""
 
     script: str
     arguments: tuple[str, ...] = ()
-    contestants: tuple[Contestant, ...]
+    contestants: tuple[BenchContestant, ...]
     workers: tuple[int, ...] = (2,)
     repeats: int = 5
-    until: Goal | None = None
+    until: TrainingGoal | None = None
     seed: int = 0
     other_seeds: bool = False
     """Whether every repeat has a seed of its own."""
@@ -45,20 +45,20 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.seed + repeat * self.other_seeds
 
 
-class Session:
+class BenchSession:
     """Runs one setting. `try_` makes a single run; tests give their own."""
 
-    def __init__(self, setting: Setting, try_: RunTrial = run_trial) -> None:
+    def __init__(self, setting: BenchSetting, try_: RunTrial = run_trial) -> None:
         self.setting, self._try = setting, try_
         self.cells: list[Cell] = [(c, w) for w in setting.workers for c in setting.contestants]
-        self.trials: dict[Cell, list[Trial]] = {cell: [] for cell in self.cells}
+        self.trials: dict[Cell, list[BenchTrial]] = {cell: [] for cell in self.cells}
 
-    def run(self) -> Report:
+    def run(self) -> BenchReport:
         """Every run, one after the other; a contestant that fails stays in, with its failures counted."""
         setting = self.setting
         until = str(setting.until) if setting.until else None
         total = len(self.cells) * setting.repeats
-        with Screen(total, until, setting.price is not None, setting.quiet) as screen:
+        with BenchScreen(total, until, setting.price is not None, setting.quiet) as screen:
             for repeat, cell in turns(self.cells, setting.repeats):
                 screen.begins(self.rows(), cell[0].name, cell[1], repeat)
                 trial = self._try(cell[0], self._order(cell, repeat), repeat, setting.until, setting.price)
@@ -67,15 +67,15 @@ class Session:
                     screen.failed(trial.error)
         return with_scaling(self._report(until))
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ResultRow]:
         return [row(*cell, self.trials[cell], self.trials[self._first(cell)]) for cell in self.cells]
 
     def _first(self, cell: Cell) -> Cell:
         return (self.setting.contestants[0], cell[1])
 
-    def _order(self, cell: Cell, repeat: int) -> Order:
+    def _order(self, cell: Cell, repeat: int) -> TrialOrder:
         setting, (contestant, workers) = self.setting, cell
-        return Order(
+        return TrialOrder(
             script=setting.script,
             arguments=setting.arguments,
             workers=workers,
@@ -85,9 +85,9 @@ class Session:
             lab=setting.lab,
         )
 
-    def _report(self, until: str | None) -> Report:
+    def _report(self, until: str | None) -> BenchReport:
         setting = self.setting
-        return Report(
+        return BenchReport(
             script=setting.script,
             arguments=list(setting.arguments),
             command=["shoal", *sys.argv[1:]],

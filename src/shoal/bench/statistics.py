@@ -9,7 +9,7 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2
 """Student's t at 97.5 %, for 1, 2, … degrees of freedom; beyond them 2.1 is a safe bound."""
 
 
-class Spread(msgspec.Struct, frozen=True):
+class MedianSpread(msgspec.Struct, frozen=True):
     """A median and its quartiles."""
 
     median: float
@@ -18,7 +18,7 @@ class Spread(msgspec.Struct, frozen=True):
     number: int
 
 
-class Interval(msgspec.Struct, frozen=True):
+class ConfidenceInterval(msgspec.Struct, frozen=True):
     """A mean and its 95 % confidence interval; of one value nothing is known but itself."""
 
     mean: float
@@ -27,24 +27,24 @@ class Interval(msgspec.Struct, frozen=True):
     number: int
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float]) -> MedianSpread | None:
     if not values:
         return None
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0], 1)
+        return MedianSpread(values[0], values[0], values[0], 1)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(median, low, high, len(values))
+    return MedianSpread(median, low, high, len(values))
 
 
-def interval(values: Sequence[float]) -> Interval | None:
+def interval(values: Sequence[float]) -> ConfidenceInterval | None:
     if not values:
         return None
     mean, freedom = statistics.fmean(values), len(values) - 1
     if freedom == 0:
-        return Interval(mean, mean, mean, 1)
+        return ConfidenceInterval(mean, mean, mean, 1)
     t = _T95[freedom - 1] if freedom <= len(_T95) else 2.1
     half = t * statistics.stdev(values) / len(values) ** 0.5
-    return Interval(mean, mean - half, mean + half, len(values))
+    return ConfidenceInterval(mean, mean - half, mean + half, len(values))
 
 
 def ratios(values: Mapping[int, float], first: Mapping[int, float]) -> list[float]:

@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.bench.cells import brief, brief_header
-from shoal.bench.results import Row
-from shoal.bench.scaling import Scaling, verdict
+from shoal.bench.results import ResultRow
+from shoal.bench.scaling import ScalingCurve, verdict
 from shoal.watch.table import add_figures, plain_table
 
 
-def table(rows: list[Row], until: str | None, priced: bool) -> Table:
+def table(rows: list[ResultRow], until: str | None, priced: bool) -> Table:
     name, *others = brief_header(until, priced)
     drawn = plain_table()
     drawn.add_column(name, overflow="fold", min_width=10)
@@ -23,14 +23,14 @@ def table(rows: list[Row], until: str | None, priced: bool) -> Table:
     return drawn
 
 
-def ending(rows: list[Row], scaling: list[Scaling], until: str | None, priced: bool) -> Group:
+def ending(rows: list[ResultRow], scaling: list[ScalingCurve], until: str | None, priced: bool) -> Group:
     """The table and what it means for the number of workers."""
     parts: list[RenderableType] = [table(rows, until, priced)]
     parts += [Text(verdict(each)) for each in scaling]
     return Group(*parts)
 
 
-class Screen:
+class BenchScreen:
     """Shows the table on standard error: redrawn on a terminal, elsewhere one line per run."""
 
     def __init__(self, total: int, until: str | None, priced: bool, quiet: bool) -> None:
@@ -47,7 +47,7 @@ class Screen:
         if self._live:
             self._live.stop()
 
-    def begins(self, rows: list[Row], name: str, workers: int, repeat: int) -> None:
+    def begins(self, rows: list[ResultRow], name: str, workers: int, repeat: int) -> None:
         self.done += 1
         now = Text(f"run {self.done} of {self.total}: {name}, {workers} workers, repeat {repeat + 1}", "dim")
         if self._live:

@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 
 import shoal
-from shoal.bench.contestant import Contestant, Order
-from shoal.bench.measure import Measured, measure, seconds_to
+from shoal.bench.contestant import BenchContestant, TrialOrder
+from shoal.bench.measure import RunMeasurement, measure, seconds_to
 from shoal.core.events import LATENCY_VARIABLE
-from shoal.core.goal import UNTIL_VARIABLE, Goal
+from shoal.core.goal import UNTIL_VARIABLE, TrainingGoal
 from shoal.core.record import run_dir
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 
 LONGEST_RUN = 24 * 3600.0
 LONGEST_ERROR = 2000
 
 
-class Trial(msgspec.Struct, frozen=True, kw_only=True):
+class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
     """What came of one run; of a failed one only why."""
 
     repeat: int
@@ -27,7 +27,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     exit: int
     error: str = ""
-    measured: Measured | None = None
+    measured: RunMeasurement | None = None
     cpu_seconds: float = 0.0
     """Processor time of all its processes, start-up included."""
     goal_seconds: float | None = None
@@ -36,7 +36,9 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """Price of its cores, for the time to the goal, or for all of the training without one."""
 
 
-def run_trial(contestant: Contestant, order: Order, repeat: int, goal: Goal | None, price: float | None) -> Trial:
+def run_trial(
+    contestant: BenchContestant, order: TrialOrder, repeat: int, goal: TrainingGoal | None, price: float | None
+) -> BenchTrial:
     before = _children_seconds()
     done = subprocess.run(
         contestant.command(order),
@@ -48,13 +50,13 @@ def run_trial(contestant: Contestant, order: Order, repeat: int, goal: Goal | No
         check=False,
     )
     spent = _children_seconds() - before
-    trial = Trial(repeat=repeat, seed=order.seed, run=order.name, exit=done.returncode, cpu_seconds=spent)
+    trial = BenchTrial(repeat=repeat, seed=order.seed, run=order.name, exit=done.returncode, cpu_seconds=spent)
     if done.returncode:
         return msgspec.structs.replace(trial, error=done.stderr.strip()[-LONGEST_ERROR:])
-    return complete(trial, measure(Record.open(run_dir(order.runs, order.name))), goal, price)
+    return complete(trial, measure(RunRecord.open(run_dir(order.runs, order.name))), goal, price)
 
 
-def complete(trial: Trial, measured: Measured, goal: Goal | None, price: float | None) -> Trial:
+def complete(trial: BenchTrial, measured: RunMeasurement, goal: TrainingGoal | None, price: float | None) -> BenchTrial:
     """The trial with what its record says."""
     reached = seconds_to(goal, measured.curve) if goal else None
     paid = reached if goal else measured.seconds
@@ -62,7 +64,7 @@ def complete(trial: Trial, measured: Measured, goal: Goal | None, price: float |
     return msgspec.structs.replace(trial, measured=measured, goal_seconds=reached, cost=cost)
 
 
-def environment(goal: Goal | None) -> dict[str, str]:
+def environment(goal: TrainingGoal | None) -> dict[str, str]:
     """This process's own, with this very Shoal first, the goal that ends the training, the model timed in the end."""
     env = os.environ | {UNTIL_VARIABLE: str(goal) if goal else "", LATENCY_VARIABLE: "1", "SHOAL_REGISTER": "0"}
     here = str(Path(next(iter(shoal.__path__))).parent)

@@ -1,6 +1,6 @@
 """A run that nobody can go on with begins again at its newest checkpoint, in the same command.
 
-    a worker dies ──> the others go on (cluster/launch/survival.py) ──> and if they cannot, or none is left:
+    a worker dies ──> the others go on (launch/supervisor.py) ──> and if they cannot, or none is left:
                   └─> everybody is stopped ──> shoal run --resume, by itself, up to `--restarts` times
 
 So it is with a single worker, with plans that leave a step open, with gloo and NCCL, and when all workers die at once.
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cli.options import Options
-    from shoal.cluster.launch.blame import Failure
-    from shoal.cluster.launch.job import Job
+    from shoal.cli.options import RunOptions
+    from shoal.launch.failures import RunFailure
+    from shoal.launch.job import LaunchJob
 
 
-def again(options: "Options", job: "Job", failure: "Failure", times: int) -> "Job | None":
+def again(options: "RunOptions", job: "LaunchJob", failure: "RunFailure", times: int) -> "LaunchJob | None":
     """The next attempt after `times` others, if there is to be one."""
     from shoal.cli.prepare import prepare
 
@@ -34,7 +34,7 @@ def again(options: "Options", job: "Job", failure: "Failure", times: int) -> "Jo
     return prepare(replace(options, resume=options.resume or job.run, name=None))
 
 
-def from_outside(failure: "Failure") -> bool:
+def from_outside(failure: "RunFailure") -> bool:
     """Whether the run ended for something the script did not do: a signal, or a peer that was not heard any more.
 
     A peer that had done its work was not lost: the script makes more steps on some workers than on others.
@@ -42,7 +42,7 @@ def from_outside(failure: "Failure") -> bool:
     return failure.signal is not None or (failure.report is not None and failure.report.peer and not failure.done)
 
 
-def reason(failure: "Failure") -> str:
+def reason(failure: "RunFailure") -> str:
     from shoal.cli.ending import signal_name
 
     if failure.signal is not None:
@@ -51,16 +51,16 @@ def reason(failure: "Failure") -> str:
     return failure.report.error
 
 
-def note(job: "Job", failure: "Failure", text: str) -> None:
+def note(job: "LaunchJob", failure: "RunFailure", text: str) -> None:
     """Write the loss into the record."""
-    from shoal.core.events import Step, WorkerLost
-    from shoal.core.journal import Journal
+    from shoal.core.events import StepFinished, WorkerLost
+    from shoal.core.journal import EventJournal
     from shoal.core.record import launcher_file
-    from shoal.watch.record import Record
+    from shoal.watch.record import RunRecord
 
-    record = Record.open(job.dir)
-    done = [event.step for event in record.events(failure.rank) if isinstance(event, Step)]
-    journal = Journal(launcher_file(job.dir))
+    record = RunRecord.open(job.dir)
+    done = [event.step for event in record.events(failure.rank) if isinstance(event, StepFinished)]
+    journal = EventJournal(launcher_file(job.dir))
     journal.emit(
         WorkerLost(
             at=time.time(),
@@ -75,7 +75,7 @@ def note(job: "Job", failure: "Failure", text: str) -> None:
     journal.close()
 
 
-def in_short(failure: "Failure") -> str:
+def in_short(failure: "RunFailure") -> str:
     from signal import Signals
 
     if failure.oom or failure.signal is None:

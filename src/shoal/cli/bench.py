@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.bench.session import Setting
+    from shoal.bench.session import BenchSetting
 
 FEW_SEEDS = 3
 """Below this many seeds, a time to accuracy says more of luck than of a plan."""
@@ -56,25 +56,25 @@ def prepare(
     price: float | None,
     lab: str | None,
     out: str | None,
-) -> "Setting":
+) -> "BenchSetting":
     """Check everything that can be wrong before hours are spent, and make the folder."""
     from pathlib import Path
 
     from shoal.bench.contestant import contestants
     from shoal.bench.draw import check_available
-    from shoal.bench.session import Setting, open_folder, worker_counts
+    from shoal.bench.session import BenchSetting, open_folder, worker_counts
     from shoal.cli.prepare import check_lab
     from shoal.core.errors import UsageError
-    from shoal.core.goal import Goal
+    from shoal.core.goal import TrainingGoal
     from shoal.core.ids import new_id
 
     if not Path(script).is_file():
         raise UsageError(f"no script {script!r} here; give the path of a Python file")
     counts = worker_counts(workers)
     hosts = check_lab(lab, max(counts)) if lab is not None else None
-    goal = Goal.parse(until) if until is not None else None
+    goal = TrainingGoal.parse(until) if until is not None else None
     given = plans if plans is not None or peers else ["allreduce"]
-    setting = Setting(
+    setting = BenchSetting(
         script=script,
         arguments=tuple(arguments),
         contestants=tuple(contestants(given or [], peers, list(counts))),
@@ -95,17 +95,17 @@ def prepare(
     return setting
 
 
-def measure(setting: "Setting", json: bool) -> int:
+def measure(setting: "BenchSetting", json: bool) -> int:
     """Run everything, write the report, show it; returns the exit code."""
     import msgspec
 
     from shoal.bench.report import write_report
-    from shoal.bench.session import Session
+    from shoal.bench.session import BenchSession
     from shoal.bench.table import ending
     from shoal.cli.ending import shown
     from shoal.watch.console import open_console
 
-    report = Session(setting).run()
+    report = BenchSession(setting).run()
     write_report(report, setting.out)
     if json:
         typer.echo(msgspec.json.encode(report).decode())

@@ -17,10 +17,10 @@ def compare(
     from shoal.core.record import runs_root
     from shoal.watch.compare import compare_runs, draw_comparison
     from shoal.watch.console import open_console
-    from shoal.watch.record import Record, resolve
+    from shoal.watch.record import RunRecord, resolve
 
     with usage_errors():
-        compared = compare_runs([Record.open(resolve(runs_root(runs), name)) for name in names])
+        compared = compare_runs([RunRecord.open(resolve(runs_root(runs), name)) for name in names])
         if json:
             typer.echo(msgspec.json.encode({"runs": compared}).decode())
         else:

@@ -11,18 +11,18 @@ import typer
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.cluster.membership.credentials import Key
-    from shoal.cluster.membership.invitation import Brief
+    from shoal.membership.credentials import ClientCredentials
+    from shoal.membership.invitation import RunBrief
 
 LONGEST_ARGUMENTS = 300
 """Letters of a script's arguments that are shown."""
 
 
-def agree(address: str, key: "Key", workers: int, yes: bool) -> "Brief":
+def agree(address: str, key: "ClientCredentials", workers: int, yes: bool) -> "RunBrief":
     """What to run, with ids for its workers, once the user has seen what that is and agreed."""
     import msgspec
 
-    from shoal.cluster.launch.asking import ask_apart, question
+    from shoal.launch.join_request import ask_apart, question
 
     shown = ask_apart(address, key, question(workers, look=True))
     confirm(shown, address, key, yes)
@@ -32,7 +32,7 @@ def agree(address: str, key: "Key", workers: int, yes: bool) -> "Brief":
     return brief
 
 
-def confirm(brief: "Brief", address: str, key: "Key", yes: bool) -> None:
+def confirm(brief: "RunBrief", address: str, key: "ClientCredentials", yes: bool) -> None:
     """Say what would be executed here, and ask once; UsageError: it is not to be."""
     what = described(brief, address, key)
     if not yes and not sys.stdin.isatty():
@@ -48,7 +48,7 @@ def confirm(brief: "Brief", address: str, key: "Key", yes: bool) -> None:
         raise UsageError("not joined, and nothing was executed")
 
 
-def described(brief: "Brief", address: str, key: "Key") -> str:
+def described(brief: "RunBrief", address: str, key: "ClientCredentials") -> str:
     """One line: the run, where it is, and the script by name, size and digest. Nothing of it can write elsewhere."""
     import hashlib
     import shlex

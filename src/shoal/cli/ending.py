@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cluster.launch.blame import Failure
-    from shoal.cluster.launch.job import Job
-    from shoal.core.record import Summary
+    from shoal.core.record import RunSummary
+    from shoal.launch.failures import RunFailure
+    from shoal.launch.job import LaunchJob
 
 EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 
-def last_line(summary: "Summary", job: "Job") -> str:
+def last_line(summary: "RunSummary", job: "LaunchJob") -> str:
     """What a run came to."""
     if summary.exit == EXIT_INTERRUPTED:
         return f"shoal: interrupted after {summary.steps} steps; the record is in {shown(job.dir)}"
@@ -35,14 +35,14 @@ def registered(directory: Path) -> str:
         return ""
 
 
-def lost_line(summary: "Summary") -> str:
+def lost_line(summary: "RunSummary") -> str:
     """What happened on the way."""
     count = f"{summary.losses} losses" if summary.losses > 1 else "1 loss"
     aside = "; ".join(f"worker {worker} is quarantined ({why})" for worker, why in summary.quarantined.items())
     return f"shoal: {count} on the way{f'; {aside}' if aside else ''}"
 
 
-def keep_summary(summary: "Summary", job: "Job") -> None:
+def keep_summary(summary: "RunSummary", job: "LaunchJob") -> None:
     """Write the run's last file; where that is impossible, what was trained is trained, and the events tell as much."""
     from shoal.watch.record import SUMMARY
     from shoal.watch.summary import write_summary
@@ -54,7 +54,7 @@ def keep_summary(summary: "Summary", job: "Job") -> None:
         typer.echo(f"shoal: cannot write {where}: {error.strerror}; shoal show {job.run} computes it", err=True)
 
 
-def explain(failure: "Failure", job: "Job") -> None:
+def explain(failure: "RunFailure", job: "LaunchJob") -> None:
     """Why the run ended: a traceback once, or one line that names rank and signal."""
     who = f"worker {failure.rank}"
     if failure.signal is not None:

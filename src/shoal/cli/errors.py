@@ -24,7 +24,7 @@ def usage_errors() -> Iterator[None]:
 @contextmanager
 def interruptible() -> Iterator[None]:
     """From the first moment to the last: Ctrl-C, SIGTERM and SIGHUP end the command with 130, not in a traceback."""
-    from shoal.cluster.launch.signals import as_interrupts
+    from shoal.core.signals import as_interrupts
 
     try:
         with as_interrupts():

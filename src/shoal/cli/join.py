@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cluster.launch.threads import threads_per_worker
+from shoal.launch.job import threads_per_worker
 
 if TYPE_CHECKING:
-    from shoal.cluster.arena import Arena
-    from shoal.cluster.launch.job import Job
-    from shoal.cluster.launch.place import Place
-    from shoal.cluster.launch.visiting import VisitLauncher
-    from shoal.cluster.membership.credentials import Key
-    from shoal.cluster.membership.invitation import Brief
-    from shoal.core.record import Summary
+    from shoal.core.record import RunSummary
+    from shoal.hosts.arena import SharedArena
+    from shoal.launch.job import LaunchJob
+    from shoal.launch.join import RemoteLauncher
+    from shoal.launch.placement import WorkerPlacement
+    from shoal.membership.credentials import ClientCredentials
+    from shoal.membership.invitation import RunBrief
 
 
 def join(
@@ -40,7 +40,7 @@ def join(
     """Take part in a run of another machine: executes its script here, with your rights. Ctrl-C leaves it."""
     from shoal.cli.consent import agree
     from shoal.cli.errors import interruptible, usage_errors
-    from shoal.cluster.launch.address import parse, towards
+    from shoal.launch.listen import parse, towards
 
     with usage_errors(), interruptible():
         host, port = parse(where, "shoal join")
@@ -51,11 +51,11 @@ def join(
         raise typer.Exit(visit(job, quiet))
 
 
-def credential(file: str | None, server: str | None) -> "Key":
+def credential(file: str | None, server: str | None) -> "ClientCredentials":
     """This machine's pair, and the public key that the run must show."""
-    from shoal.cluster.links.keys import KeyFile, check_key
-    from shoal.cluster.membership.credentials import Key, Pair
     from shoal.core.errors import UsageError
+    from shoal.membership.credentials import ClientCredentials, KeyPair
+    from shoal.transport.keys import KeyFile, check_key
 
     if file is None:
         raise UsageError("shoal join needs a key: --key FILE, made on the run's machine by shoal keys invite")
@@ -69,14 +69,16 @@ def credential(file: str | None, server: str | None) -> "Key":
         )
     if found.run is not None and found.run != run:
         raise UsageError(f"{file!r} is an invitation to another run than --server {server}; drop --server")
-    return Key(Pair(found.keys.public, found.keys.secret), run)
+    return ClientCredentials(KeyPair(found.keys.public, found.keys.secret), run)
 
 
-def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, runs: str | None) -> "Job":
+def prepare(
+    brief: "RunBrief", address: str, key: "ClientCredentials", own: str, restarts: int, runs: str | None
+) -> "LaunchJob":
     """A folder for this machine's part of the record, with the script in it, and what to do."""
     from shoal.cli.prepare import warm
-    from shoal.cluster.membership.session import seat_of
     from shoal.core.goal import UNTIL_VARIABLE
+    from shoal.membership.session import seat_of
     from shoal.plan.load import load
 
     plan = load(brief.plan)
@@ -90,14 +92,13 @@ def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, r
     else:
         os.environ.pop(UNTIL_VARIABLE, None)
     warm(plan, len(seats), links=True)
-    from shoal.cluster.launch.job import Job
-    from shoal.cluster.launch.policy import Policy
-    from shoal.cluster.launch.visiting import Away
+    from shoal.launch.job import LaunchJob, LossPolicy
+    from shoal.launch.join import RemotePlacement
 
-    def place(_: "Job", arena: "Arena") -> "Place":
-        return Away(brief, address, key, own, arena)
+    def place(_: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":
+        return RemotePlacement(brief, address, key, own, arena)
 
-    return Job(
+    return LaunchJob(
         script,
         list(brief.arguments),
         len(seats),
@@ -107,13 +108,13 @@ def prepare(brief: "Brief", address: str, key: "Key", own: str, restarts: int, r
         brief.seed,
         threads_per_worker(len(seats)),
         checkpoint=brief.checkpoint,
-        survive=Policy(restarts),
+        survive=LossPolicy(restarts),
         place=place,
         guests=seats,
     )
 
 
-def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Path:
+def open_folder(brief: "RunBrief", seats: tuple[int, ...], runs: str | None) -> Path:
     """`runs/<run>`, or with a number after it where that name is taken."""
     import itertools
     import sys
@@ -147,17 +148,17 @@ def open_folder(brief: "Brief", seats: tuple[int, ...], runs: str | None) -> Pat
     return directory
 
 
-def visit(job: "Job", quiet: bool) -> int:
+def visit(job: "LaunchJob", quiet: bool) -> int:
     """Run the workers, show them, write what they did; returns the exit code."""
     from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary
-    from shoal.cli.relay import Relay
-    from shoal.cluster.launch.visiting import VisitLauncher
+    from shoal.cli.relay import JobRelay
+    from shoal.launch.join import RemoteLauncher
     from shoal.watch.live import open_display
-    from shoal.watch.record import Record
+    from shoal.watch.record import RunRecord
     from shoal.watch.summary import summarise
 
-    relay = Relay(job, open_display(quiet), quiet)
-    launcher, failure = VisitLauncher(job, relay), None
+    relay = JobRelay(job, open_display(quiet), quiet)
+    launcher, failure = RemoteLauncher(job, relay), None
     typer.echo(f"shoal: joining {job.run} with workers {', '.join(map(str, job.seats))}", err=True)
     try:
         failure = launcher.run()
@@ -167,7 +168,7 @@ def visit(job: "Job", quiet: bool) -> int:
         relay.close()
     badly = launcher.ended is not None and not launcher.ended.ended
     code = EXIT_INTERRUPTED if launcher.hurried else EXIT_FAILED if failure or (badly and not launcher.left) else 0
-    summary = summarise(Record.open(job.dir), code)
+    summary = summarise(RunRecord.open(job.dir), code)
     keep_summary(summary, job)
     if failure:
         explain(failure, job)
@@ -176,7 +177,7 @@ def visit(job: "Job", quiet: bool) -> int:
     return code
 
 
-def last_line(launcher: "VisitLauncher", summary: "Summary", job: "Job") -> str:
+def last_line(launcher: "RemoteLauncher", summary: "RunSummary", job: "LaunchJob") -> str:
     """What the visit came to."""
     from shoal.cli.ending import shown
 

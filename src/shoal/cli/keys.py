@@ -20,8 +20,8 @@ def new(
     from pathlib import Path
 
     from shoal.cli.errors import usage_errors
-    from shoal.cluster.links.keys import Keys
     from shoal.core.errors import UsageError
+    from shoal.transport.keys import CurveKeyPair
 
     with usage_errors():
         path = Path(file) if file is not None else Path.home() / ".config" / "shoal" / "keys.toml"
@@ -30,7 +30,7 @@ def new(
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise UsageError(f"cannot make {str(path.parent)!r}: {error.strerror}; name a file") from None
-        pair = Keys.new()
+        pair = CurveKeyPair.new()
         pair.write(path)
         typer.echo(f"written to {path}, for your eyes only; public key: {pair.public.decode()}")
 
@@ -45,7 +45,7 @@ def invite(
     from pathlib import Path
 
     from shoal.cli.errors import usage_errors
-    from shoal.cluster.membership import allow_list
+    from shoal.membership import allow_list
 
     with usage_errors():
         allow_list.invite(Path(run_key), Path(out), workers)

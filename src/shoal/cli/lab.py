@@ -12,7 +12,7 @@ from shoal.cli.errors import usage_errors
 from shoal.core.errors import ShoalError, UsageError
 
 if TYPE_CHECKING:
-    from shoal.cluster.lab.check import Result
+    from shoal.lab.check import LabCheckResult
 
 app = typer.Typer(help="A bad network on one machine: draw it, enter it, measure it.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 def show(spec: Spec) -> None:
     """Draw the hosts, their links, and what happens when."""
     from shoal.cli.lab_drawing import draw
-    from shoal.cluster.lab.load import load
+    from shoal.lab.load import load
     from shoal.watch.console import open_console
 
     open_console().print(draw(load(spec)))
@@ -42,10 +42,10 @@ def shell(
     command: Annotated[list[str] | None, typer.Argument(metavar="[-- CMD…]", help="Instead of $SHELL.")] = None,
 ) -> None:
     """Open a shell, or run a command, on one host; the lab is gone afterwards."""
-    from shoal.cluster.lab.lab import Lab
-    from shoal.cluster.lab.load import load
+    from shoal.lab.lab import NetworkLab
+    from shoal.lab.load import load
 
-    with _failures(), _deaf(), Lab(load(spec)) as lab:
+    with _failures(), _deaf(), NetworkLab(load(spec)) as lab:
         if not command:
             others = ", ".join(each.address for each in lab.hosts if each.rank != host) or "none"
             typer.echo(f"shoal: host {host}, other hosts: {others}; leave with 'exit'", err=True)
@@ -62,8 +62,8 @@ def check(spec: Spec = CHECKED, json: Json = False) -> None:
     """Measure the lab itself against what was asked; exit code 1 if it does not keep its word."""
     import msgspec
 
-    from shoal.cluster.lab.check import check as measure
-    from shoal.cluster.lab.load import load
+    from shoal.lab.check import check as measure
+    from shoal.lab.load import load
 
     wanted = load(spec)
     with _failures():
@@ -98,7 +98,7 @@ def _failures() -> Iterator[None]:
         raise typer.Exit(EXIT_OUTSIDE) from None
 
 
-def _table(results: "list[Result]") -> None:
+def _table(results: "list[LabCheckResult]") -> None:
     from shoal.watch.console import open_console
     from shoal.watch.table import add_figures, plain_table
 
@@ -119,5 +119,5 @@ def _figure(what: str, value: float) -> str:
     return shown[what]
 
 
-def _word(result: "Result") -> str:
+def _word(result: "LabCheckResult") -> str:
     return "[green]ok[/]" if result.ok else "[red]outside[/]"

@@ -12,19 +12,19 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from shoal.cluster.lab.host import address_of
-from shoal.cluster.lab.units import write_share
+from shoal.core.units import write_share
+from shoal.lab.host import address_of
 from shoal.watch.table import add_figures, plain_table
 
 if TYPE_CHECKING:
-    from shoal.cluster.lab.link import Link
-    from shoal.cluster.lab.spec import Event, HostSpec, Spec
+    from shoal.lab.link import LabLink
+    from shoal.lab.spec import HostSpec, LabEvent, LabSpec
 
 MOST_DRAWN = 32
 """Hosts in the picture; the table has them all."""
 
 
-def draw(spec: "Spec") -> RenderableType:
+def draw(spec: "LabSpec") -> RenderableType:
     """The whole lab."""
     parts: list[RenderableType] = [_star(spec), Text(), _hosts(spec)]
     if spec.events:
@@ -32,7 +32,7 @@ def draw(spec: "Spec") -> RenderableType:
     return Group(*parts, Text(), Text(_footing(spec), style="dim"))
 
 
-def _star(spec: "Spec") -> Tree:
+def _star(spec: "LabSpec") -> Tree:
     fastest = max(host.link.rate.bits for host in spec.hosts)
     tree = Tree("switch", guide_style="dim")
     for rank, host in enumerate(spec.hosts[:MOST_DRAWN]):
@@ -44,14 +44,14 @@ def _star(spec: "Spec") -> Tree:
     return tree
 
 
-def _words(link: "Link") -> str:
+def _words(link: "LabLink") -> str:
     parts = [str(link.rate), str(link.delay) + (f" ± {link.jitter}" if link.jitter.nanoseconds else "")]
     if link.loss:
         parts.append(f"loses {write_share(link.loss)}" + (f" in bursts of {link.burst:g}" if link.burst > 1 else ""))
     return " · ".join(parts)
 
 
-def _hosts(spec: "Spec") -> Table:
+def _hosts(spec: "LabSpec") -> Table:
     table = plain_table("host")
     table.add_column("address", no_wrap=True)
     add_figures(table, "rate", "delay", "jitter", "loss", "burst", "speed")
@@ -66,7 +66,7 @@ def _figures(host: "HostSpec") -> list[str]:
     return [*values, f"{link.burst:g}", f"{host.speed:g}"]
 
 
-def _events(events: "tuple[Event, ...]") -> Table:
+def _events(events: "tuple[LabEvent, ...]") -> Table:
     """In the order of time; those that wait for a step come after."""
     table = plain_table("at")
     for name in ("what", "for", "chance"):
@@ -79,7 +79,7 @@ def _events(events: "tuple[Event, ...]") -> Table:
     return table
 
 
-def _footing(spec: "Spec") -> str:
+def _footing(spec: "LabSpec") -> str:
     mean = f"compute {spec.compute}, seed {spec.seed}"
     if spec.size < 2:
         return mean

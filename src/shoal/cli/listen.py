@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.cluster.arena import Arena
-    from shoal.cluster.launch.job import Job
-    from shoal.cluster.launch.listening import Listen
-    from shoal.cluster.launch.place import Place
-    from shoal.cluster.membership.invitation import Brief
+    from shoal.hosts.arena import SharedArena
+    from shoal.launch.job import LaunchJob
+    from shoal.launch.listen import ListenAddress
+    from shoal.launch.placement import WorkerPlacement
+    from shoal.membership.invitation import RunBrief
     from shoal.plan.plan import Plan
 
 MOST_GUESTS = 64
@@ -20,7 +20,7 @@ MOST_GUESTS = 64
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ListenOptions:
     """What the command was given."""
 
     listen: str | None = None
@@ -29,16 +29,17 @@ class Wanted:
     most: int = MOST_GUESTS
 
 
-NOBODY = Wanted()
+NOBODY = ListenOptions()
 
 
-def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str, ...], lab: bool) -> "Listen | None":
+def check_listen(
+    wanted: ListenOptions, plan: "Plan", script: str, arguments: tuple[str, ...], lab: bool
+) -> "ListenAddress | None":
     """Where to listen, if the command makes sense; None: nowhere."""
-    from shoal.cluster.launch.address import check_own, parse
-    from shoal.cluster.launch.listening import Listen
-    from shoal.cluster.links.keys import Keys
-    from shoal.cluster.membership.allow_list import AllowList, allow_file
-    from shoal.cluster.membership.credentials import Pair
+    from shoal.launch.listen import ListenAddress, check_own, parse
+    from shoal.membership.allow_list import AllowList, allow_file
+    from shoal.membership.credentials import KeyPair
+    from shoal.transport.keys import CurveKeyPair
 
     if wanted.listen is None:
         for given, option in ((wanted.key, "--key"), (wanted.allow, "--allow")):
@@ -54,7 +55,7 @@ def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str
     check_plan(plan, lab)
     check_script(Path(script), arguments)
     file = Path(wanted.key)
-    keys = Keys.read(file)
+    keys = CurveKeyPair.read(file)
     guests = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
     if keys.public in guests:
         raise UsageError(
@@ -62,15 +63,15 @@ def check_listen(wanted: Wanted, plan: "Plan", script: str, arguments: tuple[str
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
     check_own(host, port, "--listen")
-    return Listen(host, port, Pair(keys.public, keys.secret), wanted.key, guests, wanted.most)
+    return ListenAddress(host, port, KeyPair(keys.public, keys.secret), wanted.key, guests, wanted.most)
 
 
 def check_plan(plan: "Plan", lab: bool) -> None:
     """UsageError where nobody could join."""
     import os
 
-    from shoal.cluster.linked import trusted
-    from shoal.plan.terms import AllReduce
+    from shoal.groups.links import trusted
+    from shoal.plan.terms import AllReduceTerm
 
     if lab:
         raise UsageError("--listen and --lab: the hosts of a lab cannot be reached from outside; drop one of the two")
@@ -80,13 +81,13 @@ def check_plan(plan: "Plan", lab: bool) -> None:
         raise UsageError(
             f"--listen with '{plan.order}': who joins enters between two steps, and these overlap; drop one"
         )
-    if not isinstance(plan.exchange, AllReduce):
+    if not isinstance(plan.exchange, AllReduceTerm):
         raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce")
 
 
 def check_script(script: Path, arguments: tuple[str, ...]) -> None:
     """UsageError if it is too large to be told to others."""
-    from shoal.cluster.membership.invitation import LARGEST_ARGUMENTS, LARGEST_SCRIPT
+    from shoal.membership.invitation import LARGEST_ARGUMENTS, LARGEST_SCRIPT
 
     if (size := script.stat().st_size) > LARGEST_SCRIPT:
         raise UsageError(f"{script} has {size} bytes; with --listen a script may have {LARGEST_SCRIPT}")
@@ -96,7 +97,7 @@ def check_script(script: Path, arguments: tuple[str, ...]) -> None:
 
 def allowed(words: tuple[str, ...]) -> dict[bytes, int]:
     """`PUBLIC` or `PUBLIC=K`: the key of another machine, and how many workers it may bring."""
-    from shoal.cluster.membership.allow_list import parse_allowed
+    from shoal.membership.allow_list import parse_allowed
 
     try:
         return dict(parse_allowed(word) for word in words)
@@ -104,30 +105,30 @@ def allowed(words: tuple[str, ...]) -> dict[bytes, int]:
         raise UsageError(f"--allow {error}") from None
 
 
-def opened(listen: "Listen") -> "Callable[[Job, Arena], Place]":
+def opened(listen: "ListenAddress") -> "Callable[[LaunchJob, SharedArena], WorkerPlacement]":
     """Makes the place of a run that listens."""
 
-    def make(job: "Job", arena: "Arena") -> "Place":
-        from shoal.cluster.coordinator.grants import Welcome
-        from shoal.cluster.launch.asking import versions
-        from shoal.cluster.launch.listening import Listening
+    def make(job: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":
+        from shoal.launch.join_request import versions
+        from shoal.launch.listen import ListenPlacement
+        from shoal.membership.grants import JoinPolicy
 
-        welcome = Welcome(brief(job), versions(), listen.guests, job.workers, listen.most)
-        return Listening(listen, welcome, arena, job.run, job.workers)
+        welcome = JoinPolicy(brief(job), versions(), listen.guests, job.workers, listen.most)
+        return ListenPlacement(listen, welcome, arena, job.run, job.workers)
 
     return make
 
 
-def brief(job: "Job") -> "Brief":
+def brief(job: "LaunchJob") -> "RunBrief":
     """What those that join are told."""
     import os
     import re
 
-    from shoal.cluster.membership.invitation import Brief
     from shoal.core.goal import UNTIL_VARIABLE
+    from shoal.membership.invitation import RunBrief
 
     name = job.script.name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", job.script.name) else "script.py"
-    return Brief(
+    return RunBrief(
         run=job.run,
         name=name,
         script=job.script.read_bytes(),

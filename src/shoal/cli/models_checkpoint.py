@@ -18,13 +18,13 @@ def import_checkpoint(registry: "Registry", folder: Path, name: str, note: str =
     """Add a checkpoint whose every byte verifies, with the lineage of its run."""
     from shoal.core.errors import UsageError
     from shoal.models.lineage import read_lineage
-    from shoal.train.checkpoint.manifest import Damaged, read_manifest, read_shard
+    from shoal.train.checkpoint.manifest import CheckpointDamaged, read_manifest, read_shard
     from shoal.train.checkpoint.shard import ShardError, parse
 
     try:
         manifest = read_manifest(folder)
         tensors, _ = parse(read_shard(folder, manifest.shards[0]), folder.name)
-    except (Damaged, ShardError) as error:
+    except (CheckpointDamaged, ShardError) as error:
         raise UsageError(f"{folder} is no checkpoint to import: {error}") from None
     lineage = read_lineage(folder.absolute().parents[1], step=manifest.step, epoch=manifest.epoch)
     return registry.add(name, model_tensors(tensors, folder), lineage=lineage, note=note or f"checkpoint {folder.name}")

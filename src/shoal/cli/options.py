@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from shoal.cli.listen import NOBODY, Wanted
+from shoal.cli.listen import NOBODY, ListenOptions
 
 PLAN, AUTO = "allreduce, every(1)", "auto"
 """What a run is started with if the command does not say."""
 
 
 @dataclass(frozen=True)
-class Options:
+class RunOptions:
     """What the command was given; None where the user said nothing."""
 
     script: str | None
@@ -24,5 +24,5 @@ class Options:
     resume: str | None = None
     survive: tuple[int, int] = (3, 1)
     """Restarts of a lost worker, and the least number of living ones."""
-    wanted: Wanted = NOBODY
+    wanted: ListenOptions = NOBODY
     """Who may join."""

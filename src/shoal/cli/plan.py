@@ -41,7 +41,7 @@ def explain_plan(
     """Show what a plan does, costs and cites."""
     import msgspec
 
-    from shoal.cluster.measured import read_cluster
+    from shoal.groups.cluster_file import read_cluster
     from shoal.plan.explain import explain
     from shoal.plan.load import load
 

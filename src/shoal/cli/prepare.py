@@ -7,18 +7,17 @@ from typing import TYPE_CHECKING
 import typer
 
 from shoal.cli.listen import check_listen, opened
-from shoal.cli.options import AUTO, PLAN, Options
-from shoal.cluster.launch.threads import threads_per_worker
+from shoal.cli.options import AUTO, PLAN, RunOptions
+from shoal.launch.job import threads_per_worker
 
 if TYPE_CHECKING:
-    from shoal.cluster.lab.spec import Spec
-    from shoal.cluster.launch.job import Job
-    from shoal.cluster.launch.policy import Policy
     from shoal.core.record import RunInfo
+    from shoal.lab.spec import LabSpec
+    from shoal.launch.job import LaunchJob, LossPolicy
     from shoal.plan.plan import Plan
 
 
-def prepare(options: Options) -> "Job":
+def prepare(options: RunOptions) -> "LaunchJob":
     """Check everything that can be wrong before anything starts, then open the run's record."""
     import msgspec
 
@@ -42,7 +41,7 @@ def prepare(options: Options) -> "Job":
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
     warm(chosen, workers, links=spec is not None or listen is not None)  # slow, so only once the command is right
-    from shoal.cluster.launch.job import Job
+    from shoal.launch.job import LaunchJob
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
     checkpoint = None
@@ -55,7 +54,7 @@ def prepare(options: Options) -> "Job":
     open_record(directory, info)
     if not attempts:
         hold(directory, run_id)
-    return Job(
+    return LaunchJob(
         Path(options.script),
         list(options.arguments),
         workers,
@@ -73,12 +72,12 @@ def prepare(options: Options) -> "Job":
     )
 
 
-def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
+def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | None":
     """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
-    from shoal.cluster.launch.policy import Policy
-    from shoal.cluster.linked import trusted
     from shoal.core.errors import UsageError
-    from shoal.plan.terms import AllReduce
+    from shoal.groups.links import trusted
+    from shoal.launch.job import LossPolicy
+    from shoal.plan.terms import AllReduceTerm
 
     restarts, least = options.survive
     if least > workers:
@@ -86,10 +85,10 @@ def survival(options: Options, plan: "Plan", workers: int) -> "Policy | None":
     ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None:
-        return Policy(restarts, least)
-    if workers == 1 or not ours or not isinstance(plan.exchange, AllReduce) or (restarts == 0 and least == workers):
+        return LossPolicy(restarts, least)
+    if workers == 1 or not ours or not isinstance(plan.exchange, AllReduceTerm) or (restarts == 0 and least == workers):
         return None
-    return Policy(restarts, least)
+    return LossPolicy(restarts, least)
 
 
 def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> None:
@@ -106,13 +105,13 @@ def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> N
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 
-def check_command(options: Options, workers: int) -> "Plan":
+def check_command(options: RunOptions, workers: int) -> "Plan":
     """The plan, if the command makes sense; UsageError if not."""
-    from shoal.cluster.board import MOST_WORKERS
     from shoal.core.errors import UsageError
+    from shoal.hosts.status_board import MOST_WORKERS
     from shoal.plan.load import load
     from shoal.plan.rules import check
-    from shoal.train.checkpoint.interval import Interval
+    from shoal.train.checkpoint.interval import CheckpointInterval
 
     if not Path(options.script or "").is_file():
         raise UsageError(f"no script {options.script!r} here; give the path of a Python file")
@@ -120,18 +119,18 @@ def check_command(options: Options, workers: int) -> "Plan":
         raise UsageError(f"--seed {options.seed} is not a seed; give a whole number, 0 or more")
     if workers > MOST_WORKERS:
         raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
-    Interval.parse(options.checkpoint or AUTO)
+    CheckpointInterval.parse(options.checkpoint or AUTO)
     chosen = load(options.plan or PLAN)
     for warning in check(chosen, workers):
         typer.echo(f"shoal: note: {warning}", err=True)
     return chosen
 
 
-def check_lab(lab: str, workers: int | None) -> "Spec":
+def check_lab(lab: str, workers: int | None) -> "LabSpec":
     """The lab, if it can be had here and has a host for every worker."""
-    from shoal.cluster.lab.load import load
-    from shoal.cluster.lab.needs import require
     from shoal.core.errors import UsageError
+    from shoal.lab.load import load
+    from shoal.lab.needs import require
 
     spec = load(lab)
     require()
@@ -140,7 +139,7 @@ def check_lab(lab: str, workers: int | None) -> "Spec":
     return spec
 
 
-def describe(options: Options, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
+def describe(options: RunOptions, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
     """What the run is started with, for its record: never anything of the environment, which may hold secrets."""
     import sys
     import time

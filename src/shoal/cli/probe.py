@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cluster.measured import Cluster
+    from shoal.groups.cluster_file import ClusterMeasurement
 
 
 def probe(
@@ -28,7 +28,7 @@ def probe(
             tell(cluster, Path(out), json)
 
 
-def of_lab(spec: str) -> "Cluster":
+def of_lab(spec: str) -> "ClusterMeasurement":
     """One measuring process on every host of the lab."""
     import tempfile
     from contextlib import ExitStack
@@ -36,40 +36,40 @@ def of_lab(spec: str) -> "Cluster":
     import msgspec
 
     from shoal.cli.prepare import check_lab
-    from shoal.cluster.lab.inside import inside
-    from shoal.cluster.lab.lab import Lab
-    from shoal.cluster.measured import Cluster
-    from shoal.cluster.probe import measure_on_host
+    from shoal.groups.cluster_file import ClusterMeasurement
+    from shoal.groups.probe import measure_on_host
+    from shoal.lab.inside import inside
+    from shoal.lab.lab import NetworkLab
 
     wanted = check_lab(spec, None)
     seconds = 30.0 + 5.0 * wanted.size**2
-    with tempfile.TemporaryDirectory() as folder, Lab(wanted) as lab, ExitStack() as hosts:
+    with tempfile.TemporaryDirectory() as folder, NetworkLab(wanted) as lab, ExitStack() as hosts:
         store = str(Path(folder, "store"))
         children = [
             hosts.enter_context(inside(lab, host.rank, measure_on_host, store, host.rank, wanted.size, host.address))
             for host in lab.hosts
         ]
-        return msgspec.convert(children[0].hear(seconds), Cluster)
+        return msgspec.convert(children[0].hear(seconds), ClusterMeasurement)
 
 
-def of_machines() -> "Cluster | None":
+def of_machines() -> "ClusterMeasurement | None":
     """This worker of torchrun's, or this machine alone; None on all but worker 0."""
-    from shoal.cluster.group import Solo
-    from shoal.cluster.launch import torchrun
-    from shoal.cluster.probe import own_address, probe
+    from shoal.groups.base import SingleWorkerGroup
+    from shoal.groups.probe import own_address, probe
+    from shoal.launch import torchrun
 
-    group = torchrun.join_group() if torchrun.present() else Solo()
+    group = torchrun.join_group() if torchrun.present() else SingleWorkerGroup()
     cluster = probe(group, own_address())
     group.close()
     return cluster if group.rank == 0 else None
 
 
-def tell(cluster: "Cluster", out: Path, json: bool) -> None:
+def tell(cluster: "ClusterMeasurement", out: Path, json: bool) -> None:
     """Write the file, and show what is in it."""
     import msgspec
 
-    from shoal.cluster.measured import as_toml
     from shoal.core.errors import UsageError
+    from shoal.groups.cluster_file import as_toml
     from shoal.watch.console import open_console
     from shoal.watch.table import plain_table
 

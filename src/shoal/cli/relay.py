@@ -5,25 +5,25 @@ import sys
 
 import typer
 
-from shoal.cluster.board import Board, State
-from shoal.cluster.launch.job import Job, Watcher
 from shoal.core.clock import now
-from shoal.watch.live import Display, WorkerRow
+from shoal.hosts.status_board import StatusBoard, WorkerState
+from shoal.launch.job import JobWatcher, LaunchJob
+from shoal.watch.live import ProgressDisplay, WorkerRow
 from shoal.watch.tensorboard import TensorBoardMirror, available
-from shoal.watch.waits import Waits
+from shoal.watch.waits import WaitTotals
 
 DISPLAY_SECONDS = 0.2
 MIRROR_SECONDS, MIRROR_SHARE, MIRROR_REST = 1.0, 0.05, 5.0
 """TensorBoard: seconds between updates, what one may take, and what the last one may take."""
 
 
-class Relay(Watcher):
+class JobRelay(JobWatcher):
     """The launcher's watcher; everything runs in the launcher's one thread."""
 
-    def __init__(self, job: Job, display: Display, quiet: bool) -> None:
+    def __init__(self, job: LaunchJob, display: ProgressDisplay, quiet: bool) -> None:
         self.job, self.display, self.quiet = job, display, quiet
         self.mirror = TensorBoardMirror(job.dir) if available() else None
-        self.one_terminal, self.waits = _one_terminal(), Waits()
+        self.one_terminal, self.waits = _one_terminal(), WaitTotals()
         self.began = self.drawn = self.mirrored = now()
 
     def line(self, rank: int, stream: str, text: str) -> None:
@@ -36,7 +36,7 @@ class Relay(Watcher):
     def note(self, text: str) -> None:
         self.display.print(f"shoal: {text}")
 
-    def tick(self, board: Board) -> None:
+    def tick(self, board: StatusBoard) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()
             rows = [_row(board, rank) for rank in self.job.seats]
@@ -64,7 +64,7 @@ class Relay(Watcher):
             typer.echo(f"shoal: no more TensorBoard files for this run: {error}; training goes on", err=True)
 
 
-def _row(board: Board, rank: int) -> WorkerRow:
+def _row(board: StatusBoard, rank: int) -> WorkerRow:
     word = board.read(rank)
     return WorkerRow(
         rank=rank,
@@ -73,7 +73,7 @@ def _row(board: Board, rank: int) -> WorkerRow:
         loss=word["loss"],
         samples=int(word["samples"]),
         bytes_sent=int(word["sent"]),
-        state=State(int(word["state"])).name,
+        state=WorkerState(int(word["state"])).name,
         pid=int(word["pid"]),
         since=now() - word["seen"],
     )

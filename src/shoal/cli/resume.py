@@ -9,12 +9,12 @@ import typer
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from shoal.cli.options import Options
-    from shoal.cluster.lab.spec import Spec
+    from shoal.cli.options import RunOptions
     from shoal.core.record import RunInfo
+    from shoal.lab.spec import LabSpec
 
 
-def from_record(options: "Options") -> "tuple[Options, list[RunInfo], Path]":
+def from_record(options: "RunOptions") -> "tuple[RunOptions, list[RunInfo], Path]":
     """The options of a run that goes on, completed from its record, and its folder; refuses what cannot work."""
     from shoal.core.record import fingerprint_of, read_attempts, runs_root
     from shoal.watch.record import resolve
@@ -49,17 +49,17 @@ def from_record(options: "Options") -> "tuple[Options, list[RunInfo], Path]":
     return completed, attempts, directory.absolute()
 
 
-def survived(lab: "Spec", directory: Path) -> "Spec":
+def survived(lab: "LabSpec", directory: Path) -> "LabSpec":
     """The lab without the kills it has done: they are what the run goes on after."""
     import msgspec
 
-    from shoal.cluster.lab.actions import Kill
-    from shoal.watch.record import Record
+    from shoal.lab.actions import KillHosts
+    from shoal.watch.record import RunRecord
 
-    done = {(event.text, event.planned) for event in Record.open(directory).happenings()}
+    done = {(event.text, event.planned) for event in RunRecord.open(directory).happenings()}
     events = [
         msgspec.structs.replace(event, chance=0.0)
-        if isinstance(event.action, Kill) and (str(event.action), str(event.at)) in done
+        if isinstance(event.action, KillHosts) and (str(event.action), str(event.at)) in done
         else event
         for event in lab.events
     ]

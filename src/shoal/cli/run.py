@@ -11,12 +11,12 @@ import typer
 
 from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
 from shoal.cli.errors import interruptible, usage_errors
-from shoal.cli.listen import MOST_GUESTS, Wanted
-from shoal.cli.options import Options
+from shoal.cli.listen import MOST_GUESTS, ListenOptions
+from shoal.cli.options import RunOptions
 
 if TYPE_CHECKING:
-    from shoal.cluster.launch.blame import Failure
-    from shoal.cluster.launch.job import Job
+    from shoal.launch.failures import RunFailure
+    from shoal.launch.job import LaunchJob
 
 
 def run(
@@ -66,8 +66,8 @@ def run(
 
     words = tuple(arguments or ())
     survive = (restarts, min_workers)
-    wanted = Wanted(listen, key, tuple(allow or ()), max_workers)
-    options = Options(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
+    wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
+    options = RunOptions(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
@@ -79,8 +79,8 @@ def run(
 
 def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
     """Let workers send no faster than this, where they send over links at all."""
-    from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE, checked
     from shoal.core.errors import UsageError
+    from shoal.transport.rate_limit import BANDWIDTH_VARIABLE, checked
 
     checked(bandwidth)
     if trusted:
@@ -91,12 +91,12 @@ def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
     os.environ[BANDWIDTH_VARIABLE] = bandwidth
 
 
-def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
+def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool) -> int:
     """Run the job, show it, write its summary; returns the exit code."""
     import msgspec
 
     from shoal.cli.again import again
-    from shoal.watch.record import Record
+    from shoal.watch.record import RunRecord
     from shoal.watch.summary import summarise
     from shoal.watch.worker import find_different, read_workers
 
@@ -111,7 +111,7 @@ def supervise(job: "Job", options: Options, *, json: bool, quiet: bool) -> int:
     except KeyboardInterrupt:
         pass  # everything is stopped; what there is of the run is summed up below
     sweep(job.dir)
-    record = Record.open(job.dir)
+    record = RunRecord.open(job.dir)
     different = find_different(read_workers(record)) if code == 0 else ""
     code = EXIT_FAILED if different else code
     summary = summarise(record, code)
@@ -138,13 +138,13 @@ def sweep(directory: Path) -> None:
         DISK.remove(part)
 
 
-def launch(job: "Job", quiet: bool) -> "Failure | None":
+def launch(job: "LaunchJob", quiet: bool) -> "RunFailure | None":
     """Run the workers to their end, with everything that is to be seen of them."""
-    from shoal.cli.relay import Relay
-    from shoal.cluster.launch.local import LocalLauncher
+    from shoal.cli.relay import JobRelay
+    from shoal.launch.local import LocalLauncher
     from shoal.watch.live import open_display
 
-    relay = Relay(job, open_display(quiet), quiet)
+    relay = JobRelay(job, open_display(quiet), quiet)
     try:
         return LocalLauncher(job, relay).run()
     finally:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.watch.record import Record
+    from shoal.watch.record import RunRecord
 
 
 def show(
@@ -21,10 +21,10 @@ def show(
     from shoal.core.record import runs_root
     from shoal.watch.console import open_console
     from shoal.watch.draw import draw_run
-    from shoal.watch.record import Record, resolve
+    from shoal.watch.record import RunRecord, resolve
 
     with usage_errors():
-        record = Record.open(resolve(runs_root(runs), run))
+        record = RunRecord.open(resolve(runs_root(runs), run))
         if ledger:
             typer.echo(ledger_json(record) if json else ledger_text(record))
         elif json:
@@ -33,7 +33,7 @@ def show(
             open_console().print(draw_run(record))
 
 
-def ledger_json(record: "Record") -> str:
+def ledger_json(record: "RunRecord") -> str:
     """`{"epochs": [{"epoch": 0, "samples": 60000, "missing": 0, "duplicate": 0, …}]}`, one for each pass."""
     import msgspec
 
@@ -42,7 +42,7 @@ def ledger_json(record: "Record") -> str:
     return msgspec.json.encode({"epochs": prove(read_ledger(record.dir))}).decode()
 
 
-def ledger_text(record: "Record") -> str:
+def ledger_text(record: "RunRecord") -> str:
     """The same, a line each."""
     from shoal.core.ledger import prove, read_ledger
 
@@ -59,7 +59,7 @@ def ledger_text(record: "Record") -> str:
     return "\n".join(lines)
 
 
-def as_json(record: "Record") -> str:
+def as_json(record: "RunRecord") -> str:
     """`{"info": …, "summary": …, "quantities": …, "verdict": …, "workers": […]}`; `exit` is -1 before the end."""
     import msgspec
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.cluster.notice import Notice
+    from shoal.launch.live_runs import RunNotice
 
 EXIT_LIVES = 1
 PATIENCE, PATIENCE_NOW, PATIENCE_KILLED = 600.0, 15.0, 30.0
@@ -22,7 +22,7 @@ def stop(
 ) -> None:
     """End a run of yours: its workers take a checkpoint and stop; 'shoal run --resume RUN' goes on."""
     from shoal.cli.errors import interruptible, usage_errors
-    from shoal.cluster.notice import live
+    from shoal.launch.live_runs import live
 
     with usage_errors(), interruptible():
         notice = find(run, live())
@@ -32,7 +32,7 @@ def stop(
             raise typer.Exit(EXIT_LIVES)
 
 
-def find(name: str, live: "list[Notice]") -> "Notice":
+def find(name: str, live: "list[RunNotice]") -> "RunNotice":
     """The live run of this name, or in this folder; UsageError if there is none, or more than one."""
     from shoal.core.errors import UsageError
     from shoal.core.suggest import hint, shown
@@ -52,7 +52,7 @@ def find(name: str, live: "list[Notice]") -> "Notice":
     raise UsageError(f"no run {shown(name)} is live; {way}")
 
 
-def find_in_folder(name: str, live: "list[Notice]") -> "Notice":
+def find_in_folder(name: str, live: "list[RunNotice]") -> "RunNotice":
     """The live run whose record is in the folder `name`."""
     from pathlib import Path
 
@@ -67,14 +67,14 @@ def find_in_folder(name: str, live: "list[Notice]") -> "Notice":
     raise UsageError(f"the run in {name!r} is not live; live are: {others}; shoal show {name} shows what it left")
 
 
-def stop_well(notice: "Notice") -> bool:
+def stop_well(notice: "RunNotice") -> bool:
     """As Ctrl-C would; one that is frozen has to wake up for it."""
     return not notice.launcher.send(signal.SIGTERM, signal.SIGCONT) or notice.launcher.ended(PATIENCE)
 
 
-def stop_now(notice: "Notice") -> bool:
+def stop_now(notice: "RunNotice") -> bool:
     """Tidily, if its launcher still can; else by killing it, which ends its workers too."""
-    from shoal.cluster.notice import sweep
+    from shoal.launch.live_runs import sweep
 
     launcher = notice.launcher
     if not launcher.send(signal.SIGQUIT, signal.SIGCONT) or launcher.ended(PATIENCE_NOW):
@@ -87,7 +87,7 @@ def stop_now(notice: "Notice") -> bool:
     return ended
 
 
-def outcome(notice: "Notice", ended: bool) -> str:
+def outcome(notice: "RunNotice", ended: bool) -> str:
     """What became of it, and how it goes on."""
     from pathlib import Path
 

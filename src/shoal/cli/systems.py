@@ -25,7 +25,7 @@ PLACES = (
 )
 
 
-class System(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SystemRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One system, algorithm or method."""
 
     number: Annotated[int, msgspec.Meta(ge=1)]
@@ -39,8 +39,8 @@ class System(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """What shows that it works: test node ids, or `plan:NAME`."""
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    system: tuple[System, ...]
+class _SystemsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    system: tuple[SystemRow, ...]
 
 
 def systems(
@@ -59,18 +59,18 @@ def systems(
             typer.echo(count_line(chosen))
 
 
-def read_systems(path: Path | None = None) -> tuple[System, ...]:
+def read_systems(path: Path | None = None) -> tuple[SystemRow, ...]:
     """The systems of `path`, or of the file that belongs to this installation."""
     path = path or next((place for place in PLACES if place.is_file()), PLACES[0])
     try:
-        return msgspec.toml.decode(path.read_bytes(), type=_File).system
+        return msgspec.toml.decode(path.read_bytes(), type=_SystemsFile).system
     except FileNotFoundError:
         raise UsageError(f"no list of systems at {path}; install shoal again") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} is not a list of systems: {error}") from None
 
 
-def find(everything: tuple[System, ...], name: str) -> tuple[System, ...]:
+def find(everything: tuple[SystemRow, ...], name: str) -> tuple[SystemRow, ...]:
     """The system with this number, or all that have this text in their name."""
     wanted = name.strip().casefold()
     if wanted.isdecimal():
@@ -83,7 +83,7 @@ def find(everything: tuple[System, ...], name: str) -> tuple[System, ...]:
     return found
 
 
-def nearest(everything: tuple[System, ...], wanted: str, count: int = 3) -> list[System]:
+def nearest(everything: tuple[SystemRow, ...], wanted: str, count: int = 3) -> list[SystemRow]:
     """The systems whose name, or one word of it, is most like `wanted`; for a number, the closest numbers."""
     if wanted.isdecimal():
         return sorted(everything, key=lambda s: abs(s.number - int(wanted)))[:count]
@@ -95,13 +95,13 @@ def _likeness(name: str, wanted: str) -> float:
     return max(difflib.SequenceMatcher(None, part, wanted).ratio() for part in (name, *name.split()))
 
 
-def count_line(chosen: tuple[System, ...]) -> str:
+def count_line(chosen: tuple[SystemRow, ...]) -> str:
     """How many there are, and how many of each status."""
     counts = {status: sum(s.status == status for s in chosen) for status in ("works", "planned", "hardware")}
     return f"{len(chosen)} systems: " + ", ".join(f"{count} {status}" for status, count in counts.items())
 
 
-def _table(chosen: tuple[System, ...]) -> "RenderableType":
+def _table(chosen: tuple[SystemRow, ...]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
@@ -113,7 +113,7 @@ def _table(chosen: tuple[System, ...]) -> "RenderableType":
     return table
 
 
-def _entries(chosen: tuple[System, ...]) -> "RenderableType":
+def _entries(chosen: tuple[SystemRow, ...]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 

@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.core.disk import DISK, Disk
 from shoal.core.durable import PART, write_new
-from shoal.core.events import AnyEvent, Compacted, decode
+from shoal.core.events import AnyEvent, FileCompacted, decode
 from shoal.core.merging import merged
 
 FIRST_WIDTH, THIN_WIDTH, WIDEST = 16, 4096, 1 << 40
@@ -37,7 +37,7 @@ def layout(file: BinaryIO) -> Layout:
     file.seek(0)
     line = file.readline()
     event = decode(line) if line.startswith(b'{"event":"compacted"') else None
-    return Layout(len(line) + event.size, event.stood) if isinstance(event, Compacted) else Layout()
+    return Layout(len(line) + event.size, event.stood) if isinstance(event, FileCompacted) else Layout()
 
 
 def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
@@ -52,7 +52,7 @@ def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
         lines = _merge_lines(lines, width)
     with path.open("rb") as file:
         before = layout(file)
-    head = Compacted(at=time.time(), stood=before.stood + end - before.head, size=sum(map(len, lines)))
+    head = FileCompacted(at=time.time(), stood=before.stood + end - before.head, size=sum(map(len, lines)))
     write_new(part_of(path), [_encoder.encode(head) + b"\n" + b"".join(lines)], disk)
     return end
 
@@ -91,7 +91,7 @@ def _merge_file(path: Path, through: int, width: int) -> tuple[list[bytes], int]
                     return
                 end += len(line)
                 event = decode(line)
-                if event is not None and not isinstance(event, Compacted):
+                if event is not None and not isinstance(event, FileCompacted):
                     yield event
 
     return _merge(events(), width), end

@@ -1,7 +1,7 @@
 """What happens in a run, as typed records. Every part may emit; only `watch` and `cli` read.
 
 One worker's file of events:  Started ModelsJoined* (Step | Layers | Buckets | Logged | Reported | …)* Answered? Ended?
-A file without `Ended` belongs to a worker that is still running or was killed.
+A file without `WorkerEnded` belongs to a worker that is still running or was killed.
 """
 
 from math import nan
@@ -15,14 +15,14 @@ SECONDS = 6
 """Digits kept of a duration in seconds: microseconds."""
 
 
-class Event(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
+class RunEvent(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
     """Base of all events; the class name is the tag on disk."""
 
     at: float
     """Wall-clock time, seconds since 1970; for people. Durations never come from it."""
 
 
-class Started(Event, tag="started", frozen=True, kw_only=True):
+class WorkerStarted(RunEvent, tag="started", frozen=True, kw_only=True):
     """The worker has called `shoal.start()`."""
 
     rank: int
@@ -35,7 +35,7 @@ class Started(Event, tag="started", frozen=True, kw_only=True):
     """Above 1: the run was continued."""
 
 
-class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
+class FileCompacted(RunEvent, tag="compacted", frozen=True, kw_only=True):
     """First line of a file whose older events were merged (core/compaction.py)."""
 
     size: int
@@ -44,7 +44,7 @@ class Compacted(Event, tag="compacted", frozen=True, kw_only=True):
     """Bytes that were there before in their place, since the file was begun."""
 
 
-class ModelsJoined(Event, tag="joined", frozen=True, kw_only=True):
+class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     """The worker has called `run.join`."""
 
     join: int
@@ -58,7 +58,7 @@ class ModelsJoined(Event, tag="joined", frozen=True, kw_only=True):
     """What the script's loss is over samples: gradients of a `mean` are averaged, those of a `sum` added up."""
 
 
-class Step(Event, tag="step", frozen=True, kw_only=True):
+class StepFinished(RunEvent, tag="step", frozen=True, kw_only=True):
     """One optimizer step of one worker; the phases add up to `seconds`. Merged ones hold the sums of several."""
 
     step: int
@@ -101,7 +101,7 @@ class Step(Event, tag="step", frozen=True, kw_only=True):
     """Of `transfer`: seconds this worker waited; the rest was hidden behind computing."""
 
 
-class Layers(Event, tag="layers", frozen=True, kw_only=True):
+class LayerTimes(RunEvent, tag="layers", frozen=True, kw_only=True):
     """Mean seconds per step by layer (a module that owns parameters), over the steps measured so far."""
 
     step: int
@@ -143,7 +143,7 @@ class BucketFigures(msgspec.Struct, frozen=True, kw_only=True):
         return 1.0 - min(1.0, self.wait / self.transfer) if self.transfer > 0 else 1.0
 
 
-class Buckets(Event, tag="buckets", frozen=True, kw_only=True):
+class BucketTimes(RunEvent, tag="buckets", frozen=True, kw_only=True):
     """What the exchange of each bucket took, over the steps measured since the last of these events."""
 
     step: int
@@ -168,7 +168,7 @@ class Buckets(Event, tag="buckets", frozen=True, kw_only=True):
     """Seconds of its slowest link's round trip."""
 
 
-class Priced(Event, tag="priced", frozen=True, kw_only=True):
+class CodecPriced(RunEvent, tag="priced", frozen=True, kw_only=True):
     """What another codec would cost a step of this run: tried once, on this machine, with numbers drawn at random."""
 
     codec: str
@@ -181,7 +181,7 @@ class Priced(Event, tag="priced", frozen=True, kw_only=True):
     """One-way latencies on the way of a bucket."""
 
 
-class Guarded(Event, tag="guarded", frozen=True, kw_only=True):
+class GuardChecked(RunEvent, tag="guarded", frozen=True, kw_only=True):
     """The guard held what was applied against what no codec would have lost."""
 
     step: int
@@ -195,7 +195,7 @@ class Guarded(Event, tag="guarded", frozen=True, kw_only=True):
     """What share of the elements a sparsifier sends from now on."""
 
 
-class Chosen(Event, tag="chosen", frozen=True, kw_only=True):
+class ChoiceMade(RunEvent, tag="chosen", frozen=True, kw_only=True):
     """`wire(auto)` has chosen what gradients travel as, or `order(auto)` what leaves first, from the next step on."""
 
     step: int
@@ -206,7 +206,7 @@ class Chosen(Event, tag="chosen", frozen=True, kw_only=True):
     """Codec -> seconds a step: measured without one (empty name), by the model with the others. Orders are measured."""
 
 
-class Logged(Event, tag="logged", frozen=True, kw_only=True):
+class ValuesLogged(RunEvent, tag="logged", frozen=True, kw_only=True):
     """`run.log(...)`: values of one worker at one step. Merged ones hold the means of several."""
 
     step: int
@@ -216,7 +216,7 @@ class Logged(Event, tag="logged", frozen=True, kw_only=True):
     values: dict[str, float]
 
 
-class Reported(Event, tag="reported", frozen=True, kw_only=True):
+class ResultsReported(RunEvent, tag="reported", frozen=True, kw_only=True):
     """`run.report(...)`: results, usually once an epoch."""
 
     step: int
@@ -224,20 +224,20 @@ class Reported(Event, tag="reported", frozen=True, kw_only=True):
     metrics: dict[str, float]
 
 
-class Traffic(Event, tag="traffic", frozen=True, kw_only=True):
+class TrafficCounted(RunEvent, tag="traffic", frozen=True, kw_only=True):
     """Bytes sent to each peer since the run began: rank as text -> (payload bytes, bytes on sockets)."""
 
     step: int
     peers: dict[str, tuple[int, int]]
 
 
-class Warned(Event, tag="warned", frozen=True, kw_only=True):
+class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):
     """Something the user should know, in one line."""
 
     text: str
 
 
-class Skipped(Event, tag="skipped", frozen=True, kw_only=True):
+class StepSkipped(RunEvent, tag="skipped", frozen=True, kw_only=True):
     """A step that no worker made, because the gradients were not finite."""
 
     step: int
@@ -249,7 +249,7 @@ class Skipped(Event, tag="skipped", frozen=True, kw_only=True):
     """What the dataset calls them, if that is known."""
 
 
-class Saved(Event, tag="saved", frozen=True, kw_only=True):
+class CheckpointSaved(RunEvent, tag="saved", frozen=True, kw_only=True):
     """A checkpoint is on the disk."""
 
     step: int
@@ -263,7 +263,7 @@ class Saved(Event, tag="saved", frozen=True, kw_only=True):
     """Processor seconds of the thread that wrote it."""
 
 
-class Entered(Event, tag="entered", frozen=True, kw_only=True):
+class WorkerEntered(RunEvent, tag="entered", frozen=True, kw_only=True):
     """This worker came to a run that trained already, and has its state."""
 
     step: int
@@ -279,7 +279,7 @@ class Entered(Event, tag="entered", frozen=True, kw_only=True):
     """Why nothing was lent, where it could have been."""
 
 
-class Happened(Event, tag="happened", frozen=True, kw_only=True):
+class LabEventApplied(RunEvent, tag="happened", frozen=True, kw_only=True):
     """Something the launcher did to the run: an event of a lab."""
 
     text: str
@@ -291,7 +291,7 @@ class Happened(Event, tag="happened", frozen=True, kw_only=True):
     """Of the front-most worker at that moment."""
 
 
-class WorkerLost(Event, tag="lost", frozen=True, kw_only=True):
+class WorkerLost(RunEvent, tag="lost", frozen=True, kw_only=True):
     """A worker was lost, and the launcher decided what becomes of run and worker."""
 
     text: str
@@ -308,7 +308,7 @@ class WorkerLost(Event, tag="lost", frozen=True, kw_only=True):
     attempt: int = 1
 
 
-class Answered(Event, tag="answered", frozen=True, kw_only=True):
+class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):
     """How long the trained model took for one sample, where a benchmark asked for it."""
 
     seconds: float = 0.0
@@ -320,7 +320,7 @@ class Answered(Event, tag="answered", frozen=True, kw_only=True):
     """Why it was not measured; empty if it was."""
 
 
-class Ended(Event, tag="ended", frozen=True, kw_only=True):
+class WorkerEnded(RunEvent, tag="ended", frozen=True, kw_only=True):
     """The script finished (`done`) or raised (`failed`)."""
 
     exit: str
@@ -332,26 +332,26 @@ class Ended(Event, tag="ended", frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    Started
-    | Compacted
+    WorkerStarted
+    | FileCompacted
     | ModelsJoined
-    | Step
-    | Layers
-    | Buckets
-    | Priced
-    | Guarded
-    | Chosen
-    | Logged
-    | Reported
-    | Traffic
-    | Warned
-    | Skipped
-    | Saved
-    | Entered
-    | Happened
+    | StepFinished
+    | LayerTimes
+    | BucketTimes
+    | CodecPriced
+    | GuardChecked
+    | ChoiceMade
+    | ValuesLogged
+    | ResultsReported
+    | TrafficCounted
+    | WarningRaised
+    | StepSkipped
+    | CheckpointSaved
+    | WorkerEntered
+    | LabEventApplied
     | WorkerLost
-    | Answered
-    | Ended
+    | InferenceTimed
+    | WorkerEnded
 )
 
 
@@ -384,14 +384,14 @@ def _decode_with_gaps(line: bytes) -> AnyEvent | None:
         return None
 
 
-class Sink(Protocol):
+class EventSink(Protocol):
     """Takes events; must be cheap, must not raise."""
 
-    def emit(self, event: Event) -> None: ...
+    def emit(self, event: RunEvent) -> None: ...
 
 
-class Nowhere:
+class NullSink:
     """The sink that forgets."""
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: RunEvent) -> None:
         pass

@@ -13,7 +13,7 @@ _COMPARISONS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": ope
 _SHAPE = re.compile(r"\s*([A-Za-z_]\w*)\s*(>=|<=|>|<)\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*")
 
 
-class Goal(msgspec.Struct, frozen=True):
+class TrainingGoal(msgspec.Struct, frozen=True):
     """A metric, a comparison and a number."""
 
     metric: str
@@ -21,7 +21,7 @@ class Goal(msgspec.Struct, frozen=True):
     value: float
 
     @classmethod
-    def parse(cls, text: str, what: str = "--until") -> "Goal":
+    def parse(cls, text: str, what: str = "--until") -> "TrainingGoal":
         found = _SHAPE.fullmatch(text)
         if found is None:
             raise UsageError(
@@ -37,7 +37,7 @@ class Goal(msgspec.Struct, frozen=True):
         return f"{self.metric}{self.comparison}{self.value:g}"
 
 
-def goal_from_environment() -> Goal | None:
+def goal_from_environment() -> TrainingGoal | None:
     """What $SHOAL_UNTIL asks for, if it is set."""
     text = os.environ.get(UNTIL_VARIABLE, "")
-    return Goal.parse(text, UNTIL_VARIABLE) if text else None
+    return TrainingGoal.parse(text, UNTIL_VARIABLE) if text else None

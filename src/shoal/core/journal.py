@@ -20,7 +20,7 @@ import msgspec
 from shoal.core import clock
 from shoal.core.compaction import adopt, compact, part_of
 from shoal.core.disk import DISK
-from shoal.core.events import AnyEvent, Event, Warned, decode
+from shoal.core.events import AnyEvent, RunEvent, WarningRaised, decode
 from shoal.core.merging import merged
 
 FLUSH_SECONDS = 0.5
@@ -35,7 +35,7 @@ NO_WIDTH = 1 << 40
 JOIN_SECONDS = 10.0
 
 
-class Journal:
+class EventJournal:
     """Appends events to `path`; used by one thread of one process."""
 
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
@@ -60,7 +60,7 @@ class Journal:
         self._size = os.fstat(self._file).st_size
         self._reserved = 0
 
-    def emit(self, event: Event) -> None:
+    def emit(self, event: RunEvent) -> None:
         self._buffer += self._encoder.encode(event)
         self._buffer += b"\n"
         if len(self._buffer) >= FLUSH_BYTES or clock.now() - self._flushed >= FLUSH_SECONDS:
@@ -184,9 +184,9 @@ class HeldEvents:
     def lines(self) -> bytes:
         return b"".join(msgspec.json.encode(event) + b"\n" for event in self._events)
 
-    def note(self) -> Warned:
+    def note(self) -> WarningRaised:
         dropped = f", and {self._dropped} of them dropped" if self._dropped else ""
-        return Warned(
+        return WarningRaised(
             at=time.time(), text=f"the disk was full: {self.count} events of this record were merged{dropped}"
         )
 

@@ -19,14 +19,14 @@ import msgspec
 from shoal.core.log import read_log, rewrite_log
 
 
-class Entry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     """Base of what stands in a ledger."""
 
     fence: tuple[int, int] = (0, 0)
     """Attempt, and epoch of the view in which its writer began to write."""
 
 
-class PassEntry(Entry, frozen=True, kw_only=True):
+class PassEntry(LedgerEntry, frozen=True, kw_only=True):
     """About one pass over one loader."""
 
     loader: int
@@ -39,12 +39,12 @@ class PassEntry(Entry, frozen=True, kw_only=True):
         return self.epoch, self.loader, self.number
 
 
-class Opened(PassEntry, tag="opened", frozen=True, kw_only=True):
+class PassOpened(PassEntry, tag="opened", frozen=True, kw_only=True):
     items: int | None
     """Positions of the pass; None if nobody knows before its end."""
 
 
-class Took(PassEntry, tag="took", frozen=True, kw_only=True):
+class SamplesTaken(PassEntry, tag="took", frozen=True, kw_only=True):
     stream: int
     begin: int
     end: int
@@ -56,23 +56,23 @@ class Took(PassEntry, tag="took", frozen=True, kw_only=True):
     """Whether the script of the worker that was given them ran no backward pass for them."""
 
 
-class Finished(PassEntry, tag="finished", frozen=True, kw_only=True):
+class PassFinished(PassEntry, tag="finished", frozen=True, kw_only=True):
     step: int
     drops: int
     """At the end, fewer positions than this may have been left out on purpose."""
 
 
-class Resumed(Entry, tag="resumed", frozen=True, kw_only=True):
+class RunResumed(LedgerEntry, tag="resumed", frozen=True, kw_only=True):
     step: int
     attempt: int
     workers: int
 
 
-AnyEntry = Opened | Took | Finished | Resumed
+AnyEntry = PassOpened | SamplesTaken | PassFinished | RunResumed
 _decoder: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
 
 
-class Proof(msgspec.Struct, kw_only=True):
+class LedgerProof(msgspec.Struct, kw_only=True):
     """What became of the positions of one pass."""
 
     epoch: int
@@ -106,7 +106,12 @@ def rewrite_ledger(directory: Path, entries: Iterable[AnyEntry]) -> None:
 def last_step(entries: Iterable[AnyEntry]) -> int:
     """The last one that any entry tells of."""
     return max(
-        (e.last if isinstance(e, Took) else e.step for e in entries if isinstance(e, Took | Finished)), default=0
+        (
+            e.last if isinstance(e, SamplesTaken) else e.step
+            for e in entries
+            if isinstance(e, SamplesTaken | PassFinished)
+        ),
+        default=0,
     )
 
 
@@ -118,7 +123,7 @@ def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
         if entry.fence < fence:
             continue
         fence = entry.fence
-        if isinstance(entry, Resumed):
+        if isinstance(entry, RunResumed):
             kept = [e for e in kept if not _void(e, entry.step)]
         else:
             kept.append(entry)
@@ -134,12 +139,17 @@ def merged(entries: Iterable[AnyEntry], cuts: Sequence[int], since: int = 0) -> 
     found: list[AnyEntry] = []
     last: dict[tuple[object, int], int] = {}
     for entry in entries:
-        if not isinstance(entry, Took):
+        if not isinstance(entry, SamplesTaken):
             found.append(entry)
             continue
         place = last.get((entry.key, entry.stream))
         before = found[place] if place is not None else None
-        if place is not None and isinstance(before, Took) and before.first > since and _joins(before, entry, cuts):
+        if (
+            place is not None
+            and isinstance(before, SamplesTaken)
+            and before.first > since
+            and _joins(before, entry, cuts)
+        ):
             found[place] = join_ranges(before, entry)
         else:
             last[entry.key, entry.stream] = len(found)
@@ -147,17 +157,17 @@ def merged(entries: Iterable[AnyEntry], cuts: Sequence[int], since: int = 0) -> 
     return found
 
 
-def follows(first: Took, second: Took) -> bool:
+def follows(first: SamplesTaken, second: SamplesTaken) -> bool:
     """Whether one range ends where the other begins, and both were used alike."""
     return first.end == second.begin and first.skipped == second.skipped
 
 
-def join_ranges(first: Took, second: Took) -> Took:
+def join_ranges(first: SamplesTaken, second: SamplesTaken) -> SamplesTaken:
     samples = first.samples + second.samples
     return msgspec.structs.replace(first, end=second.end, samples=samples, last=second.last)
 
 
-def _joins(first: Took, second: Took, cuts: Sequence[int]) -> bool:
+def _joins(first: SamplesTaken, second: SamplesTaken, cuts: Sequence[int]) -> bool:
     if not follows(first, second) or first.fence != second.fence or first.last > second.last:
         return False
     place = bisect_left(cuts, first.first)
@@ -165,24 +175,26 @@ def _joins(first: Took, second: Took, cuts: Sequence[int]) -> bool:
 
 
 def _void(entry: AnyEntry, step: int) -> bool:
-    return (isinstance(entry, Took) and entry.last > step) or (isinstance(entry, Finished) and entry.step > step)
+    return (isinstance(entry, SamplesTaken) and entry.last > step) or (
+        isinstance(entry, PassFinished) and entry.step > step
+    )
 
 
-def prove(entries: Iterable[AnyEntry]) -> list[Proof]:
+def prove(entries: Iterable[AnyEntry]) -> list[LedgerProof]:
     """One line for each pass that was trained on, in order."""
     kept = committed(entries)
-    items = {e.key: e.items for e in kept if isinstance(e, Opened)}
-    ends = {e.key: e.drops for e in kept if isinstance(e, Finished)}
-    taken: dict[tuple[int, int, int], list[Took]] = {}
+    items = {e.key: e.items for e in kept if isinstance(e, PassOpened)}
+    ends = {e.key: e.drops for e in kept if isinstance(e, PassFinished)}
+    taken: dict[tuple[int, int, int], list[SamplesTaken]] = {}
     for entry in kept:
-        if isinstance(entry, Took):
+        if isinstance(entry, SamplesTaken):
             taken.setdefault(entry.key, []).append(entry)
     return [_prove(entries, items.get(key), ends.get(key)) for key, entries in sorted(taken.items())]
 
 
-def _prove(entries: list[Took], items: int | None, drops: int | None) -> Proof:
+def _prove(entries: list[SamplesTaken], items: int | None, drops: int | None) -> LedgerProof:
     first = entries[0]
-    proof = Proof(epoch=first.epoch, loader=first.loader, number=first.number, finished=drops is not None)
+    proof = LedgerProof(epoch=first.epoch, loader=first.loader, number=first.number, finished=drops is not None)
     distinct = 0
     reached: dict[int, int] = {}
     holes = 0

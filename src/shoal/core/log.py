@@ -2,8 +2,8 @@
 
     | length | crc32 | bytes |  | length | crc32 | bytes |  …
 
-What a crash tears is the tail, and `Log` cuts it off when it opens the file: a reader gets a prefix of what was
-appended, never a record that was not.
+What a crash tears is the tail, and `ChecksummedLog` cuts it off when it opens the file: a reader gets a prefix of what
+was appended, never a record that was not.
 """
 
 import struct
@@ -20,7 +20,7 @@ LARGEST = 1 << 24
 """Bytes of a record; a longer length can only be garbage."""
 
 
-class Log:
+class ChecksummedLog:
     """Appends records to `path`. Used by one thread; `sync` may be called from another."""
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:

@@ -17,16 +17,16 @@ from shoal.core.events import (
     SECONDS,
     AnyEvent,
     BucketFigures,
-    Buckets,
-    Entered,
-    Guarded,
-    Layers,
-    Logged,
-    Reported,
-    Saved,
-    Started,
-    Step,
-    Traffic,
+    BucketTimes,
+    CheckpointSaved,
+    GuardChecked,
+    LayerTimes,
+    ResultsReported,
+    StepFinished,
+    TrafficCounted,
+    ValuesLogged,
+    WorkerEntered,
+    WorkerStarted,
 )
 
 _STEP_SUMS = [
@@ -49,7 +49,7 @@ _STEP_SUMS = [
 _step_sums = attrgetter(*_STEP_SUMS)
 _BUCKET_MEANS = [field.name for field in structs.fields(BucketFigures) if field.type is float]
 BucketsLike = TypeVar("BucketsLike")
-"""`Buckets`, or what a reader makes of it, with fields of the same names."""
+"""`BucketTimes`, or what a reader makes of it, with fields of the same names."""
 
 
 class EventMerger:
@@ -57,8 +57,8 @@ class EventMerger:
 
     def __init__(self, width: int, thin: bool = False) -> None:
         self._width, self._thin = width, thin
-        self._steps: list[Step] = []
-        self._logged: Logged | None = None
+        self._steps: list[StepFinished] = []
+        self._logged: ValuesLogged | None = None
         self._first_epoch: int | None = None
         self._newest: dict[object, AnyEvent] = {}
         """What the next of its kind replaces or is merged with."""
@@ -67,17 +67,17 @@ class EventMerger:
     def add(self, event: AnyEvent) -> Iterator[AnyEvent]:
         """Take in an event; gives those that are settled by it."""
         match event:
-            case Step():
+            case StepFinished():
                 yield from self._add_step(event)
-            case Logged():
+            case ValuesLogged():
                 yield from self._add_logged(event)
-            case Layers() | Traffic():
+            case LayerTimes() | TrafficCounted():
                 self._newest[type(event)] = event
-            case Buckets():
+            case BucketTimes():
                 yield from self._add_buckets(event)
-            case Guarded(action="kept"):
-                self._newest[Guarded] = event
-            case Reported() | Saved() if self._thin and self._leaves_out(type(event)):
+            case GuardChecked(action="kept"):
+                self._newest[GuardChecked] = event
+            case ResultsReported() | CheckpointSaved() if self._thin and self._leaves_out(type(event)):
                 pass
             case _:
                 yield from self._add_other(event)
@@ -88,7 +88,7 @@ class EventMerger:
         yield from self._newest.values()
         self._newest.clear()
 
-    def _add_step(self, event: Step) -> Iterator[AnyEvent]:
+    def _add_step(self, event: StepFinished) -> Iterator[AnyEvent]:
         if self._first_epoch is None:
             self._first_epoch = event.epoch
         if self._steps and self._steps[-1].epoch == self._first_epoch != event.epoch:
@@ -98,16 +98,16 @@ class EventMerger:
             yield merge_steps(self._steps)
             self._steps = []
 
-    def _add_logged(self, event: Logged) -> Iterator[AnyEvent]:
+    def _add_logged(self, event: ValuesLogged) -> Iterator[AnyEvent]:
         before = self._logged
         if before is not None and event.step // self._width > before.step // self._width:
             yield before
             before = None
         self._logged = event if before is None else merge_logged(before, event)
 
-    def _add_buckets(self, event: Buckets) -> Iterator[AnyEvent]:
+    def _add_buckets(self, event: BucketTimes) -> Iterator[AnyEvent]:
         old = self._newest.get(event.join)
-        if isinstance(old, Buckets):
+        if isinstance(old, BucketTimes):
             if is_same_exchange(old, event):
                 event = merge_buckets(old, event)
             else:
@@ -115,10 +115,10 @@ class EventMerger:
         self._newest[event.join] = event
 
     def _add_other(self, event: AnyEvent) -> Iterator[AnyEvent]:
-        if isinstance(event, Started | Entered | Reported):
+        if isinstance(event, WorkerStarted | WorkerEntered | ResultsReported):
             yield from self._end_block()
-        elif isinstance(event, Guarded):
-            self._newest.pop(Guarded, None)
+        elif isinstance(event, GuardChecked):
+            self._newest.pop(GuardChecked, None)
         yield event
 
     def _leaves_out(self, kind: type) -> bool:
@@ -139,7 +139,7 @@ def merged(events: Iterable[AnyEvent], width: int, thin: bool = False) -> list[A
     return [*(out for event in events for out in merger.add(event)), *merger.end()]
 
 
-def merge_steps(steps: Sequence[Step]) -> Step:
+def merge_steps(steps: Sequence[StepFinished]) -> StepFinished:
     """All as one event: sums. When a bucket was ready and done is a matter of single steps."""
     first, last = steps[0], steps[-1]
     if len(steps) == 1:
@@ -150,7 +150,7 @@ def merge_steps(steps: Sequence[Step]) -> Step:
     return structs.replace(first, at=last.at, epoch=last.epoch, steps=both, ready=(), done=(), **rounded)
 
 
-def merge_logged(first: Logged, second: Logged) -> Logged:
+def merge_logged(first: ValuesLogged, second: ValuesLogged) -> ValuesLogged:
     """The mean of both, each name by how often it was logged; a value that is not a number stays visible."""
     values = dict(first.values)
     for name, value in second.values.items():
@@ -160,7 +160,7 @@ def merge_logged(first: Logged, second: Logged) -> Logged:
     return structs.replace(first, at=second.at, values=values, steps=first.steps + second.steps)
 
 
-def split_step(event: Step, steps: int) -> Step:
+def split_step(event: StepFinished, steps: int) -> StepFinished:
     """About the first `steps` steps of several: their share of every sum."""
     share = steps / event.steps
     sums = {name: getattr(event, name) * share for name in _STEP_SUMS}

@@ -12,14 +12,14 @@ _BEGAN = 19
 """Where /proc/PID/stat tells when a process began, counted from its state (field 3 of proc(5))."""
 
 
-class Process(msgspec.Struct, frozen=True):
+class HostProcess(msgspec.Struct, frozen=True):
     """`began` is in clock ticks since the machine was started; 0 where it could not be found out."""
 
     pid: int = 0
     began: int = 0
 
     @classmethod
-    def of(cls, pid: int) -> "Process":
+    def of(cls, pid: int) -> "HostProcess":
         """The process that has this number now."""
         fields = _fields(pid)
         return cls(pid, int(fields[_BEGAN]) if fields else 0)
@@ -34,7 +34,7 @@ class Process(msgspec.Struct, frozen=True):
 
     def send(self, *numbers: signal.Signals) -> bool:
         """Send signals to this process and never to another that has its number since; whether it was there."""
-        with contextlib.suppress(ProcessLookupError), _Handle(self.pid) as handle:
+        with contextlib.suppress(ProcessLookupError), _ProcessDescriptor(self.pid) as handle:
             if self.state != "gone":  # asked after the handle was opened, which then stands for this very process
                 for number in numbers:
                     signal.pidfd_send_signal(handle, number)
@@ -43,7 +43,7 @@ class Process(msgspec.Struct, frozen=True):
 
     def ended(self, seconds: float) -> bool:
         """Wait so long at the most; whether it has ended."""
-        with contextlib.suppress(ProcessLookupError), _Handle(self.pid) as handle:
+        with contextlib.suppress(ProcessLookupError), _ProcessDescriptor(self.pid) as handle:
             if self.state == "gone":
                 return True
             poll = select.poll()
@@ -52,7 +52,7 @@ class Process(msgspec.Struct, frozen=True):
         return True
 
 
-class _Handle:
+class _ProcessDescriptor:
     """A descriptor that stands for a process, whatever becomes of its number."""
 
     def __init__(self, pid: int) -> None:

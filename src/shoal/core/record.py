@@ -55,7 +55,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Of the workers, if they are a joined machine's; else they are counted from 0."""
 
 
-class Phases(msgspec.Struct, frozen=True, kw_only=True):
+class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds per step, over workers and steps."""
 
     load: float = 0.0
@@ -66,7 +66,7 @@ class Phases(msgspec.Struct, frozen=True, kw_only=True):
     other: float = 0.0
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """What a run came to: the object `shoal run --json` prints."""
 
     run: str
@@ -85,7 +85,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     bytes_wire: int
     """Bytes put on sockets; 0 inside one host's memory."""
     metrics: dict[str, float]
-    phases: Phases
+    phases: StepPhases
     exit: int
     losses: int = 0
     """How often a worker was lost, in all attempts."""

@@ -23,7 +23,7 @@ def seed_all(seed: int) -> None:
         sys.modules["numpy"].random.seed(seed % 2**32)
 
 
-class Stream:
+class RandomStream:
     """A private course of the global CPU generators: what runs inside `borrow` draws from it and nowhere else."""
 
     def __init__(self, seed: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from shoal.core.seeds import Stream, mix
+from shoal.core.seeds import RandomStream, mix
 from shoal.data.deal import Read
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class CommonReader(Generic[T]):
     def __init__(self, items: Iterable[T], seed: int, *, generator: int | None = None) -> None:
         self._items = items
         self._generator = seed if generator is None else generator
-        self._stream = Stream(seed)
+        self._stream = RandomStream(seed)
         self._iterator: Iterator[T] | None = None
 
     def read(self, number: int) -> list[T]:

@@ -13,21 +13,21 @@ from typing import Any
 
 from shoal.core.errors import UsageError
 from shoal.data.deal import part
-from shoal.data.observer import Observer
-from shoal.data.remaining import Range, Remaining
-from shoal.data.source.base import Place, Source, Step
+from shoal.data.observer import LoaderObserver
+from shoal.data.remaining import Range, RemainingSamples
+from shoal.data.source.base import BatchSource, LoaderStep, WorkerPlace
 from shoal.data.source.choose import choose
-from shoal.data.standing import Standing
-from shoal.data.turn import Turn
+from shoal.data.standing import LoaderPosition
+from shoal.data.turn import PassKey
 
 
 @dataclass
-class Pass:
+class LoaderPass:
     """One iteration over a loader while it lasts."""
 
-    loader: "Loader"
-    turn: Turn
-    left: dict[int, Remaining] = field(default_factory=dict)
+    loader: "ShardedLoader"
+    turn: PassKey
+    left: dict[int, RemainingSamples] = field(default_factory=dict)
     """What nobody has been given yet, by stream."""
     trained: bool = False
     """Whether a step was made of it; passes that only look at data are done again by a run that is continued."""
@@ -35,9 +35,9 @@ class Pass:
     changed: bool = False
     """Whether something came back since the inner loader was begun."""
 
-    def give(self, step: Step) -> None:
+    def give(self, step: LoaderStep) -> None:
         taken = sum(end - begin for begin, end in step.ranges)
-        self.left[step.stream] = self.left.get(step.stream, Remaining()).take(taken)[1]
+        self.left[step.stream] = self.left.get(step.stream, RemainingSamples()).take(taken)[1]
 
     def give_back(self, stream: int, ranges: Iterable[Range]) -> None:
         """Dealt, and not consumed: whoever had it is lost."""
@@ -45,41 +45,41 @@ class Pass:
 
     def take_out(self, stream: int, ranges: Iterable[Range]) -> None:
         """Another worker was dealt these before its turn."""
-        self._put(stream, self.left.get(stream, Remaining()).take_out(ranges))
+        self._put(stream, self.left.get(stream, RemainingSamples()).take_out(ranges))
 
-    def _put(self, stream: int, rest: Remaining) -> None:
+    def _put(self, stream: int, rest: RemainingSamples) -> None:
         self.left[stream] = rest
-        if rest == Remaining():
+        if rest == RemainingSamples():
             del self.left[stream]
         self.changed = True
 
 
-class Loader:
+class ShardedLoader:
     """Iterates this worker's batches; all else (`dataset`, `batch_size`, ...) is left to the user's."""
 
     def __init__(
-        self, loader: Any, *, rank: int, size: int, seed: int, observer: Observer, number: int = 0,
-        standing: Standing | None = None, place: Callable[[], Place] | None = None,
+        self, loader: Any, *, rank: int, size: int, seed: int, observer: LoaderObserver, number: int = 0,
+        standing: LoaderPosition | None = None, place: Callable[[], WorkerPlace] | None = None,
     ) -> None:  # fmt: skip
-        if isinstance(loader, Loader):
+        if isinstance(loader, ShardedLoader):
             raise UsageError("this loader has been joined already; join the DataLoader it was made from")
         self._loader = loader
-        self._place = Place(rank, size)
-        self._where = place or (lambda: Place(rank, size))
+        self._place = WorkerPlace(rank, size)
+        self._where = place or (lambda: WorkerPlace(rank, size))
         self._seed = seed
         self._observer = observer
         self._number = number
-        self._source: Source = choose(loader, self._place)
-        self._standing = standing or Standing()
+        self._source: BatchSource = choose(loader, self._place)
+        self._standing = standing or LoaderPosition()
         self._first = self._standing.first
-        self._turn = Turn(seed, self._standing.epoch, self._first - 1) if self._first else None
-        self._open: list[Pass] = []
+        self._turn = PassKey(seed, self._standing.epoch, self._first - 1) if self._first else None
+        self._open: list[LoaderPass] = []
         self._done: list[int] = []
 
     def __iter__(self) -> Iterator[Any]:
         observer = self._observer
-        steps: Iterator[Step] | None = None
-        run: Pass | None = None
+        steps: Iterator[LoaderStep] | None = None
+        run: LoaderPass | None = None
         try:
             run = self._begin()
             observer.load_began()
@@ -117,7 +117,7 @@ class Loader:
                 self._open.remove(run)
             observer.exhausted(run)
 
-    def _move(self, run: Pass) -> None:
+    def _move(self, run: LoaderPass) -> None:
         """Deal for the members there are now."""
         run.changed = False
         if (place := self._where()) != self._place:
@@ -132,19 +132,19 @@ class Loader:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
-    def _begin(self) -> Pass | None:
+    def _begin(self) -> LoaderPass | None:
         """The next pass, or None if it was done before the run was continued."""
         epoch, last = self._observer.epoch, self._turn
         same = last is not None and last.epoch == epoch
         number = last.number + 1 if last is not None and same else 0
         if not same:
             self._done = []
-        self._turn = Turn(self._seed, epoch, number)
+        self._turn = PassKey(self._seed, epoch, number)
         left = self._standing.left(epoch, number)
         if left is None:
             self._done.append(number)
             return None
-        run = Pass(self, self._turn, dict(left), trained=bool(left))
+        run = LoaderPass(self, self._turn, dict(left), trained=bool(left))
         self._open.append(run)
         if left:
             self._observer.continued()
@@ -154,21 +154,21 @@ class Loader:
         """The script begins an epoch, maybe for the second time."""
         self._first = self._turn.number + 1 if self._turn is not None and self._turn.epoch == epoch else 0
 
-    def standing(self) -> Standing:
+    def standing(self) -> LoaderPosition:
         """What a checkpoint keeps: the passes that steps were made of, in the epoch of the last one."""
         epoch = self._turn.epoch if self._turn is not None else 0
         trained = [run for run in self._open if run.trained and run.turn.epoch == epoch]
-        return Standing.of(epoch, self._done, {run.turn.number: run.left for run in trained}, self._first)
+        return LoaderPosition.of(epoch, self._done, {run.turn.number: run.left for run in trained}, self._first)
 
-    def own_count(self, step: Step) -> int:
+    def own_count(self, step: LoaderStep) -> int:
         """Samples that this worker has in a step."""
         return step.counts[self._place.rank]
 
-    def own_places(self, step: Step) -> list[int]:
+    def own_places(self, step: LoaderStep) -> list[int]:
         """Positions of the samples that this worker has in a step."""
         return places_of(step, self._place.rank)
 
-    def names(self, turn: Turn, places: list[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: list[int]) -> list[Any]:
         """What the dataset calls the samples at `places`, if that is known."""
         return self._source.names(turn, places)
 
@@ -178,7 +178,7 @@ class Loader:
         return self._number, self._source.items, self._source.drops
 
 
-def places_of(step: Step, rank: int) -> list[int]:
+def places_of(step: LoaderStep, rank: int) -> list[int]:
     """Positions that a worker was dealt in a step."""
     places = [place for begin, end in step.ranges for place in range(begin, end)]
     return places[part(len(places), len(step.counts), rank)]

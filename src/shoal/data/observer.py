@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 from shoal.data.deal import Counts
 
 if TYPE_CHECKING:
-    from shoal.data.loader import Pass
-    from shoal.data.source.base import Step
+    from shoal.data.loader import LoaderPass
+    from shoal.data.source.base import LoaderStep
 
 
-class Observer(Protocol):
+class LoaderObserver(Protocol):
     """Follows one worker's passes over its loader. All calls come from the thread that iterates the loader.
 
     Every worker sees the same `counts` in the same order, without communication. `load_ended` and `short` may
@@ -32,11 +32,11 @@ class Observer(Protocol):
         """The script asks for the next batch."""
         ...
 
-    def next_step(self, run: "Pass", step: "Step | None") -> None:
+    def next_step(self, run: "LoaderPass", step: "LoaderStep | None") -> None:
         """This step is dealt next, or nothing is left; what remains of the pass may be changed here, and only here."""
         ...
 
-    def dealt(self, run: "Pass", step: "Step") -> None:
+    def dealt(self, run: "LoaderPass", step: "LoaderStep") -> None:
         """What all workers together consume in the step that begins now."""
         ...
 
@@ -48,11 +48,11 @@ class Observer(Protocol):
         """Others have samples in this step, this worker has none; the script gets no batch for it."""
         ...
 
-    def finished(self, run: "Pass") -> None:
+    def finished(self, run: "LoaderPass") -> None:
         """The pass came to its end: there is nothing more to deal."""
         ...
 
-    def exhausted(self, run: "Pass | None" = None) -> None:
+    def exhausted(self, run: "LoaderPass | None" = None) -> None:
         """The pass is over: at its end, or because the script left it; once per pass that was begun."""
         ...
 
@@ -69,10 +69,10 @@ class NoObserver:
     def load_began(self) -> None:
         pass
 
-    def next_step(self, run: "Pass", step: "Step | None") -> None:
+    def next_step(self, run: "LoaderPass", step: "LoaderStep | None") -> None:
         pass
 
-    def dealt(self, run: "Pass", step: "Step") -> None:
+    def dealt(self, run: "LoaderPass", step: "LoaderStep") -> None:
         pass
 
     def load_ended(self, counts: Counts) -> None:
@@ -81,8 +81,8 @@ class NoObserver:
     def short(self, counts: Counts) -> None:
         pass
 
-    def finished(self, run: "Pass") -> None:
+    def finished(self, run: "LoaderPass") -> None:
         pass
 
-    def exhausted(self, run: "Pass | None" = None) -> None:
+    def exhausted(self, run: "LoaderPass | None" = None) -> None:
         pass

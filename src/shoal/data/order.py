@@ -2,10 +2,10 @@
 
 import torch
 
-from shoal.data.turn import Turn
+from shoal.data.turn import PassKey
 
 
 def order(seed: int, epoch: int, turn: int, size: int) -> list[int]:
     """A permutation of `range(size)`: a pure function of the arguments, drawn from a generator of its own."""
-    generator = torch.Generator().manual_seed(Turn(seed, epoch, turn).mix("order"))
+    generator = torch.Generator().manual_seed(PassKey(seed, epoch, turn).mix("order"))
     return torch.randperm(size, generator=generator).tolist()

@@ -21,13 +21,13 @@ Ranges = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Remaining:
+class RemainingSamples:
     """The positions from `position` on, and the `returned` ones before it: sorted, apart from each other."""
 
     position: int = 0
     returned: Ranges = ()
 
-    def take(self, number: int) -> tuple[Ranges, "Remaining"]:
+    def take(self, number: int) -> tuple[Ranges, "RemainingSamples"]:
         """The next `number` positions, lowest first, and what remains without them."""
         taken: list[Range] = []
         kept: list[Range] = []
@@ -38,9 +38,9 @@ class Remaining:
             kept += [(cut, end)] * (end > cut)
         if number:
             taken.append((self.position, self.position + number))
-        return joined(taken), Remaining(self.position + number, tuple(kept))
+        return joined(taken), RemainingSamples(self.position + number, tuple(kept))
 
-    def give_back(self, ranges: Iterable[Range]) -> "Remaining":
+    def give_back(self, ranges: Iterable[Range]) -> "RemainingSamples":
         """With positions that were dealt and not consumed; giving back what was not out is an error."""
         back = joined(sorted(ranges))
         for begin, end in back:
@@ -48,7 +48,7 @@ class Remaining:
                 raise ValueError(f"positions {begin} to {end - 1} were not dealt, so they cannot come back")
         return _normal(self.position, joined(sorted((*self.returned, *back))))
 
-    def take_out(self, ranges: Iterable[Range]) -> "Remaining":
+    def take_out(self, ranges: Iterable[Range]) -> "RemainingSamples":
         """Without positions that another worker was dealt before this one; what is not here any more is passed over."""
         position, kept = self.position, list(self.returned)
         for begin, end in joined(sorted(ranges)):
@@ -66,14 +66,14 @@ class Remaining:
         return place >= self.position or any(begin <= place < end for begin, end in self.returned)
 
 
-def _normal(position: int, returned: Ranges) -> Remaining:
+def _normal(position: int, returned: Ranges) -> RemainingSamples:
     """Equal for all who have the same left, however they came to it."""
     if returned and returned[-1][1] == position:
-        return Remaining(returned[-1][0], returned[:-1])
-    return Remaining(position, returned)
+        return RemainingSamples(returned[-1][0], returned[:-1])
+    return RemainingSamples(position, returned)
 
 
-Left = Mapping[int, Remaining]
+Left = Mapping[int, RemainingSamples]
 """What remains of each stream of a pass: one, or one for each process that reads an iterable dataset."""
 
 FRESH: Left = {}
@@ -92,9 +92,9 @@ def joined(ranges: Iterable[Range]) -> Ranges:
     return tuple(result)
 
 
-def remaining_of(read: Read[T], left: Remaining) -> Read[T]:
+def remaining_of(read: Read[T], left: RemainingSamples) -> Read[T]:
     """Reads what `read` gives at the positions that remain; what comes before them is read and dropped."""
-    if left == Remaining():
+    if left == RemainingSamples():
         return read
     head: list[T] | None = None
 
@@ -110,7 +110,7 @@ def remaining_of(read: Read[T], left: Remaining) -> Read[T]:
 
 
 def placed(
-    read: Read[T], left: Remaining, deal: Callable[[Read[T]], Iterator[tuple[Counts, T]]]
+    read: Read[T], left: RemainingSamples, deal: Callable[[Read[T]], Iterator[tuple[Counts, T]]]
 ) -> Iterator[tuple[Counts, T, Ranges]]:
     """The steps that `deal` makes of what remains, each with the positions it takes."""
     rest, number = remaining_of(read, left), 0

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from shoal.data.remaining import Left, Range, Remaining
+from shoal.data.remaining import Left, Range, RemainingSamples
 
 
-class Open(msgspec.Struct, frozen=True):
+class OpenPass(msgspec.Struct, frozen=True):
     """What remains of one stream of a pass that was under way."""
 
     number: int
@@ -16,21 +16,21 @@ class Open(msgspec.Struct, frozen=True):
     returned: list[Range]
 
 
-class Standing(msgspec.Struct, frozen=True):
+class LoaderPosition(msgspec.Struct, frozen=True):
     """The passes of one loader in one epoch: done, or under way."""
 
     epoch: int = 0
     done: list[int] = []
     """Numbers of the passes that were trained on to their end."""
-    open: list[Open] = []
+    open: list[OpenPass] = []
     first: int = 0
     """Number of the epoch's first pass: above 0 if the script goes through the same epoch again."""
 
     @classmethod
-    def of(cls, epoch: int, done: list[int], left: Mapping[int, Left], first: int = 0) -> "Standing":
+    def of(cls, epoch: int, done: list[int], left: Mapping[int, Left], first: int = 0) -> "LoaderPosition":
         """`left`: number of a pass -> what remains of it."""
         opened = [
-            Open(number, stream, rest.position, list(rest.returned))
+            OpenPass(number, stream, rest.position, list(rest.returned))
             for number, streams in left.items()
             for stream, rest in streams.items()
         ]
@@ -41,4 +41,4 @@ class Standing(msgspec.Struct, frozen=True):
         if epoch == self.epoch and number in self.done:
             return None
         mine = [o for o in self.open if epoch == self.epoch and o.number == number]
-        return {o.stream: Remaining(o.position, tuple(o.returned)) for o in mine}
+        return {o.stream: RemainingSamples(o.position, tuple(o.returned)) for o in mine}

@@ -6,7 +6,7 @@ from shoal.core.seeds import mix
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class PassKey:
     """Pass `number` within `epoch`; equal turns read equal samples in equal order, on every machine."""
 
     seed: int

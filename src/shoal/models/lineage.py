@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.errors import ShoalError
-from shoal.core.events import Started
-from shoal.core.ledger import Took, committed, prove, read_ledger
+from shoal.core.events import WorkerStarted
+from shoal.core.ledger import SamplesTaken, committed, prove, read_ledger
 from shoal.core.record import RunInfo, fingerprint_of, read_attempts
 from shoal.models.version import Lineage, PlanUse
 
@@ -59,7 +59,7 @@ def _passes(directory: Path) -> list[dict[str, int | bool]]:
         return []
     steps: dict[tuple[int, int, int], tuple[int, int]] = {}
     for entry in committed(entries):
-        if isinstance(entry, Took):
+        if isinstance(entry, SamplesTaken):
             begin, end = steps.get(entry.key, (entry.first, entry.last))
             steps[entry.key] = min(begin, entry.first), max(end, entry.last)
     passes = []
@@ -79,7 +79,7 @@ def _members(directory: Path) -> list[dict[str, str | int]]:
     for path in sorted(paths, key=lambda path: int(path.stem.removeprefix("worker-"))):
         try:
             with path.open("rb") as file:
-                started = msgspec.json.decode(file.readline(FIRST_LINE), type=Started)
+                started = msgspec.json.decode(file.readline(FIRST_LINE), type=WorkerStarted)
         except (OSError, msgspec.DecodeError):
             continue
         found.append({"worker": started.rank, "host": started.host, "device": started.device})

@@ -2,10 +2,10 @@
 
 from typing import ClassVar, Literal
 
-from shoal.plan.term import Codec
+from shoal.plan.term import CodecTerm
 
 
-class Wire(Codec, frozen=True):
+class WireTerm(CodecTerm, frozen=True, tag="wire"):
     """Measures the first steps without a codec, then chooses what gradients travel as, if that is clearly faster.
 
     Candidates lose nothing worth mentioning with any optimizer (fp16, int8); onebit and topk with feedback too where

@@ -8,11 +8,11 @@ from msgspec import structs
 from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.presets import PRESETS
-from shoal.plan.terms import TERMS, Term
-from shoal.plan.text import Call, Value, write_value
+from shoal.plan.terms import TERMS, PlanTerm
+from shoal.plan.text import TermCall, Value, write_value
 
 
-def bind(call: Call) -> Term:
+def bind(call: TermCall) -> PlanTerm:
     """The term that `call` means; refuses an unknown name and arguments that do not fit."""
     kind = TERMS.get(call.name)
     if kind is None:
@@ -29,7 +29,7 @@ def _vocabulary() -> str:
     return f"terms are {', '.join(TERMS)}; named plans are {', '.join(PRESETS)}"
 
 
-def _named(call: Call, kind: type[Term], known: list[str]) -> dict[str, Value]:
+def _named(call: TermCall, kind: type[PlanTerm], known: list[str]) -> dict[str, Value]:
     """All arguments by name; plain ones take the fields' names in order."""
     if not known and (call.plain or call.named):
         raise UsageError(f"{call.name} takes no arguments; write {call.name}")
@@ -46,7 +46,7 @@ def _named(call: Call, kind: type[Term], known: list[str]) -> dict[str, Value]:
     return values
 
 
-def _convert(kind: type[Term], field: structs.FieldInfo, value: Value) -> object:
+def _convert(kind: type[PlanTerm], field: structs.FieldInfo, value: Value) -> object:
     """`value` as the field's type; a float never passes for a whole number, not even 1.0."""
     try:
         if field.type is int and not isinstance(value, int):

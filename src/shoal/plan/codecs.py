@@ -4,10 +4,10 @@ import math
 from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
-from shoal.plan.term import Codec, Term
+from shoal.plan.term import CodecTerm, PlanTerm
 
 
-class Fp16(Codec, frozen=True):
+class Fp16Term(CodecTerm, frozen=True, tag="fp16"):
     """Gradients travel as 16-bit floats, scaled so that they neither overflow nor vanish, and are summed so.
 
     Costs: half the bytes; 11 bits of precision.
@@ -18,7 +18,7 @@ class Fp16(Codec, frozen=True):
     name: ClassVar[str] = "fp16"
 
 
-class Bf16(Codec, frozen=True):
+class Bf16Term(CodecTerm, frozen=True, tag="bf16"):
     """Gradients travel as the upper half of a 32-bit float, and are summed so.
 
     Costs: half the bytes; 8 bits of precision, float32's range.
@@ -29,7 +29,7 @@ class Bf16(Codec, frozen=True):
     name: ClassVar[str] = "bf16"
 
 
-class Int8(Codec, frozen=True):
+class Int8Term(CodecTerm, frozen=True, tag="int8"):
     """Gradients travel as 8-bit integers with a scale per block, rounded at random so that the mean is right.
 
     Costs: a quarter of the bytes, and 4 bytes a block.
@@ -46,7 +46,7 @@ class Int8(Codec, frozen=True):
         whole(self, "block", self.block, 8, 1 << 24)
 
 
-class Fixed(Codec, frozen=True):
+class FixedTerm(CodecTerm, frozen=True, tag="fixed"):
     """Gradients travel in fixed point, rounded at random or to the nearest.
 
     Costs: bits/32 of the bytes.
@@ -66,7 +66,7 @@ class Fixed(Codec, frozen=True):
         whole(self, "frac", self.frac, 0, 40)
 
 
-class OneBit(Codec, frozen=True):
+class OneBitTerm(CodecTerm, frozen=True, tag="onebit"):
     """Each element travels as its sign; each side of a block as its mean. What is lost is added to the next step.
 
     Costs: 1/32 of the bytes and 8 bytes a block; one more copy of the gradients for the residual.
@@ -84,7 +84,7 @@ class OneBit(Codec, frozen=True):
         whole(self, "block", self.block, 8, 1 << 24)
 
 
-class TwoBit(Codec, frozen=True):
+class TwoBitTerm(CodecTerm, frozen=True, tag="twobit"):
     """Each element travels as +threshold, -threshold or nothing; the rest is added to the next step.
 
     Costs: 1/16 of the bytes; one more copy of the gradients for the residual.
@@ -100,7 +100,7 @@ class TwoBit(Codec, frozen=True):
         number(self, "threshold", self.threshold, 1e-30, 1e30)
 
 
-class Ternary(Codec, frozen=True):
+class TernaryTerm(CodecTerm, frozen=True, tag="ternary"):
     """Each element of a layer becomes +s, -s or nothing, at random so that the mean is right.
 
     Costs: 1/16 of the bytes, or 1/25 with packing=golomb, which takes longer to write; noise, which more samples a
@@ -120,7 +120,7 @@ class Ternary(Codec, frozen=True):
         number(self, "clip", self.clip, 0.0, 1e6)
 
 
-class Qsgd(Codec, frozen=True):
+class QsgdTerm(CodecTerm, frozen=True, tag="qsgd"):
     """Each element becomes one of 2^bits - 1 levels of its bucket's norm, at random, in a code of varying length.
 
     Costs: 2 to 3 bits an element at bits=4; slow to encode, for a code begins where the one before ends.
@@ -139,7 +139,7 @@ class Qsgd(Codec, frozen=True):
         whole(self, "bucket", self.bucket, 8, 1 << 24)
 
 
-class Nonzero(Codec, frozen=True):
+class NonzeroTerm(CodecTerm, frozen=True, tag="nonzero"):
     """Elements that are not zero travel, with their places, layer by layer; a dense layer travels as it is.
 
     Costs: as few bytes as there are values that are not zero, at most a hundredth more than without it; nothing is
@@ -151,7 +151,7 @@ class Nonzero(Codec, frozen=True):
     name: ClassVar[str] = "nonzero"
 
 
-class TopK(Codec, frozen=True):
+class TopKTerm(CodecTerm, frozen=True, tag="topk"):
     """The largest elements of a bucket travel, about `ratio` of them; the others are added to the next step.
 
     Costs: about ratio * (1 + log2(1/ratio)/32) of the bytes; one more copy of the gradients for the residual.
@@ -167,7 +167,7 @@ class TopK(Codec, frozen=True):
         number(self, "ratio", self.ratio, 1e-6, 1.0)
 
 
-class RandomK(Codec, frozen=True):
+class RandomKTerm(CodecTerm, frozen=True, tag="randomk"):
     """Elements at random places travel, the same places on all workers; the others are added to the next step.
 
     Costs: ratio of the bytes, without places.
@@ -183,7 +183,7 @@ class RandomK(Codec, frozen=True):
         number(self, "ratio", self.ratio, 1e-6, 1.0)
 
 
-class Threshold(Codec, frozen=True):
+class ThresholdTerm(CodecTerm, frozen=True, tag="threshold"):
     """An element whose residual reaches t travels as +t or -t with its place; the rest of it waits.
 
     Costs: as few bytes as gradients are small; one more copy of the gradients for the residual.
@@ -199,7 +199,7 @@ class Threshold(Codec, frozen=True):
         number(self, "t", self.t, 1e-30, 1e30)
 
 
-class Dgc(Codec, frozen=True):
+class DgcTerm(CodecTerm, frozen=True, tag="dgc"):
     """The largest elements of each layer travel; the others accumulate with momentum, clipped, and masked when sent.
 
     Costs: about 1/600 of the bytes at ratio 0.001; two more copies of the gradients.
@@ -224,7 +224,7 @@ class Dgc(Codec, frozen=True):
         whole(self, "warmup", self.warmup, 0, 1 << 30)
 
 
-class Esgd(Codec, frozen=True):
+class EsgdTerm(CodecTerm, frozen=True, tag="esgd"):
     """The largest elements travel; the others wait in a residual that fades, so that what is out of date is forgotten.
 
     Costs: as topk. The paper also weighs coordinates by whether the loss fell; a codec does not see the loss.
@@ -243,7 +243,7 @@ class Esgd(Codec, frozen=True):
         number(self, "momentum", self.momentum, 0.0, 1.0)
 
 
-class LowRank(Codec, frozen=True):
+class LowRankTerm(CodecTerm, frozen=True, tag="lowrank"):
     """Every matrix travels as two thin factors of rank `rank`, which are summed; the error is added to the next step.
 
     Costs: rank * (rows + columns) instead of rows * columns; two rounds; one more copy of the gradients.
@@ -259,30 +259,30 @@ class LowRank(Codec, frozen=True):
         whole(self, "rank", self.rank, 1, 256)
 
 
-CODECS: dict[str, type[Term]] = {
-    "fp16": Fp16,
-    "bf16": Bf16,
-    "int8": Int8,
-    "fixed": Fixed,
-    "onebit": OneBit,
-    "twobit": TwoBit,
-    "ternary": Ternary,
-    "qsgd": Qsgd,
-    "nonzero": Nonzero,
-    "topk": TopK,
-    "randomk": RandomK,
-    "threshold": Threshold,
-    "dgc": Dgc,
-    "esgd": Esgd,
-    "lowrank": LowRank,
+CODECS: dict[str, type[PlanTerm]] = {
+    "fp16": Fp16Term,
+    "bf16": Bf16Term,
+    "int8": Int8Term,
+    "fixed": FixedTerm,
+    "onebit": OneBitTerm,
+    "twobit": TwoBitTerm,
+    "ternary": TernaryTerm,
+    "qsgd": QsgdTerm,
+    "nonzero": NonzeroTerm,
+    "topk": TopKTerm,
+    "randomk": RandomKTerm,
+    "threshold": ThresholdTerm,
+    "dgc": DgcTerm,
+    "esgd": EsgdTerm,
+    "lowrank": LowRankTerm,
 }
 
 
-def whole(term: Term, field: str, value: int, least: int, most: int) -> None:
+def whole(term: PlanTerm, field: str, value: int, least: int, most: int) -> None:
     if type(value) is not int or not least <= value <= most:
         raise UsageError(f"{term.name}({field}={value}): {field} must be a whole number from {least} to {most}")
 
 
-def number(term: Term, field: str, value: float, least: float, most: float) -> None:
+def number(term: PlanTerm, field: str, value: float, least: float, most: float) -> None:
     if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
         raise UsageError(f"{term.name}({field}={value}): {field} must be a number from {least:g} to {most:g}")

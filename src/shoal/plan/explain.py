@@ -5,17 +5,17 @@ import textwrap
 
 import msgspec
 
-from shoal.cluster.measured import Cluster
 from shoal.core.errors import UsageError
+from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
-from shoal.plan.presets import PRESETS, Preset
-from shoal.plan.terms import AXES, Axis, Term
-from shoal.plan.traffic import PARAMETERS, Traffic, over, traffic
+from shoal.plan.presets import PRESETS, NamedPlan
+from shoal.plan.terms import AXES, Axis, PlanTerm
+from shoal.plan.traffic import PARAMETERS, StepTraffic, over, traffic
 
 WIDTH = 100
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
+class TermDocs(msgspec.Struct, frozen=True, kw_only=True):
     """What a term's docstring says; a part that is not there is empty."""
 
     does: str
@@ -24,7 +24,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     avoid: str = ""
 
 
-class Part(About, frozen=True, kw_only=True):
+class AxisExplanation(TermDocs, frozen=True, kw_only=True):
     """One axis of a plan, explained."""
 
     axis: Axis
@@ -33,14 +33,14 @@ class Part(About, frozen=True, kw_only=True):
     """The term's text; empty where the axis holds none."""
 
 
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+class PlanExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """A plan explained: the object `shoal plan explain --json` prints; `str` gives it for people."""
 
     plan: str
     names: list[str]
     """Named plans that are this plan."""
-    parts: list[Part]
-    traffic: Traffic | None = None
+    parts: list[AxisExplanation]
+    traffic: StepTraffic | None = None
     """How payloads meet and what a worker sends, where the number of workers was given."""
 
     def __str__(self) -> str:
@@ -50,8 +50,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain(
-    plan: Plan, workers: int | None = None, parameters: int = PARAMETERS, cluster: Cluster | None = None
-) -> Explanation:
+    plan: Plan, workers: int | None = None, parameters: int = PARAMETERS, cluster: ClusterMeasurement | None = None
+) -> PlanExplanation:
     """Every term of `plan` in the order it is written; an empty wire is explained too.
 
     With `cluster`, also how long the workers that were measured wait for what travels.
@@ -60,20 +60,20 @@ def explain(
         if workers not in (None, len(cluster.workers)):
             raise UsageError(f"--workers {workers}: the cluster has {len(cluster.workers)}; leave --workers out")
         workers = len(cluster.workers)
-    parts: list[Part] = []
+    parts: list[AxisExplanation] = []
     for axis, question in AXES.items():
         here = [term for term in plan.terms if term.axis == axis]
         parts += [_part(axis, question, str(term), about(type(term))) for term in here]
         if not here:
-            parts.append(_part(axis, question, "", About(does="No codec: values travel as they are.")))
+            parts.append(_part(axis, question, "", TermDocs(does="No codec: values travel as they are.")))
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
     sent = traffic(plan, workers, parameters) if workers is not None else None
     if cluster is not None and sent is not None:
         sent = over(cluster, sent)
-    return Explanation(plan=str(plan), names=names, parts=parts, traffic=sent)
+    return PlanExplanation(plan=str(plan), names=names, parts=parts, traffic=sent)
 
 
-def about(kind: type[Term]) -> About:
+def about(kind: type[PlanTerm]) -> TermDocs:
     """The docstring of a term, taken apart at its labels `Costs:`, `Cites:` and `Avoid:`."""
     found = {"does": ""}
     label = "does"
@@ -82,18 +82,18 @@ def about(kind: type[Term]) -> About:
         if colon and head in ("Costs", "Cites", "Avoid"):
             label, line = head.lower(), rest
         found[label] = f"{found.get(label, '')} {line.strip()}".strip()
-    return msgspec.convert(found, About)
+    return msgspec.convert(found, TermDocs)
 
 
-def _part(axis: Axis, question: str, term: str, about: About) -> Part:
-    return Part(axis=axis, question=question, term=term, **msgspec.structs.asdict(about))
+def _part(axis: Axis, question: str, term: str, about: TermDocs) -> AxisExplanation:
+    return AxisExplanation(axis=axis, question=question, term=term, **msgspec.structs.asdict(about))
 
 
-def _means(preset: Preset, plan: Plan) -> bool:
+def _means(preset: NamedPlan, plan: Plan) -> bool:
     return Plan.parse(preset.text) == plan
 
 
-def _write(part: Part) -> str:
+def _write(part: AxisExplanation) -> str:
     lines = [f"{part.axis}, {part.question}: {part.term or 'no term'}"]
     for label in ("does", "costs", "cites", "avoid"):
         if words := getattr(part, label):

@@ -4,14 +4,14 @@ import re
 from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
-from shoal.plan.term import Codec, Term
+from shoal.plan.term import CodecTerm, PlanTerm
 
 UNITS = {"b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
 LEAST, MOST = 4 * 10**3, 16 * 10**9
 _SIZE = re.compile(r"(\d{1,11})(b|kb|mb|gb)", re.ASCII)
 
 
-class Order(Codec, frozen=True):
+class OrderTerm(CodecTerm, frozen=True, tag="order"):
     """Which gradients leave first: ready, as the backward pass gives them; needed, those of the layers the next
     forward pass needs first, which then waits layer by layer; largest, those of the largest magnitude, as many as
     `budget` bytes a step hold, and the rest later; auto, ready or needed, whichever some steps of both show as faster.
@@ -56,4 +56,4 @@ class Order(Codec, frozen=True):
         return "order(ready)"
 
 
-ORDERS: dict[str, type[Term]] = {"order": Order}
+ORDERS: dict[str, type[PlanTerm]] = {"order": OrderTerm}

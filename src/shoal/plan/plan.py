@@ -13,30 +13,30 @@ from shoal.plan.presets import PRESETS
 from shoal.plan.terms import (
     AXES,
     TERMS,
-    AllReduce,
+    AllReduceTerm,
     Axis,
-    Codec,
-    Every,
+    CodecTerm,
+    EveryTerm,
     Exchange,
-    Order,
+    OrderTerm,
     Pace,
-    Replicate,
+    PlanTerm,
+    ReplicateTerm,
     Split,
-    Term,
 )
-from shoal.plan.text import Call, parse
+from shoal.plan.text import TermCall, parse
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the replicas of a run do together; plain data, from which the machinery is built elsewhere."""
 
-    exchange: Exchange = AllReduce()
+    exchange: Exchange = AllReduceTerm()
     """How replicas agree."""
-    pace: Pace = Every()
+    pace: Pace = EveryTerm()
     """When they agree."""
-    wire: tuple[Codec, ...] = ()
+    wire: tuple[CodecTerm, ...] = ()
     """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""
-    split: Split = Replicate()
+    split: Split = ReplicateTerm()
     """How the model is split."""
 
     @classmethod
@@ -56,28 +56,28 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _check("split", self.split)
 
     @property
-    def terms(self) -> tuple[Term, ...]:
+    def terms(self) -> tuple[PlanTerm, ...]:
         """All terms in the order a plan is written."""
         return (self.exchange, self.pace, *self.wire, self.split)
 
     @property
-    def codecs(self) -> tuple[Codec, ...]:
+    def codecs(self) -> tuple[CodecTerm, ...]:
         """The wire without its order: empty where values travel as they are."""
-        return tuple(term for term in self.wire if not isinstance(term, Order))
+        return tuple(term for term in self.wire if not isinstance(term, OrderTerm))
 
     @property
-    def order(self) -> Order:
+    def order(self) -> OrderTerm:
         """What leaves first."""
-        return next((term for term in self.wire if isinstance(term, Order)), Order())
+        return next((term for term in self.wire if isinstance(term, OrderTerm)), OrderTerm())
 
     def __str__(self) -> str:
-        return ", ".join(str(term) for term in self.terms if term != Replicate())
+        return ", ".join(str(term) for term in self.terms if term != ReplicateTerm())
 
 
-def assemble(terms: Iterable[Term]) -> Plan:
+def assemble(terms: Iterable[PlanTerm]) -> Plan:
     """A plan of `terms`, each put on its own axis; axes without one keep their default."""
-    chosen: dict[Axis, Term] = {}
-    wire: list[Term] = []
+    chosen: dict[Axis, PlanTerm] = {}
+    wire: list[PlanTerm] = []
     for term in terms:
         if term.axis == "wire":
             wire.append(term)
@@ -88,7 +88,7 @@ def assemble(terms: Iterable[Term]) -> Plan:
     return Plan(**{**chosen, "wire": tuple(wire)})  # type: ignore[arg-type]  # checked by Plan itself
 
 
-def _unfold(calls: list[Call]) -> list[Call]:
+def _unfold(calls: list[TermCall]) -> list[TermCall]:
     """The terms behind a named plan; other calls as they are."""
     for call in calls:
         preset = PRESETS.get(call.name)
@@ -105,7 +105,7 @@ def _unfold(calls: list[Call]) -> list[Call]:
 
 def _check(axis: Axis, term: object) -> None:
     """Only words of the table, each on its axis: what is not in the table could not be read back."""
-    if not isinstance(term, Term) or type(term) is not TERMS.get(getattr(term, "name", "")):
+    if not isinstance(term, PlanTerm) or type(term) is not TERMS.get(getattr(term, "name", "")):
         raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(TERMS)}")
     if term.axis != axis:
         raise UsageError(f"{axis}: '{term}' says {AXES[term.axis]}; write it under {term.axis}")

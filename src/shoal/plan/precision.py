@@ -8,16 +8,16 @@ from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
 from shoal.plan.codecs import number, whole
-from shoal.plan.term import Codec, Term
+from shoal.plan.term import CodecTerm, PlanTerm
 
 FULL = 32
 
 
-class Precision(Codec, frozen=True):
+class PrecisionTerm(CodecTerm, frozen=True):
     """Base of the terms that say how a model is kept."""
 
 
-class Weights(Precision, frozen=True):
+class WeightsTerm(PrecisionTerm, frozen=True, tag="weights"):
     """Weights are kept in fixed point: after every update each is rounded, at random or to the nearest.
 
     Costs: one pass over the weights a step.
@@ -37,7 +37,7 @@ class Weights(Precision, frozen=True):
         whole(self, "frac", self.frac, 0, 40)
 
 
-class Dorefa(Precision, frozen=True):
+class DorefaTerm(PrecisionTerm, frozen=True, tag="dorefa"):
     """Layers compute with weights of w bits, inputs of a bits in [0, 1], and gradients of g bits rounded at random.
 
     The optimizer updates weights of full precision. The first and the last layer stay as they are. Without a codec
@@ -60,7 +60,7 @@ class Dorefa(Precision, frozen=True):
                 raise UsageError(f"dorefa({field}={bits}): {field} must be a whole number from 1 to 8, or {FULL}")
 
 
-class Halp(Precision, frozen=True):
+class HalpTerm(PrecisionTerm, frozen=True, tag="halp"):
     """Weights move in `bits` bits round an anchor; the grid is finer the smaller the anchor's gradient (bit centring).
 
     `anchor` steps measure the gradient at the anchor and change nothing; `inner` steps correct each gradient by what
@@ -86,8 +86,8 @@ class Halp(Precision, frozen=True):
         whole(self, "inner", self.inner, 1, 1 << 30)
 
 
-PRECISION: dict[str, type[Term]] = {
-    "weights": Weights,
-    "dorefa": Dorefa,
-    "halp": Halp,
+PRECISION: dict[str, type[PlanTerm]] = {
+    "weights": WeightsTerm,
+    "dorefa": DorefaTerm,
+    "halp": HalpTerm,
 }

@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Preset(msgspec.Struct, frozen=True, kw_only=True):
+class NamedPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A plan somebody published."""
 
     text: str
@@ -12,84 +12,84 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     note: str
 
 
-PRESETS: dict[str, Preset] = {
-    "bsp": Preset(
+PRESETS: dict[str, NamedPlan] = {
+    "bsp": NamedPlan(
         text="allreduce, every(1)",
         cites='Valiant 1990, "A bridging model for parallel computation"',
         note="bulk-synchronous parallel: compute, exchange, wait for all, repeat",
     ),
-    "horovod": Preset(
+    "horovod": NamedPlan(
         text="allreduce, every(1)",
         cites='Sergeev & Del Balso 2018, "Horovod: fast and easy distributed deep learning in TensorFlow"',
         note="ring all-reduce of gradients at every step",
     ),
-    "tictac": Preset(
+    "tictac": NamedPlan(
         text="allreduce, every(1), order(needed)",
         cites='Hashemi et al. 2019, "TicTac: Accelerating Distributed Deep Learning with Communication Scheduling"',
         note="gradients of the first layers travel first, and the next forward pass waits layer by layer",
     ),
-    "bosen": Preset(
+    "bosen": NamedPlan(
         text="allreduce, every(1), order(by=largest, budget=1mb)",
         cites='Wei et al. 2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics"',
         note="the largest updates first, as many as a budget of bytes holds; synchronous here",
     ),
-    "1bit-sgd": Preset(
+    "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',
         note="signs with error feedback, 1/32 of the bytes",
     ),
-    "2bit-mxnet": Preset(
+    "2bit-mxnet": NamedPlan(
         text="allreduce, every(1), twobit(0.01)",
         cites='Chen et al. 2015, "MXNet"; 2-bit compression of its KVStore',
         note="three levels round a threshold, with residual; MXNet's 0.5 is for gradients summed over a batch",
     ),
-    "terngrad": Preset(
+    "terngrad": NamedPlan(
         text="allreduce, every(1), ternary(clip=2.5, packing=plain)",
         cites='Wen et al. 2017, "TernGrad"',
         note="three levels per layer at random, clipped",
     ),
-    "powersgd": Preset(
+    "powersgd": NamedPlan(
         text="allreduce, every(1), lowrank(2)",
         cites='Vogels et al. 2019, "PowerSGD"',
         note="two thin factors a matrix, summed",
     ),
-    "strom": Preset(
+    "strom": NamedPlan(
         text="allreduce, every(1), threshold(0.01)",
         cites='Strom 2015, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing"',
         note="only what reaches a threshold travels",
     ),
-    "nexus": Preset(
+    "nexus": NamedPlan(
         text="allreduce, every(1), nonzero",
         cites='Wang et al. 2017, "Nexus: Bringing Efficient and Scalable Training to Deep Learning Frameworks"',
         note="each tensor in the shorter of a dense and a sparse form; exact",
     ),
-    "qsgd": Preset(
+    "qsgd": NamedPlan(
         text="allreduce, every(1), qsgd(bits=4, bucket=512)",
         cites='Alistarh et al. 2017, "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding"',
         note="stochastic levels in a code of varying length",
     ),
-    "dgc": Preset(
+    "dgc": NamedPlan(
         text="allreduce, every(1), dgc(ratio=0.001, momentum=0.9, clip=0.0, warmup=0)",
         cites='Lin et al. 2018, "Deep Gradient Compression"',
         note="one element in a thousand, with momentum correction; give the optimizer no momentum",
     ),
-    "esgd": Preset(
+    "esgd": NamedPlan(
         text="allreduce, every(1), esgd(ratio=0.125, momentum=0.9)",
         cites='Tao & Li 2018, "eSGD: Communication Efficient Distributed Deep Learning on the Edge"',
         note="the largest eighth travels, residuals fade",
     ),
-    "gupta": Preset(
+    "gupta": NamedPlan(
         text="allreduce, every(1), fixed(bits=16, frac=12, rounding=stochastic), "
         "weights(bits=16, frac=8, rounding=stochastic)",
         cites='Gupta et al. 2015, "Deep Learning with Limited Numerical Precision"',
         note="weights and gradients in 16-bit fixed point, rounded at random",
     ),
-    "dorefa": Preset(
+    "dorefa": NamedPlan(
         text="allreduce, every(1), dorefa(w=1, a=2, g=6)",
         cites='Zhou et al. 2016, "DoReFa-Net"',
         note="1-bit weights, 2-bit activations, 6-bit gradients",
     ),
-    "halp": Preset(
+    "halp": NamedPlan(
         text="allreduce, every(1), halp(bits=8, mu=1.0, anchor=100, inner=200)",
         cites='De Sa et al. 2018, "High-Accuracy Low-Precision Training"',
         note="SVRG in 8 bits round an anchor; choose mu, anchor and inner for your problem",

@@ -7,12 +7,12 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
-from shoal.plan.automatic import Wire
-from shoal.plan.codecs import LowRank
+from shoal.plan.automatic import WireTerm
+from shoal.plan.codecs import LowRankTerm
 from shoal.plan.plan import Plan
-from shoal.plan.precision import Halp, Precision
-from shoal.plan.terms import Alone, Order
-from shoal.plan.wrappers import Guard, Meet
+from shoal.plan.precision import HalpTerm, PrecisionTerm
+from shoal.plan.terms import AloneTerm, OrderTerm
+from shoal.plan.wrappers import GuardTerm, MeetTerm
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -26,7 +26,7 @@ def some_workers(plan: Plan, workers: int) -> None:
 
 
 def alone_never_exchanges(plan: Plan, workers: int) -> str | None:
-    if isinstance(plan.exchange, Alone) and workers > 1:
+    if isinstance(plan.exchange, AloneTerm) and workers > 1:
         return f"plan 'alone' never exchanges: {workers} workers train {workers} different models"
     return None
 
@@ -39,23 +39,23 @@ def codecs_compose(plan: Plan, workers: int) -> None:
 
 
 def alone_sends_nothing(plan: Plan, workers: int) -> None:
-    travelling = [term for term in plan.wire if not isinstance(term, Precision)]
-    if isinstance(plan.exchange, Alone) and travelling:
+    travelling = [term for term in plan.wire if not isinstance(term, PrecisionTerm)]
+    if isinstance(plan.exchange, AloneTerm) and travelling:
         raise UsageError(f"'{travelling[0]}' says what travels, but 'alone' sends nothing; remove one of the two")
 
 
 def one_precision_of_a_kind(plan: Plan, workers: int) -> None:
-    kept = [term for term in plan.wire if isinstance(term, Precision)]
+    kept = [term for term in plan.wire if isinstance(term, PrecisionTerm)]
     for number, term in enumerate(kept):
         if type(term) in [type(other) for other in kept[:number]]:
             raise UsageError(f"'{term}' is the second {term.name} of the plan; keep one")
-        if isinstance(term, Halp) and len(kept) > 1:
+        if isinstance(term, HalpTerm) and len(kept) > 1:
             other = kept[1 - number] if len(kept) == 2 else kept[number - 1]
             raise UsageError(f"'{term}' rounds the weights itself, so '{other}' has no place beside it; keep one")
 
 
 def one_order(plan: Plan, workers: int) -> None:
-    orders = [term for term in plan.wire if isinstance(term, Order)]
+    orders = [term for term in plan.wire if isinstance(term, OrderTerm)]
     if len(orders) > 1:
         raise UsageError(f"'{orders[0]}' and '{orders[1]}' both say what leaves first; keep one")
 
@@ -71,7 +71,9 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
     if plan.order.by not in ("needed", "auto"):
         return
     for term in plan.codecs:
-        if isinstance(term, LowRank | Guard | Wire) or (isinstance(term, Meet) and term.how == "twostage"):
+        if isinstance(term, LowRankTerm | GuardTerm | WireTerm) or (
+            isinstance(term, MeetTerm) and term.how == "twostage"
+        ):
             raise UsageError(
                 f"'{plan.order}' with '{term}': something travels twice, the second time when the step waits for it; "
                 "write order(ready), or another codec"

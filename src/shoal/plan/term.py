@@ -18,7 +18,7 @@ AXES: dict[Axis, str] = {
 """Axis -> the question it answers, in the order a plan is written."""
 
 
-class Term(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
+class PlanTerm(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
     """Base of all terms: plain data that checks itself when made and refuses with UsageError."""
 
     axis: ClassVar[Axis]
@@ -34,7 +34,7 @@ class Term(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
         return write(cls.name, {f.name: f.name if f.required else f.default for f in fields})
 
 
-class Codec(Term, frozen=True):
+class CodecTerm(PlanTerm, frozen=True):
     """Base of the terms of the wire axis; a plan holds a chain of them (plan/codecs.py, plan/wrappers.py)."""
 
     axis: ClassVar[Axis] = "wire"

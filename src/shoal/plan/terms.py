@@ -8,31 +8,31 @@ The terms of the wire axis are in codecs.py, wrappers.py, order.py and precision
 from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
-from shoal.plan.automatic import Wire
+from shoal.plan.automatic import WireTerm
 from shoal.plan.codecs import CODECS
-from shoal.plan.order import ORDERS, Order
+from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
-from shoal.plan.term import AXES, Axis, Codec, Term
+from shoal.plan.term import AXES, Axis, CodecTerm, PlanTerm
 from shoal.plan.wrappers import WRAPPERS
 
 __all__ = [
     "AXES",
     "TERMS",
-    "AllReduce",
-    "Alone",
+    "AllReduceTerm",
+    "AloneTerm",
     "Axis",
-    "Codec",
-    "Every",
+    "CodecTerm",
+    "EveryTerm",
     "Exchange",
-    "Order",
+    "OrderTerm",
     "Pace",
-    "Replicate",
+    "PlanTerm",
+    "ReplicateTerm",
     "Split",
-    "Term",
 ]
 
 
-class AllReduce(Term, frozen=True):
+class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model. Over links between
     hosts in one of three ways: round a ring, through an owner of each part, or straight from each to all others; auto
     chooses by size.
@@ -54,7 +54,7 @@ class AllReduce(Term, frozen=True):
         return self.name if self.by == "auto" else f"{self.name}({self.by})"
 
 
-class Alone(Term, frozen=True):
+class AloneTerm(PlanTerm, frozen=True, tag="alone"):
     """Exchanges nothing: every worker trains by itself on its share of the data. The floor of benchmarks.
 
     Costs: no bytes and no waiting.
@@ -65,7 +65,7 @@ class Alone(Term, frozen=True):
     name: ClassVar[str] = "alone"
 
 
-class Every(Term, frozen=True):
+class EveryTerm(PlanTerm, frozen=True, tag="every"):
     """Exchanges at every optimizer step; with allreduce, training equals one process with the whole batch.
 
     Costs: one exchange per step; the slowest worker sets the speed of all.
@@ -85,7 +85,7 @@ class Every(Term, frozen=True):
             raise UsageError(f"{self}: replicas agree at every step, so steps must be 1; write every(1)")
 
 
-class Replicate(Term, frozen=True):
+class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
     """Every worker holds the whole model and sees its own share of every batch.
 
     Costs: each worker needs the memory for all parameters, gradients and optimizer state.
@@ -96,19 +96,19 @@ class Replicate(Term, frozen=True):
     name: ClassVar[str] = "replicate"
 
 
-Exchange = AllReduce | Alone
-Pace = Every
-Split = Replicate
+Exchange = AllReduceTerm | AloneTerm
+Pace = EveryTerm
+Split = ReplicateTerm
 
-TERMS: dict[str, type[Term]] = {
-    "allreduce": AllReduce,
-    "alone": Alone,
-    "every": Every,
-    "replicate": Replicate,
+TERMS: dict[str, type[PlanTerm]] = {
+    "allreduce": AllReduceTerm,
+    "alone": AloneTerm,
+    "every": EveryTerm,
+    "replicate": ReplicateTerm,
     **CODECS,
     **WRAPPERS,
     **ORDERS,
-    "wire": Wire,
+    "wire": WireTerm,
     **PRECISION,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

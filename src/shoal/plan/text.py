@@ -33,7 +33,7 @@ _TOKEN = re.compile(
 )
 
 
-class Call(msgspec.Struct, frozen=True):
+class TermCall(msgspec.Struct, frozen=True):
     """One term as written: its name, its plain arguments, its named ones (a name may stand there twice)."""
 
     name: str
@@ -51,7 +51,7 @@ class _Token(msgspec.Struct, frozen=True):
         return f"{shown(self.text)} at position {self.position}" if self.text else "the end of the text"
 
 
-def parse(text: str) -> list[Call]:
+def parse(text: str) -> list[TermCall]:
     """The terms of `text` in the order they are written."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it")
@@ -97,7 +97,7 @@ class _Parser:
         self._tokens = tokens
         self._at = 0
 
-    def plan(self) -> list[Call]:
+    def plan(self) -> list[TermCall]:
         calls = [self._term()]
         while not self._take("end"):
             if self._here.kind == ")":
@@ -106,11 +106,11 @@ class _Parser:
             calls.append(self._term())
         return calls
 
-    def _term(self) -> Call:
+    def _term(self) -> TermCall:
         name = self._expect("name", "a term")
         opened = self._take("(")
         if opened is None:
-            return Call(name.text)
+            return TermCall(name.text)
         plain: list[Value] = []
         named: list[tuple[str, Value]] = []
         while not self._take(")"):
@@ -119,7 +119,7 @@ class _Parser:
                 self._expect(",", "',' or ')'")
             self._inside(opened)
             self._item(plain, named)
-        return Call(name.text, tuple(plain), tuple(named))
+        return TermCall(name.text, tuple(plain), tuple(named))
 
     def _item(self, plain: list[Value], named: list[tuple[str, Value]]) -> None:
         first = self._here

@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.cluster.measured import Cluster
 from shoal.core.errors import UsageError
+from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduce, Alone
-from shoal.plan.wrappers import Meet
-from shoal.sync.price import Network, summed, summing_hops
+from shoal.plan.terms import AllReduceTerm, AloneTerm
+from shoal.plan.wrappers import MeetTerm
+from shoal.sync.price import NetworkEstimate, summed, summing_hops
 
 if TYPE_CHECKING:
-    from shoal.wire.codec import Codec
-    from shoal.wire.layout import Layout
+    from shoal.wire.codec import GradientCodec
+    from shoal.wire.layout import FlatLayout
 
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
@@ -22,7 +22,7 @@ SIDE = 1 << 10
 """Of a square matrix that fills a bucket of four megabytes."""
 
 
-class Traffic(msgspec.Struct, frozen=True, kw_only=True):
+class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """Of one worker and one step, between hosts; inside one host nothing crosses a socket."""
 
     workers: int
@@ -71,27 +71,27 @@ class Traffic(msgspec.Struct, frozen=True, kw_only=True):
         return f"; over its slowest link, {slowest}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
 
 
-def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> Traffic:
+def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraffic:
     """By the arithmetic of each meeting, for a model of square matrices."""
     for name, value, most in (("workers", workers, MOST_WORKERS), ("parameters", parameters, MOST_PARAMETERS)):
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
     plain = int(summed(4 * parameters, workers))
     facts = {"workers": workers, "parameters": parameters, "plain": plain}
-    if isinstance(plan.exchange, Alone) or workers == 1:
-        return Traffic(meets="nothing", sent=0, **facts)
+    if isinstance(plan.exchange, AloneTerm) or workers == 1:
+        return StepTraffic(meets="nothing", sent=0, **facts)
     if not plan.wire:
-        straight = isinstance(plan.exchange, AllReduce) and plan.exchange.by == "straight"
-        return Traffic(meets="sum", sent=4 * parameters * (workers - 1) if straight else plain, **facts)
+        straight = isinstance(plan.exchange, AllReduceTerm) and plan.exchange.by == "straight"
+        return StepTraffic(meets="sum", sent=4 * parameters * (workers - 1) if straight else plain, **facts)
     return _coded(plan, workers, parameters, facts)
 
 
-def over(cluster: Cluster, found: Traffic) -> Traffic:
+def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
     """The same with what its transfer takes on a measured cluster: as long as on the slowest link, for all wait."""
     if not cluster.links or found.meets == "nothing":
         return found
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
-    network = Network(rate * 1e6 / 8, rtt / 1e3)
+    network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
     plain = summing_hops(found.workers)
     return msgspec.structs.replace(
         found,
@@ -102,39 +102,39 @@ def over(cluster: Cluster, found: Traffic) -> Traffic:
     )
 
 
-def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> Traffic:
+def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
     # torch comes along here, which a plan without codecs does not need
     from shoal.plan.compose import compose
-    from shoal.sync.meet.choose import gathered, staged, way
-    from shoal.sync.meet.cut import divisible
-    from shoal.wire.layout import Layout
+    from shoal.sync.aggregate.choose import gathered, staged, way
+    from shoal.sync.aggregate.shares import divisible
+    from shoal.wire.layout import FlatLayout
 
     codec = compose(plan.wire, workers)
     if codec is None:
-        return Traffic(meets="sum", sent=facts["plain"], **facts)
+        return StepTraffic(meets="sum", sent=facts["plain"], **facts)
     whole, rest = divmod(parameters, SIDE * SIDE)
     side = math.isqrt(rest)
-    left = Layout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
-    buckets = [(whole, Layout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
+    left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
+    buckets = [(whole, FlatLayout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
     if (size := _summed_size(codec, buckets)) is not None:
-        return Traffic(meets="sum", sent=int(summed(size, workers)), **facts)
+        return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)
     one = sum(times * gathered(codec, [layout], workers) for times, layout in buckets)
     two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if divisible(codec) else None
-    wanted = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
+    wanted = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
     meets = wanted if wanted != "auto" else way(one, two, workers)
     sent = two if meets == "twostage" and two is not None else one
-    return Traffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
+    return StepTraffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
 
 
-def _summed_size(codec: "Codec", buckets: "list[tuple[int, Layout]]") -> int | None:
+def _summed_size(codec: "GradientCodec", buckets: "list[tuple[int, FlatLayout]]") -> int | None:
     """Bytes of what is summed, if it is: casts and the factors of lowrank."""
-    from shoal.wire.codecs.cast import Cast
-    from shoal.wire.codecs.lowrank import LowRank
-    from shoal.wire.wrappers.feedback import Feedback
+    from shoal.wire.codecs.cast import CastCodec
+    from shoal.wire.codecs.lowrank import LowRankCodec
+    from shoal.wire.wrappers.feedback import ErrorFeedback
 
-    inner = codec.codec if isinstance(codec, Feedback) else codec
-    if isinstance(inner, Cast):
+    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
+    if isinstance(inner, CastCodec):
         return sum(times * 2 * layout.numel for times, layout in buckets)
-    if isinstance(inner, LowRank):
+    if isinstance(inner, LowRankCodec):
         return sum(times * 4 * sum(inner.sizes(layout)) for times, layout in buckets)
     return None

@@ -4,14 +4,14 @@ from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
 from shoal.plan.codecs import number, whole
-from shoal.plan.term import Codec, Term
+from shoal.plan.term import CodecTerm, PlanTerm
 
 
-class Wrapper(Codec, frozen=True):
+class WrapperTerm(CodecTerm, frozen=True):
     """Base of the terms that go round a codec."""
 
 
-class Feedback(Wrapper, frozen=True):
+class FeedbackTerm(WrapperTerm, frozen=True, tag="feedback"):
     """Says whether what the codec loses is added to what it sends next: on for biased codecs unless written.
 
     Costs: one more copy of the gradients.
@@ -24,7 +24,7 @@ class Feedback(Wrapper, frozen=True):
     errors: Literal["on", "off"]
 
 
-class Momentum(Wrapper, frozen=True):
+class MomentumTerm(WrapperTerm, frozen=True, tag="momentum"):
     """Accumulates velocities instead of gradients, and lets go of a velocity when it is sent (masking).
 
     Costs: one more copy of the gradients.
@@ -43,7 +43,7 @@ class Momentum(Wrapper, frozen=True):
         number(self, "clip", self.clip, 0.0, 1e30)
 
 
-class WarmUp(Wrapper, frozen=True):
+class WarmUpTerm(WrapperTerm, frozen=True, tag="warmup"):
     """A sparsifier begins with a quarter of the elements and tightens to its ratio.
 
     Costs: more bytes in the first steps.
@@ -59,7 +59,7 @@ class WarmUp(Wrapper, frozen=True):
         whole(self, "steps", self.steps, 1, 1 << 30)
 
 
-class BySize(Wrapper, frozen=True, tag="by_size"):
+class BySizeTerm(WrapperTerm, frozen=True, tag="by_size"):
     """Tensors with fewer elements travel as they are; without this term, those of one dimension do.
 
     Costs: four bytes for each element of a small tensor.
@@ -75,7 +75,7 @@ class BySize(Wrapper, frozen=True, tag="by_size"):
         whole(self, "least", self.least, 0, 1 << 40)
 
 
-class ByName(Wrapper, frozen=True, tag="by_name"):
+class ByNameTerm(WrapperTerm, frozen=True, tag="by_name"):
     """Tensors whose name contains `word` travel as they are; may be written several times.
 
     Costs: four bytes for each of their elements.
@@ -91,7 +91,7 @@ class ByName(Wrapper, frozen=True, tag="by_name"):
             raise UsageError(f"by_name({self.word!r}): word must be letters, digits, '_' or '-'; write by_name(norm)")
 
 
-class Meet(Wrapper, frozen=True):
+class MeetTerm(WrapperTerm, frozen=True, tag="meet"):
     """Says how payloads of all workers come together: all to everybody, or by owners who code the sum once more.
 
     Costs: with p workers, gather sends p-1 payloads a worker; twostage about 2(p-1)/p, a latency and a second rounding.
@@ -104,7 +104,7 @@ class Meet(Wrapper, frozen=True):
     how: Literal["auto", "gather", "twostage"]
 
 
-class Guard(Wrapper, frozen=True):
+class GuardTerm(WrapperTerm, frozen=True, tag="guard"):
     """Every so many steps, holds what was applied against the true mean gradient; below `budget` sends more.
 
     The cosine is between sums over these steps. A sparsifier then sends twice as much; of other codecs it is only said.
@@ -125,12 +125,12 @@ class Guard(Wrapper, frozen=True):
         whole(self, "every", self.every, 1, 1 << 30)
 
 
-WRAPPERS: dict[str, type[Term]] = {
-    "feedback": Feedback,
-    "momentum": Momentum,
-    "warmup": WarmUp,
-    "by_size": BySize,
-    "by_name": ByName,
-    "meet": Meet,
-    "guard": Guard,
+WRAPPERS: dict[str, type[PlanTerm]] = {
+    "feedback": FeedbackTerm,
+    "momentum": MomentumTerm,
+    "warmup": WarmUpTerm,
+    "by_size": BySizeTerm,
+    "by_name": ByNameTerm,
+    "meet": MeetTerm,
+    "guard": GuardTerm,
 }

@@ -10,7 +10,7 @@ for bytes alone. The shortest of all workers' times is found by a mean, too: tha
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.sync.price import Measured, Network, Price
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
 
 POWER = -16.0
 """The power mean of p numbers is p ** (1/16) times the least at the most, and the least itself if all are equal."""
@@ -21,7 +21,7 @@ HEAD = 7
 
 
 @dataclass(frozen=True)
-class Figures:
+class WorkerFigures:
     """Of one worker, a step."""
 
     step: float
@@ -31,13 +31,13 @@ class Figures:
     contended: float
     spans: Sequence[float]
     """Of each exchange: seconds in which anything was under way."""
-    network: Network
+    network: NetworkEstimate
     """As its links estimate it."""
     costs: Sequence[float]
     """Whatever else is to be averaged."""
 
 
-def pack(own: Figures, workers: int) -> list[float]:
+def pack(own: WorkerFigures, workers: int) -> list[float]:
     """This worker's row."""
     # not the rate but what a byte takes, so that the slow ones count; a worker that knows none says infinity
     byte = 1 / own.network.rate if own.network.rate else float("inf")
@@ -51,7 +51,9 @@ def width(exchanges: int, costs: int) -> int:
     return HEAD + 2 * exchanges + costs
 
 
-def unpack(row: Sequence[float], exchanges: int, hops: int, buckets: int) -> tuple[Measured, Network, list[float]]:
+def unpack(
+    row: Sequence[float], exchanges: int, hops: int, buckets: int
+) -> tuple[MeasuredStep, NetworkEstimate, list[float]]:
     """The mean worker, the network, and the mean costs."""
     step, wait, room, wire, contended, byte, trip = row[:HEAD]
     spans, powers = row[HEAD : HEAD + exchanges], row[HEAD + exchanges : HEAD + 2 * exchanges]
@@ -59,5 +61,7 @@ def unpack(row: Sequence[float], exchanges: int, hops: int, buckets: int) -> tup
     rate, busy = (1 / byte if byte not in (0.0, float("inf")) else None), least - hops * trip / 2
     if wire >= TELLING and busy > 0:
         rate = wire / busy
-    measured = Measured(Price("", 0.0, 0.0, wire, hops), step, max(span, least), wait, room, buckets, contended)
-    return measured, Network(rate, trip or None), list(row[HEAD + 2 * exchanges :])
+    measured = MeasuredStep(
+        CodecPrice("", 0.0, 0.0, wire, hops), step, max(span, least), wait, room, buckets, contended
+    )
+    return measured, NetworkEstimate(rate, trip or None), list(row[HEAD + 2 * exchanges :])

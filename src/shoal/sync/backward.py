@@ -14,20 +14,20 @@ from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from shoal.sync.pace.base import Pace
+from shoal.sync.pace.base import SyncPace
 
 
-class Backward:
+class BackwardHooks:
     """The hooks on one set of parameters."""
 
-    def __init__(self, parameters: Sequence[Tensor], pace: Pace) -> None:
+    def __init__(self, parameters: Sequence[Tensor], pace: SyncPace) -> None:
         self.parameters, self.pace = parameters, pace
         self.quiet = False
         self.arrivals = 0
         """Gradients so far, held back or not: whoever looks twice sees whether there was a backward pass between."""
         self.held_indices: set[int] = set()
         """Parameters whose gradients quiet passes have left in `p.grad`."""
-        self._pass: weakref.ref[_Pass] | None = None
+        self._pass: weakref.ref[_BackwardPass] | None = None
         self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
         self._nodes: list[Node] = []
@@ -61,7 +61,7 @@ class Backward:
             return
         if self._pass is None or self._pass() is None:
             # autograd alone keeps the pass alive: when an exception ends it, this reference dies with it
-            running = _Pass(self._finished)
+            running = _BackwardPass(self._finished)
             self._pass = weakref.ref(running)
             torch.autograd.Variable._execution_engine.queue_callback(running.end)
             self.pace.begun()
@@ -105,7 +105,7 @@ class Backward:
         handles.clear()
 
 
-class _Pass:
+class _BackwardPass:
     """One backward pass, as long as autograd remembers it."""
 
     def __init__(self, end: Callable[[], None]) -> None:

@@ -20,20 +20,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.sync.engine.base import Engine
-from shoal.sync.meet.base import Meeting
-from shoal.sync.meet.gather import GatherMeeting
-from shoal.sync.news import Tightened
-from shoal.wire.bucket import Space
+from shoal.sync.aggregate.base import PayloadAggregator
+from shoal.sync.aggregate.gather import GatherAggregator
+from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.news import GuardTightened
+from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import State
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 from shoal.wire.tighten import ratio_of, with_ratio
 
 DIGITS = 6
 
 
 @dataclass(frozen=True)
-class Finding:
+class GuardFinding:
     """What the guard saw."""
 
     cosine: float
@@ -41,11 +41,16 @@ class Finding:
     """Exchanges it looked back on."""
 
 
-class Guard:
+class ConvergenceGuard:
     """Of one exchange. Buckets all start before the first is finished. `epoch`: the number of the view."""
 
     def __init__(
-        self, budget: float, every: int, engine: Engine, ratio: float | None, epoch: Callable[[], int] = lambda: 0
+        self,
+        budget: float,
+        every: int,
+        engine: ExchangeEngine,
+        ratio: float | None,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
         """`ratio`: what share of the elements the codec sends; None for one that says something of all."""
         self.budget, self.every, self.engine, self._now = budget, every, engine, epoch
@@ -59,9 +64,9 @@ class Guard:
         self._open: set[int] = set()
         self._due = self._used = False
 
-    def open(self, layouts: Sequence[Layout]) -> None:
+    def open(self, layouts: Sequence[FlatLayout]) -> None:
         cpu = torch.device("cpu")
-        self._pairs = self.engine.open([Space(layout.numel, torch.float32, cpu) for layout in layouts])
+        self._pairs = self.engine.open([BucketSpace(layout.numel, torch.float32, cpu) for layout in layouts])
         self._own = [torch.zeros(layout.numel) for layout in layouts]
         self._applied = [torch.zeros(layout.numel) for layout in layouts]
         self._sums = torch.zeros(3, dtype=torch.float64)
@@ -89,22 +94,22 @@ class Guard:
         for one in (*self._own, *self._applied, self._sums):
             one.zero_()
 
-    def adapt(self, meeting: Meeting) -> None:
+    def adapt(self, meeting: PayloadAggregator) -> None:
         """Before a bucket starts: let the codec send as much as was found to be needed."""
         ratio = float(self._ratio)
-        if ratio and isinstance(meeting, GatherMeeting) and ratio_of(meeting.codec) != ratio:
+        if ratio and isinstance(meeting, GatherAggregator) and ratio_of(meeting.codec) != ratio:
             meeting.codec = with_ratio(meeting.codec, ratio)
 
-    def judge(self, finding: Finding) -> Tightened:
+    def judge(self, finding: GuardFinding) -> GuardTightened:
         """When the last bucket is finished: keep the codec, or have it send more from the next step on."""
         facts = (finding.cosine, self.budget, finding.steps)
         ratio = float(self._ratio)
         if finding.cosine >= self.budget:
-            return Tightened(*facts, "kept", ratio or None)
+            return GuardTightened(*facts, "kept", ratio or None)
         if not 0.0 < ratio < 1.0:
-            return Tightened(*facts, "outside", ratio or None)
+            return GuardTightened(*facts, "outside", ratio or None)
         self._ratio.fill_(min(1.0, 2 * ratio))
-        return Tightened(*facts, "tightened", float(self._ratio))
+        return GuardTightened(*facts, "tightened", float(self._ratio))
 
     def state(self) -> State:
         """How far it has tightened, for a checkpoint."""
@@ -121,7 +126,7 @@ class Guard:
         self.engine.start(index)
         return self.engine.wire(index)
 
-    def finished(self, index: int, total: Tensor) -> Finding | None:
+    def finished(self, index: int, total: Tensor) -> GuardFinding | None:
         """All workers got `total`; a finding with the last bucket of every k-th exchange."""
         if index not in self._open:
             return None
@@ -135,12 +140,12 @@ class Guard:
         self._sums += torch.stack([torch.dot(one, other), torch.dot(one, one), torch.dot(other, other)])
         return None if self._open else self._found()
 
-    def _found(self) -> Finding:
+    def _found(self) -> GuardFinding:
         both, one, other = self._sums.tolist()
         norms = math.sqrt(one) * math.sqrt(other)
         # nothing applied where there was nothing is right; nothing where there was something is not
         cosine = both / norms if norms > 0 else float(one == other)
-        return Finding(round(cosine, DIGITS), self.every)
+        return GuardFinding(round(cosine, DIGITS), self.every)
 
     @property
     def repeatable(self) -> bool:

@@ -20,7 +20,7 @@ RUNS, RUN = 128, 64
 
 
 @dataclass
-class Account:
+class BucketAccount:
     """Sums over measured steps, of one bucket."""
 
     layers: list[str]
@@ -36,10 +36,10 @@ class Account:
 
 
 @dataclass
-class Meter:
+class ExchangeMeter:
     """Of one exchange."""
 
-    accounts: list[Account] = field(default_factory=list)
+    accounts: list[BucketAccount] = field(default_factory=list)
     span: float = 0.0
     """Summed over exchanges: seconds in which anything was under way."""
     room: float = 0.0
@@ -53,8 +53,8 @@ class Meter:
     """When the first bucket had left, or the last one since was full."""
 
     @classmethod
-    def over(cls, names: Sequence[Sequence[str]]) -> "Meter":
-        return cls([Account(list(layers)) for layers in names])
+    def over(cls, names: Sequence[Sequence[str]]) -> "ExchangeMeter":
+        return cls([BucketAccount(list(layers)) for layers in names])
 
     def left(self, index: int, began: float, raw: float, sent: float, wire: float) -> None:
         """Bucket `index`, full since `began`, has just left."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Tightened:
+class GuardTightened:
     """The guard's word after every k steps."""
 
     cosine: float
@@ -15,7 +15,7 @@ class Tightened:
 
 
 @dataclass(frozen=True)
-class Switched:
+class CodecSwitched:
     """What gradients travel as from the next step on, or in which order they leave, and why."""
 
     codec: str
@@ -24,4 +24,4 @@ class Switched:
     """Codec -> seconds a step, by the model; empty name: no codec, as measured."""
 
 
-News = Tightened | Switched
+News = GuardTightened | CodecSwitched

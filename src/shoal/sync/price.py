@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Network:
+class NetworkEstimate:
     """The way from a worker to the others; None where it is not known."""
 
     rate: float | None = None
@@ -27,15 +27,15 @@ class Network:
         return (wire / self.rate if self.rate else 0.0) + hops * (self.rtt or 0.0) / 2
 
 
-def merged(known: Iterable[Network]) -> Network:
+def merged(known: Iterable[NetworkEstimate]) -> NetworkEstimate:
     """What several know together: the fastest rate and the longest round trip."""
     found = list(known)
     rates, trips = [n.rate for n in found if n.rate], [n.rtt for n in found if n.rtt]
-    return Network(max(rates, default=None), max(trips, default=None))
+    return NetworkEstimate(max(rates, default=None), max(trips, default=None))
 
 
 @dataclass(frozen=True)
-class Price:
+class CodecPrice:
     """One codec in one run; seconds and bytes of a worker a step."""
 
     codec: str
@@ -47,10 +47,10 @@ class Price:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """What a run's steps were like."""
 
-    price: Price
+    price: CodecPrice
     step: float
     span: float
     """Seconds in which anything was under way."""
@@ -68,7 +68,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class StepForecast:
     """The same step with another codec."""
 
     codec: str
@@ -76,7 +76,7 @@ class Forecast:
     transfer: float
 
 
-def forecast(measured: Measured, other: Price, network: Network) -> Forecast:
+def forecast(measured: MeasuredStep, other: CodecPrice, network: NetworkEstimate) -> StepForecast:
     """How long a step would take with `other` in place of what was measured."""
     now = measured.price
     late = max(0.0, measured.span - network.seconds(now.wire, now.hops))  # others come late whatever travels
@@ -85,7 +85,7 @@ def forecast(measured: Measured, other: Price, network: Network) -> Forecast:
     freed = min(measured.contended, measured.computing) * (1 - min(1.0, other.wire / now.wire)) if now.wire else 0.0
     # the last bucket leaves when the pass has ended: nothing hides it
     visible = max(transfer - max(measured.room, 0.0), transfer / max(1, measured.buckets))
-    return Forecast(other.codec, measured.computing - freed + other.encode + other.decode + visible, transfer)
+    return StepForecast(other.codec, measured.computing - freed + other.encode + other.decode + visible, transfer)
 
 
 def summed(size: float, workers: int) -> float:

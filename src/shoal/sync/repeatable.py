@@ -10,7 +10,7 @@ After `repeat` and `recover` everything is finished again. Where somebody cannot
 from shoal.core.errors import UsageError
 
 
-class Repeatable:
+class RetryableExchange:
     """Nothing that can be repeated: the null member."""
 
     repeatable: bool = False

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
-from shoal.sync.exchange.base import Exchange
+from shoal.sync.exchange.base import GradientExchange
 
 _HEAD = struct.Struct("<?q")
 
 
 def mean_of_sparse(
-    exchange: Exchange, parameter: Tensor, gradient: Tensor | None, factor: float = 1.0
+    exchange: GradientExchange, parameter: Tensor, gradient: Tensor | None, factor: float = 1.0
 ) -> Tensor | None:
     """The mean over all workers of a parameter's sparse gradient; None if nobody had one."""
     # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from shoal.wire.bucket import Bucket
+from shoal.wire.bucket import GradientBucket
 
 
-class Statistics:
+class RunningStatistics:
     """The buffers of some models that are averaged along with gradients."""
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
@@ -47,7 +47,7 @@ class Statistics:
     def indices(self, first: int) -> list[int]:
         return list(range(first, first + len(self.tensors)))
 
-    def offer(self, number: int, bucket: Bucket, slot: int, weight: float) -> None:
+    def offer(self, number: int, bucket: GradientBucket, slot: int, weight: float) -> None:
         """Put buffer `number` into its slot if a forward pass since the last exchange changed it."""
         if self._changed(number):
             bucket.put(slot, self.tensors[number].detach(), weight)
@@ -61,7 +61,7 @@ class Statistics:
         # native batch norm does not count its writes, so its mode decides
         return module.training if isinstance(module, _NormBase) else buffer._version != self._versions[number]
 
-    def take(self, bucket: Bucket) -> None:
+    def take(self, bucket: GradientBucket) -> None:
         """Write the means back into the buffers that anybody changed."""
         for slot, share in enumerate(bucket.marks.tolist()):
             if share > 0:

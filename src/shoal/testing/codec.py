@@ -9,24 +9,24 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, aligned
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
-from shoal.wire.wrappers.feedback import RESIDUAL, Feedback
+from shoal.wire.codec import GradientCodec, aligned
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
+from shoal.wire.wrappers.feedback import RESIDUAL, ErrorFeedback
 
 LAYOUTS = {
-    "empty": Layout.of([("e", (0,))]),
-    "nothing": Layout.of([]),
-    "scalar": Layout.of([("s", ())]),
-    "odd": Layout.of([("first", (37, 5)), ("second", (3,)), ("third", (1,)), ("fourth", (2, 3, 7))]),
-    "blocks": Layout.of([("w", (64, 65)), ("b", (64,)), ("v", (300, 9))]),
-    "huge": Layout.of([("w", (600, 500)), ("b", (77,))]),
+    "empty": FlatLayout.of([("e", (0,))]),
+    "nothing": FlatLayout.of([]),
+    "scalar": FlatLayout.of([("s", ())]),
+    "odd": FlatLayout.of([("first", (37, 5)), ("second", (3,)), ("third", (1,)), ("fourth", (2, 3, 7))]),
+    "blocks": FlatLayout.of([("w", (64, 65)), ("b", (64,)), ("v", (300, 9))]),
+    "huge": FlatLayout.of([("w", (600, 500)), ("b", (77,))]),
 }
 SEEDS = 400
 """Encodings over which an unbiased codec is averaged."""
 
 
-def sample(layout: Layout, seed: int = 0) -> Tensor:
+def sample(layout: FlatLayout, seed: int = 0) -> Tensor:
     """Gradients as they are: most small, few large, each layer of its own size."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(layout.numel, generator=generator) ** 3
@@ -68,7 +68,7 @@ class CodecCase(ABC):
     """Of a kernel against the reference, relative to the largest value; 0 asks for the same bytes."""
 
     @abstractmethod
-    def make(self) -> Codec:
+    def make(self) -> GradientCodec:
         """The codec under test, without feedback."""
 
     @pytest.mark.parametrize("shape", LAYOUTS)
@@ -82,7 +82,7 @@ class CodecCase(ABC):
         assert decoded.isfinite().all()
 
     def test_any_dtype_and_any_strides(self) -> None:
-        codec, values = self.make(), sample(Layout.flat(600)).view(20, 30)
+        codec, values = self.make(), sample(FlatLayout.flat(600)).view(20, 30)
         expected, _ = codec.encode(values.T.contiguous())
         assert torch.equal(codec.encode(values.T)[0], expected)
         assert torch.equal(codec.encode(values.T.double())[0], expected)
@@ -90,7 +90,7 @@ class CodecCase(ABC):
         assert torch.equal(codec.encode(half)[0], codec.encode(half.float())[0])
 
     def test_nothing_given_is_changed(self) -> None:
-        codec, layout = Feedback(self.make()), LAYOUTS["blocks"]
+        codec, layout = ErrorFeedback(self.make()), LAYOUTS["blocks"]
         values, state = sample(layout), codec.start(layout)
         before, kept = values.clone(), {name: tensor.clone() for name, tensor in state.items()}
         codec.encode(values, layout, state)
@@ -103,17 +103,17 @@ class CodecCase(ABC):
         layout = LAYOUTS["blocks"]
         values = sample(layout)
         values[layout.parts[2].offset + 5] = bad
-        for codec in (self.make(), Feedback(self.make())):
+        for codec in (self.make(), ErrorFeedback(self.make())):
             with pytest.raises(ShoalError, match="'v' holds NaN or infinity"):
                 _encode(codec, values, layout, fast)
 
     def test_sent_and_residual_are_all_there_was(self) -> None:
         layout = LAYOUTS["blocks"]
-        codec = Feedback(self.make())
+        codec = ErrorFeedback(self.make())
         state, total, sent = codec.start(layout), torch.zeros(layout.numel), torch.zeros(layout.numel)
         for step in range(5):
             values = sample(layout, step)
-            payload, state = codec.encode(values, layout, state, Moment(step=step))
+            payload, state = codec.encode(values, layout, state, EncodeContext(step=step))
             total += values
             sent += codec.decode(payload, layout)
         bound = self.tolerance * 5 * float(total.abs().max())
@@ -140,17 +140,17 @@ class CodecCase(ABC):
     def test_the_same_moment_gives_the_same_bytes(self) -> None:
         codec, layout = self.make(), LAYOUTS["blocks"]
         values = sample(layout)
-        one, two = (codec.encode(values, layout, None, Moment(7, 3, 1, 2))[0] for _ in range(2))
+        one, two = (codec.encode(values, layout, None, EncodeContext(7, 3, 1, 2))[0] for _ in range(2))
         assert torch.equal(one, two)
 
     def test_a_kernel_does_what_its_reference_does(self) -> None:
         layout = LAYOUTS["huge"]
-        codec = Feedback(self.make())
+        codec = ErrorFeedback(self.make())
         results = []
         for fast in (True, False):
             state, payloads = codec.start(layout), []
             for step in range(2):
-                payload, state = _encode(codec, sample(layout, step), layout, fast, state, Moment(step=step))
+                payload, state = _encode(codec, sample(layout, step), layout, fast, state, EncodeContext(step=step))
                 payloads.append(payload)
             results.append((payloads, _decode(codec, payloads[0], layout, fast), state[RESIDUAL]))
         (bytes_, decoded, rest), (expected_bytes, expected, expected_rest) = results
@@ -164,14 +164,14 @@ class CodecCase(ABC):
 
     def test_the_mean_is_right_where_that_is_claimed(self) -> None:
         """Fixed seeds: the outcome is the same every time."""
-        codec, layout = self.make(), Layout.of([("w", (20, 16)), ("b", (9,))])
+        codec, layout = self.make(), FlatLayout.of([("w", (20, 16)), ("b", (9,))])
         if not codec.unbiased:
             pytest.skip("claims nothing")
         spread = torch.rand(layout.numel, generator=torch.Generator().manual_seed(1))
         values = torch.copysign(0.2 + 0.8 * spread, sample(layout))
         found = torch.stack(
             [
-                codec.decode(codec.encode(values, layout, None, Moment(seed=seed))[0], layout).double()
+                codec.decode(codec.encode(values, layout, None, EncodeContext(seed=seed))[0], layout).double()
                 for seed in range(SEEDS)
             ]
         )
@@ -189,7 +189,7 @@ class CodecCase(ABC):
         self.attack(range(self.mutations))
 
     def attack(self, numbers: range) -> None:
-        codec, layout = self.make(), Layout.of([("w", (16, 12)), ("b", (7,))])
+        codec, layout = self.make(), FlatLayout.of([("w", (16, 12)), ("b", (7,))])
         payload, _ = codec.encode(sample(layout), layout)
         refused = []
         for number in numbers:
@@ -214,7 +214,7 @@ class CodecCase(ABC):
                     codec.decode(lying, layout)
 
     def test_state_is_named_by_layer(self) -> None:
-        codec, layout = Feedback(self.make()), LAYOUTS["blocks"]
+        codec, layout = ErrorFeedback(self.make()), LAYOUTS["blocks"]
         state = codec.start(layout)
         named = codec.named(state, layout)
         assert {f"{RESIDUAL}.{part.name}" for part in layout.parts} <= set(named)
@@ -223,12 +223,12 @@ class CodecCase(ABC):
 
 
 def _encode(
-    codec: Codec,
+    codec: GradientCodec,
     values: Tensor,
-    layout: Layout,
+    layout: FlatLayout,
     fast: bool,
     state: dict[str, Tensor] | None = None,
-    moment: Moment | None = None,
+    moment: EncodeContext | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     if fast:
         return codec.encode(values, layout, state, moment)
@@ -236,7 +236,7 @@ def _encode(
         return codec.encode(values, layout, state, moment)
 
 
-def _decode(codec: Codec, payload: Tensor, layout: Layout, fast: bool) -> Tensor:
+def _decode(codec: GradientCodec, payload: Tensor, layout: FlatLayout, fast: bool) -> Tensor:
     if fast:
         return codec.decode(payload, layout)
     with kernels.reference():

@@ -22,7 +22,7 @@ LOST, HALF, ZEROS, WHOLE = "lost", "half", "zeros", "whole"
 
 
 @dataclass(frozen=True)
-class Op:
+class DiskOperation:
     """One call. Files and folders go by number, so that a lost name does not lose what it stood for."""
 
     kind: str
@@ -40,14 +40,14 @@ class Op:
 
 
 @dataclass
-class Tree:
+class DiskTree:
     """Files as a disk holds them: contents, and names in folders."""
 
     content: dict[int, bytes] = field(default_factory=dict)
     folders: set[int] = field(default_factory=lambda: {ROOT})
     names: dict[tuple[int, str], int] = field(default_factory=dict)
 
-    def apply(self, op: Op, how: str = WHOLE) -> None:
+    def apply(self, op: DiskOperation, how: str = WHOLE) -> None:
         if how == LOST:
             return
         if op.kind == "content":
@@ -78,11 +78,11 @@ class Tree:
 
 
 @dataclass(frozen=True)
-class Crash:
+class CrashState:
     """One state after a crash, and how it came about."""
 
     what: str
-    tree: Tree
+    tree: DiskTree
 
     def build(self, path: Path) -> None:
         self.tree.build(path)
@@ -93,7 +93,7 @@ class RecordedDisk(Disk):
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.ops: list[Op] = []
+        self.ops: list[DiskOperation] = []
         self._nodes: dict[Path, int] = {root: ROOT}
         self._files: dict[int, int] = {}
         self._sizes: dict[int, int] = {}
@@ -133,7 +133,7 @@ class RecordedDisk(Disk):
 
     def _write(self, node: int, data: bytes) -> None:
         at = self._sizes.get(node, 0)
-        self.ops.append(Op("content", node, data=data, at=at))
+        self.ops.append(DiskOperation("content", node, data=data, at=at))
         self._sizes[node] = at + len(data)
 
     def cut(self, path: Path, size: int) -> None:
@@ -141,16 +141,16 @@ class RecordedDisk(Disk):
         self._cut(self._nodes[path], size)
 
     def _cut(self, node: int, size: int) -> None:
-        self.ops.append(Op("cut", node, at=size))
+        self.ops.append(DiskOperation("cut", node, at=size))
         self._sizes[node] = size
 
     def sync(self, file: int) -> None:
         super().sync(file)
-        self.ops.append(Op("sync", self._files[file]))
+        self.ops.append(DiskOperation("sync", self._files[file]))
 
     def sync_folder(self, path: Path) -> None:
         super().sync_folder(path)
-        self.ops.append(Op("sync_folder", self._nodes[path]))
+        self.ops.append(DiskOperation("sync_folder", self._nodes[path]))
 
     def rename(self, old: Path, new: Path) -> None:
         folder = old.is_dir()
@@ -161,7 +161,9 @@ class RecordedDisk(Disk):
             self._nodes[new / path.relative_to(old)] = number
         target = self._nodes[new]
         place = self._nodes[old.parent]
-        self.ops.append(Op("move", self._nodes[new.parent], new.name, b"", target, (place, old.name), folder))
+        self.ops.append(
+            DiskOperation("move", self._nodes[new.parent], new.name, b"", target, (place, old.name), folder)
+        )
 
     def remove(self, path: Path) -> None:
         """A folder goes file by file, as the operating system would have it."""
@@ -170,27 +172,27 @@ class RecordedDisk(Disk):
                 self.remove(inner)
         if path.exists():
             super().remove(path)
-            self.ops.append(Op("unlink", self._nodes[path.parent], path.name))
+            self.ops.append(DiskOperation("unlink", self._nodes[path.parent], path.name))
             del self._nodes[path]
 
     def _link(self, path: Path, folder: bool) -> None:
         self._count += 1
         self._nodes[path] = self._count
-        self.ops.append(Op("link", self._nodes[path.parent], path.name, b"", self._count, folder=folder))
+        self.ops.append(DiskOperation("link", self._nodes[path.parent], path.name, b"", self._count, folder=folder))
 
-    def crashes(self, seed: int = 0, drawn: int = 4) -> Iterator[Crash]:
+    def crashes(self, seed: int = 0, drawn: int = 4) -> Iterator[CrashState]:
         """Every state; `drawn` random ones for each moment of a loss of power."""
         chance = random.Random(seed)
         for moment in range(self.settled, len(self.ops) + 1):
-            yield Crash(f"killed before call {moment}", self._replay(moment, {}))
+            yield CrashState(f"killed before call {moment}", self._replay(moment, {}))
             if moment < len(self.ops) and self.ops[moment].kind == "content":
-                yield Crash(f"killed inside write {moment}", self._replay(moment + 1, {moment: HALF}))
+                yield CrashState(f"killed inside write {moment}", self._replay(moment + 1, {moment: HALF}))
             loose = [i for i in range(self.settled, moment) if not self._safe(i, moment)]
             for name, fates in self._losses(loose, chance, drawn):
-                yield Crash(f"no power before call {moment}: {name}", self._replay(moment, fates))
+                yield CrashState(f"no power before call {moment}: {name}", self._replay(moment, fates))
 
-    def _replay(self, moment: int, fates: dict[int, str]) -> Tree:
-        tree = Tree()
+    def _replay(self, moment: int, fates: dict[int, str]) -> DiskTree:
+        tree = DiskTree()
         for index, op in enumerate(self.ops[:moment]):
             tree.apply(op, fates.get(index, WHOLE))
         return tree

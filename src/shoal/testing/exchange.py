@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from shoal.cluster.group import Group
-from shoal.sync.exchange.base import Exchange
-from shoal.testing.world import Result, World, error_of, launch_world, run_world
-from shoal.wire.bucket import Bucket, lay_out
+from shoal.groups.base import WorkerGroup
+from shoal.sync.exchange.base import GradientExchange
+from shoal.testing.world import Result, WorkerWorld, error_of, launch_world, run_world
+from shoal.wire.bucket import GradientBucket, lay_out
 
 SHAPES = [(3, 5), (), (0,), (1,), (70_001,), (2, 3, 4), (257,)]
 ROUNDS = 20
@@ -23,14 +23,14 @@ def tensors(rank: int, number: int, dtype: torch.dtype) -> list[Tensor]:
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in SHAPES]
 
 
-def fill(buckets: list[Bucket], gradients: list[Tensor], weight: float, absent: set[int] | None = None) -> None:
+def fill(buckets: list[GradientBucket], gradients: list[Tensor], weight: float, absent: set[int] | None = None) -> None:
     for bucket in buckets:
         for slot, place in enumerate(bucket.plan.slots):
             if place.index not in (absent or set()):
                 bucket.put(slot, gradients[place.index], weight)
 
 
-def taken(buckets: list[Bucket]) -> Result:
+def taken(buckets: list[GradientBucket]) -> Result:
     return {str(p.index): bucket.views[s].clone() for bucket in buckets for s, p in enumerate(bucket.plan.slots)}
 
 
@@ -40,17 +40,17 @@ class ExchangeCase(ABC):
     sizes = (2, 3, 4)
 
     @abstractmethod
-    def make(self, group: Group, directory: Path) -> Exchange:
+    def make(self, group: WorkerGroup, directory: Path) -> GradientExchange:
         """The exchange under test, in one worker."""
 
     def open(
-        self, world: World, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12
-    ) -> tuple[Exchange, list[Bucket]]:
+        self, world: WorkerWorld, dtype: torch.dtype = torch.float32, capacity: int = 1 << 12
+    ) -> tuple[GradientExchange, list[GradientBucket]]:
         exchange = self.make(world.group, world.dir)
         return exchange, exchange.open(lay_out(tensors(0, 0, dtype), capacity))
 
     def check_mean(self, size: int, dtype: torch.dtype, tolerance: float) -> None:
-        def body(world: World) -> Result:
+        def body(world: WorkerWorld) -> Result:
             exchange, buckets = self.open(world, dtype)
             exchange.prepare()
             fill(buckets, tensors(world.group.rank, 7, dtype), exchange.weight)
@@ -81,7 +81,7 @@ class ExchangeCase(ABC):
     def test_many_rounds_never_mix(self) -> None:
         """Workers race ahead of each other; no round may see another round's numbers."""
 
-        def body(world: World) -> Result:
+        def body(world: WorkerWorld) -> Result:
             exchange, buckets = self.open(world)
             size, rank = world.group.size, world.group.rank
             worst = torch.zeros(())
@@ -106,7 +106,7 @@ class ExchangeCase(ABC):
     def test_what_nobody_had_is_known_to_all(self) -> None:
         """Worker 0 has no gradient 0, nobody has gradient 4."""
 
-        def body(world: World) -> Result:
+        def body(world: WorkerWorld) -> Result:
             exchange, buckets = self.open(world)
             absent = {4, 0} if world.group.rank == 0 else {4}
             exchange.prepare()
@@ -125,7 +125,7 @@ class ExchangeCase(ABC):
             torch.testing.assert_close(result["0"] * size, sum(tensors(r, 3, torch.float32)[0] for r in range(1, size)))
 
     def test_gather_takes_any_size(self) -> None:
-        def body(world: World) -> Result:
+        def body(world: WorkerWorld) -> Result:
             exchange, _ = self.open(world)
             rank = world.group.rank
             mine = bytes([rank]) * (0 if rank == 0 else 3_000_000 // rank)
@@ -135,7 +135,7 @@ class ExchangeCase(ABC):
             assert [result[str(r)].tolist() for r in range(3)] == [[0, 0], [3_000_000, 9], [1_500_000, 18]]
 
     def test_counts_what_it_offers(self) -> None:
-        def body(world: World) -> Result:
+        def body(world: WorkerWorld) -> Result:
             exchange, buckets = self.open(world, torch.float64)
             exchange.prepare()
             fill(buckets, tensors(world.group.rank, 0, torch.float64), exchange.weight)
@@ -153,7 +153,7 @@ class ExchangeCase(ABC):
     def test_a_lost_worker_ends_the_wait(self) -> None:
         """One is killed before it fills its buckets; the others must say so instead of waiting."""
 
-        def body(world: World) -> None:
+        def body(world: WorkerWorld) -> None:
             exchange, buckets = self.open(world)
             if world.group.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)

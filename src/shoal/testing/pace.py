@@ -7,15 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from shoal.cluster.group import Group
-from shoal.sync.backward import Backward
-from shoal.sync.pace.base import Pace
-from shoal.testing.world import Result, World, run_world
+from shoal.groups.base import WorkerGroup
+from shoal.sync.backward import BackwardHooks
+from shoal.sync.pace.base import SyncPace
+from shoal.testing.world import Result, WorkerWorld, run_world
 
 STEPS = 6
 
 
-class Branches(nn.Module):
+class BranchModel(nn.Module):
     """A model of which a pass may use a part: `used` names the branches."""
 
     def __init__(self) -> None:
@@ -36,12 +36,12 @@ class PaceCase(ABC):
     synchronous = True
 
     @abstractmethod
-    def make(self, group: Group, directory: Path, names: list[str], parameters: list[Tensor]) -> Pace:
+    def make(self, group: WorkerGroup, directory: Path, names: list[str], parameters: list[Tensor]) -> SyncPace:
         """The pace under test, in one worker."""
 
-    def follow(self, world: World, model: nn.Module) -> Backward:
+    def follow(self, world: WorkerWorld, model: nn.Module) -> BackwardHooks:
         names, parameters = zip(*model.named_parameters(), strict=True)
-        return Backward(parameters, self.make(world.group, world.dir, list(names), list(parameters)))
+        return BackwardHooks(parameters, self.make(world.group, world.dir, list(names), list(parameters)))
 
     def test_equals_one_process_with_the_whole_batch(self) -> None:
         """Of a synchronous pace: the same parameters as one process. Of any: a finite, lower loss."""
@@ -58,14 +58,14 @@ class PaceCase(ABC):
                 losses.append(float(loss.detach()))
             return losses
 
-        def body(world: World) -> Result:
-            model = Branches()
+        def body(world: WorkerWorld) -> Result:
+            model = BranchModel()
             self.follow(world, model)
             each = 12 // world.group.size
             losses = train(model, slice(world.group.rank * each, (world.group.rank + 1) * each))
             return {"losses": torch.tensor(losses), **{n: p.detach() for n, p in model.named_parameters()}}
 
-        alone = Branches()
+        alone = BranchModel()
         train(alone, slice(None))
         for size in self.sizes:
             for result in run_world(size, body):
@@ -76,8 +76,8 @@ class PaceCase(ABC):
                         torch.testing.assert_close(result[name], parameter.detach(), atol=1e-6, rtol=0)
 
     def test_branches_used_by_some_do_not_hang(self) -> None:
-        def body(world: World) -> Result:
-            model = Branches()
+        def body(world: WorkerWorld) -> Result:
+            model = BranchModel()
             self.follow(world, model)
             for step in range(STEPS):
                 used = ["left"] if (world.group.rank + step) % 2 else ["right"]
@@ -93,8 +93,8 @@ class PaceCase(ABC):
             assert bool(result["left"])
 
     def test_a_worker_without_samples_takes_part(self) -> None:
-        def body(world: World) -> Result:
-            model = Branches()
+        def body(world: WorkerWorld) -> Result:
+            model = BranchModel()
             backward = self.follow(world, model)
             if world.group.rank == 0:
                 backward.weigh(float(world.group.size))
@@ -109,7 +109,7 @@ class PaceCase(ABC):
             }
 
         results = run_world(self.sizes[-1], body)
-        alone = Branches()
+        alone = BranchModel()
         alone(torch.ones(2, 4)).sum().backward()
         assert alone.trunk.weight.grad is not None
         if self.synchronous:

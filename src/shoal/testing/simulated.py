@@ -2,12 +2,20 @@
 
 from typing import TYPE_CHECKING, Any
 
-from shoal.cluster.membership.member import Member
-from shoal.cluster.membership.messages import Confirm, Evicted, Gone, Hello, Install, Lease, Propose
-from shoal.testing.simulated_work import BATCH, Content, Part, Pool, State
+from shoal.membership.member import MemberState
+from shoal.membership.protocol import (
+    ConfirmResult,
+    InstallView,
+    JoinRequest,
+    LeaseRenewal,
+    MemberEvicted,
+    ProcessExited,
+    ProposeView,
+)
+from shoal.testing.simulated_work import BATCH, OperationContent, OperationPart, SamplePool, SimulatedState
 
 if TYPE_CHECKING:
-    from shoal.testing.simulator import World
+    from shoal.testing.simulator import SimulatedWorld
 
 BEAT = 0.25
 LEASE = 8.0
@@ -16,20 +24,20 @@ LEASE = 8.0
 class SimulatedMember:
     """Computes, exchanges, completes; again."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "SimulatedWorld", name: str) -> None:
         self.world, self.id = world, name
-        self.machine = Member(name)
+        self.machine = MemberState(name)
         self.dead = self.frozen = False
-        self.history: list[Content] = []
+        self.history: list[OperationContent] = []
         self.lineage = 0
-        self.pool = Pool()
+        self.pool = SamplePool()
         self.epochs: list[int] = []
         self._inbox: list[Any] = []
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, OperationPart] = {}
         self._early: list[Any] = []
         self._lease: tuple[int, ...] | None = None
-        self._given: Install | None = None
-        self._last: Confirm | None = None
+        self._given: InstallView | None = None
+        self._last: ConfirmResult | None = None
         self._computed = self._stopped = False
         self._beside = 0
         """Operations completed here while others had begun anew."""
@@ -54,7 +62,7 @@ class SimulatedMember:
             self.world.later(0.1, self._report_death)
 
     def _report_death(self) -> None:
-        self.world.coordinator.receive(Gone(member=self.id, reason="killed"))
+        self.world.coordinator.receive(ProcessExited(member=self.id, reason="killed"))
 
     def thaw(self) -> None:
         if self.frozen:
@@ -66,7 +74,7 @@ class SimulatedMember:
     def _hello(self) -> None:
         if not self.dead and self.machine.view.epoch == 0:
             if not self.frozen:
-                self.world.send(self.id, "coordinator", Hello(member=self.id, waits=self.world.now < self._wants))
+                self.world.send(self.id, "coordinator", JoinRequest(member=self.id, waits=self.world.now < self._wants))
             self.world.later(1.0, self._hello)
 
     def _beat(self) -> None:
@@ -85,26 +93,26 @@ class SimulatedMember:
             self._inbox.append(message)
             return
         match message:
-            case Propose():
+            case ProposeView():
                 standing = self.machine.propose(message)
                 if standing is not None:
                     self.world.send(self.id, "coordinator", standing)
-            case Install():
+            case InstallView():
                 self._install(message)
-            case Lease():
+            case LeaseRenewal():
                 self.machine.renew(message)
                 self._enter()
                 self._complete()
-            case Evicted():
+            case MemberEvicted():
                 self._evicted()
-            case Part() | Confirm() | State():
+            case OperationPart() | ConfirmResult() | SimulatedState():
                 self._peer(message)
 
     def _evicted(self) -> None:
         self.die(told=False)
         self.world.later(1.0, self.world.add_member)
 
-    def _install(self, install: Install) -> None:
+    def _install(self, install: InstallView) -> None:
         machine, before = self.machine, self.machine.applied
         if install.view.epoch != machine.promised or install.view.epoch <= machine.view.epoch:
             return
@@ -119,7 +127,7 @@ class SimulatedMember:
         if self.id in install.fresh:
             self._lease, self._computed = None, False
             if not install.donor:  # from the start: a new line of history
-                self.history, self.pool, self.lineage = [], Pool(), install.view.epoch
+                self.history, self.pool, self.lineage = [], SamplePool(), install.view.epoch
                 self.world.lineage = max(self.world.lineage, self.lineage)
                 machine.filled(install.view)
                 self._begin()
@@ -133,8 +141,10 @@ class SimulatedMember:
         for message in early:
             self._peer(message)
 
-    def _give(self, install: Install) -> None:
-        state = State(install.view.epoch, self.lineage, tuple(self.history), self.pool.copy(), self.machine.dealt)
+    def _give(self, install: InstallView) -> None:
+        state = SimulatedState(
+            install.view.epoch, self.lineage, tuple(self.history), self.pool.copy(), self.machine.dealt
+        )
         for member in install.fresh:
             self.world.send(self.id, member, state)
         if install.view == self.machine.view:
@@ -161,9 +171,9 @@ class SimulatedMember:
             return
         if epoch < machine.view.epoch or not machine.settled:
             return
-        if isinstance(message, State):
+        if isinstance(message, SimulatedState):
             self._take(message)
-        elif isinstance(message, Part):
+        elif isinstance(message, OperationPart):
             if message.number == machine.applied + 1:
                 self._parts[message.sender] = message
                 self._form()
@@ -173,7 +183,7 @@ class SimulatedMember:
             machine.confirmed(message)
             self._complete()
 
-    def _take(self, state: State) -> None:
+    def _take(self, state: SimulatedState) -> None:
         if self.machine.blank:
             self.history, self.pool, self.lineage = list(state.history), state.pool.copy(), state.lineage
             self.machine.filled(state.dealt)
@@ -215,7 +225,7 @@ class SimulatedMember:
     def _send_part(self) -> None:
         assert self._lease is not None
         machine = self.machine
-        part = Part(self.id, machine.view.epoch, machine.applied + 1, self._lease)
+        part = OperationPart(self.id, machine.view.epoch, machine.applied + 1, self._lease)
         self._parts[self.id] = part
         for member in machine.view.members:
             if member != self.id:
@@ -230,16 +240,16 @@ class SimulatedMember:
             self._complete()
 
     def _send_confirm(self) -> None:
-        confirm = Confirm(member=self.id, epoch=self.machine.view.epoch, number=self.machine.applied + 1)
+        confirm = ConfirmResult(member=self.id, epoch=self.machine.view.epoch, number=self.machine.applied + 1)
         self._last = confirm
         for member in self.machine.view.members:
             if member != self.id:
                 self.world.send(self.id, member, confirm)
 
-    def _content(self) -> Content:
+    def _content(self) -> OperationContent:
         view = self.machine.view
         positions = tuple(p for member in view.members for p in self._parts[member].lease)
-        return Content(view.epoch, view.members, positions)
+        return OperationContent(view.epoch, view.members, positions)
 
     def _complete(self) -> None:
         if self.machine.complete(self.world.now):
@@ -250,7 +260,7 @@ class SimulatedMember:
             for message in early:
                 self._peer(message)
 
-    def _commit(self, content: Content) -> None:
+    def _commit(self, content: OperationContent) -> None:
         # Who wakes up late may still finish what the others finished before, and the one operation that all had
         # confirmed to it when it fell asleep; if all of them are dead nobody sees it. New things it may not.
         known = self.world.committed.setdefault((self.lineage, len(self.history)), content)

@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shoal.cluster.membership.coordinator import Coordinator
-from shoal.cluster.membership.effects import Effect, Write
-from shoal.cluster.membership.log import Entry
-from shoal.cluster.membership.rules import Rules
+from shoal.membership.coordinator import MembershipCoordinator
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.log_entries import Effect, Entry, WriteEntry
 
 if TYPE_CHECKING:
-    from shoal.testing.simulator import World
+    from shoal.testing.simulator import SimulatedWorld
 
 TICK = 0.1
 
@@ -19,12 +18,12 @@ TICK = 0.1
 class SimulatedCoordinator:
     """The coordinator's process: its disk outlives it."""
 
-    world: "World"
-    rules: Rules
+    world: "SimulatedWorld"
+    rules: MembershipRules
     disk: list[Entry] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.machine: Coordinator | None = None
+        self.machine: MembershipCoordinator | None = None
         self.restart()
         self._tick()
 
@@ -33,7 +32,7 @@ class SimulatedCoordinator:
 
     def restart(self) -> None:
         if self.machine is None:
-            self.machine = Coordinator(self.rules, self.world.now, list(self.disk))
+            self.machine = MembershipCoordinator(self.rules, self.world.now, list(self.disk))
 
     def _tick(self) -> None:
         if self.machine is not None:
@@ -51,7 +50,7 @@ class SimulatedCoordinator:
                 self.kill()
                 self.world.later(2.0, self.restart)
                 return
-            if isinstance(effect, Write):
+            if isinstance(effect, WriteEntry):
                 self.disk.append(effect.entry)
             else:
                 self.world.send("coordinator", effect.member, effect.order)

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.cluster.membership.view import View
+from shoal.membership.view import MembershipView
 
 BATCH = 2
 
 
 @dataclass(frozen=True)
-class Content:
+class OperationContent:
     """What an operation came to: who took part, and which samples were used."""
 
     epoch: int
@@ -18,7 +18,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Part:
+class OperationPart:
     """One member's part of an operation."""
 
     sender: str
@@ -28,18 +28,18 @@ class Part:
 
 
 @dataclass(frozen=True)
-class State:
+class SimulatedState:
     """All that a fresh member needs to go on as the donor does."""
 
     epoch: int
     lineage: int
-    history: tuple[Content, ...]
-    pool: "Pool"
-    dealt: View
+    history: tuple[OperationContent, ...]
+    pool: "SamplePool"
+    dealt: MembershipView
 
 
 @dataclass
-class Pool:
+class SamplePool:
     """Samples still to be used: returned ones first, then new ones. The same on all members at the same operation."""
 
     next: int = 0
@@ -61,5 +61,5 @@ class Pool:
         self.returned = tuple(p for p in self.leased if p not in set(positions)) + self.returned
         self.leased = ()
 
-    def copy(self) -> "Pool":
-        return Pool(self.next, self.returned, self.leased)
+    def copy(self) -> "SamplePool":
+        return SamplePool(self.next, self.returned, self.leased)

@@ -14,16 +14,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from shoal.cluster.membership.rules import Rules
+from shoal.membership.failure_detector import MembershipRules
 from shoal.testing.simulated import LEASE, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
-from shoal.testing.simulated_work import Content
+from shoal.testing.simulated_work import OperationContent
 
 QUIET = 40.0
 """Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""
 
 
-class World:
+class SimulatedWorld:
     """A coordinator, members, a network between them, and what goes wrong."""
 
     def __init__(self, seed: int, members: int = 4, *, faults: bool = True, borrowers: bool = True) -> None:
@@ -37,12 +37,12 @@ class World:
         """Whether nothing goes wrong any more."""
         self.lineage = 0
         """Of the newest history: all of it goes back to one beginning, unless everybody who knew it was lost."""
-        self.committed: dict[tuple[int, int], Content] = {}
+        self.committed: dict[tuple[int, int], OperationContent] = {}
         """By lineage and number: what each operation came to, as the first to complete it says."""
         self.started = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.graves: list[SimulatedMember] = []
-        self.coordinator = SimulatedCoordinator(self, Rules(members=members, lease=LEASE))
+        self.coordinator = SimulatedCoordinator(self, MembershipRules(members=members, lease=LEASE))
         for _ in range(members):
             self.add_member()
 
@@ -144,7 +144,7 @@ class World:
     def check(self) -> None:
         """Agreement, order, exactly-once and progress; AssertionError names the seed."""
         everyone = [*self.members.values(), *self.graves]
-        decided: dict[tuple[int, int], Content] = {}
+        decided: dict[tuple[int, int], OperationContent] = {}
         for member in everyone:
             for number, content in enumerate(member.history):
                 other = decided.setdefault((member.lineage, number), content)

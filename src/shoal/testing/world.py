@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.cluster.arena import Arena
-from shoal.cluster.board import BYTES, Board
-from shoal.cluster.group import Group
-from shoal.cluster.launch.context import Context
-from shoal.cluster.shared import SharedGroup
 from shoal.core.clock import Deadline
+from shoal.groups.base import WorkerGroup
+from shoal.groups.shared_memory import SharedGroup
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import BYTES, StatusBoard
+from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
 from shoal.train.run import Run
 
@@ -37,10 +37,10 @@ class WorldError(AssertionError):
 
 
 @dataclass(frozen=True)
-class World:
+class WorkerWorld:
     """What a worker's function is given."""
 
-    group: Group
+    group: WorkerGroup
     dir: Path
     """A folder all workers share, empty in the beginning."""
 
@@ -49,11 +49,11 @@ class World:
     ) -> Run:
         """A run of this world, as `shoal.start()` would give it; several need different names."""
         place = self.dir / name
-        context = Context(self.group, name, place, plan, seed, begun=False, checkpoint=checkpoint, resume=resume)
+        context = WorkerContext(self.group, name, place, plan, seed, begun=False, checkpoint=checkpoint, resume=resume)
         return Run(context, Plan.parse(plan) if plan else Plan())
 
 
-def run_world(size: int, body: Callable[[World], Result | None], *, seconds: float = 60.0) -> list[Result]:
+def run_world(size: int, body: Callable[[WorkerWorld], Result | None], *, seconds: float = 60.0) -> list[Result]:
     """Run `body` in `size` workers; everybody's result in order of rank. A failing worker ends the world."""
     results, statuses = launch_world(size, body, seconds=seconds)
     if any(statuses):
@@ -63,11 +63,11 @@ def run_world(size: int, body: Callable[[World], Result | None], *, seconds: flo
 
 
 def launch_world(
-    size: int, body: Callable[[World], Result | None], *, seconds: float = 60.0
+    size: int, body: Callable[[WorkerWorld], Result | None], *, seconds: float = 60.0
 ) -> tuple[list[Result], list[int]]:
     """As `run_world`, but a worker may fail or be killed: returns results (with `error`) and exit codes."""
-    arena = Arena.create()
-    board = Board(arena.map(0, BYTES))
+    arena = SharedArena.create()
+    board = StatusBoard(arena.map(0, BYTES))
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         pids = [_fork(arena, rank, size, body, directory) for rank in range(size)]
@@ -77,7 +77,9 @@ def launch_world(
     return results, statuses
 
 
-def _fork(arena: Arena, rank: int, size: int, body: Callable[[World], Result | None], directory: Path) -> int:
+def _fork(
+    arena: SharedArena, rank: int, size: int, body: Callable[[WorkerWorld], Result | None], directory: Path
+) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -86,7 +88,7 @@ def _fork(arena: Arena, rank: int, size: int, body: Callable[[World], Result | N
         group = SharedGroup(arena, rank, size)
         shared = directory / "shared"
         shared.mkdir(exist_ok=True)
-        _save(directory, rank, body(World(group, shared)) or {})
+        _save(directory, rank, body(WorkerWorld(group, shared)) or {})
         for end in ENDINGS:
             end()
         code = 0
@@ -112,7 +114,7 @@ def _load(path: Path) -> Result:
         return {name: torch.from_numpy(data[name]) for name in data.files}
 
 
-def _wait(pids: list[int], board: Board, deadline: Deadline) -> list[int]:
+def _wait(pids: list[int], board: StatusBoard, deadline: Deadline) -> list[int]:
     """Exit codes in order of rank; whoever is left at the deadline is killed."""
     codes: dict[int, int] = {}
     while len(codes) < len(pids):

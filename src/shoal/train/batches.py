@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from shoal.cluster.group import Group
-from shoal.cluster.membership.view import View
 from shoal.core.errors import PayloadError
-from shoal.data.loader import Pass, places_of
+from shoal.data.loader import LoaderPass, places_of
 from shoal.data.remaining import Range, joined
-from shoal.data.source.base import Step
+from shoal.data.source.base import LoaderStep
+from shoal.groups.base import WorkerGroup
+from shoal.membership.view import MembershipView
 from shoal.sync.pace.tag import BatchTag
-from shoal.train.ledger import Ledger
+from shoal.train.ledger import LedgerWriter
 
 Key = tuple[int, int, int]
 """Of a pass: loader, epoch, number."""
@@ -52,9 +52,9 @@ class BatchReport(msgspec.Struct):
 class DealtBatch:
     """One batch of all workers, or what one of them was dealt ahead of the others."""
 
-    run: Pass
-    step: Step
-    view: View
+    run: LoaderPass
+    step: LoaderStep
+    view: MembershipView
     arrivals: int
     """Gradients this worker had seen when it got it."""
     closed: bool = False
@@ -79,9 +79,9 @@ class DealtBatch:
 class DealtBatches:
     """Of one worker; the same list on all, except for what was dealt since they last agreed."""
 
-    ledger: Ledger | None = None
+    ledger: LedgerWriter | None = None
 
-    def __init__(self, group: Group, arrivals: Callable[[], int], uncount: Callable[[int], None]) -> None:
+    def __init__(self, group: WorkerGroup, arrivals: Callable[[], int], uncount: Callable[[int], None]) -> None:
         """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped."""
         self.group, self._arrivals, self._uncount = group, arrivals, uncount
         self.batches: list[DealtBatch] = []
@@ -90,12 +90,12 @@ class DealtBatches:
         self.ends = False
         """Whether the pass has no further batch, so that no gradient of the last one will come any more."""
 
-    def add(self, run: Pass, step: Step) -> None:
+    def add(self, run: LoaderPass, step: LoaderStep) -> None:
         self.batches.append(DealtBatch(run, step, self.group.session.dealt, self._arrivals()))
         if self.ledger is not None:
             self.ledger.dealt(run, step)
 
-    def close(self, run: Pass) -> bool:
+    def close(self, run: LoaderPass) -> bool:
         """The loader is asked for more than its last batch; whether that was skipped."""
         last = next((batch for batch in reversed(self.batches) if batch.run is run and not batch.owner), None)
         if last is None or last.settled:
@@ -105,7 +105,7 @@ class DealtBatches:
         last.closed = True
         return not last.used
 
-    def forget(self, run: Pass | None) -> None:
+    def forget(self, run: LoaderPass | None) -> None:
         """The pass is over."""
         self.batches = [batch for batch in self.batches if run is not None and batch.run is not run]
 
@@ -178,9 +178,9 @@ class DealtBatches:
         if places and member == self.group.session.member:
             self._uncount(told.samples)
 
-    def _take_ahead(self, member: str, told: ReportedBatch, run: Pass, known: set[int]) -> None:
+    def _take_ahead(self, member: str, told: ReportedBatch, run: LoaderPass, known: set[int]) -> None:
         """A part that one worker was dealt before the others."""
-        step = Step((told.samples,), None, tuple(told.ranges), told.stream)
+        step = LoaderStep((told.samples,), None, tuple(told.ranges), told.stream)
         run.take_out(told.stream, [(p, p + 1) for p in _places(told.ranges) if p not in known])
         batch = DealtBatch(run, step, self.group.session.dealt, 0, used=told.used, owner=member)
         self.batches.append(batch)
@@ -203,7 +203,7 @@ def read_report(data: bytes) -> BatchReport:
     return report
 
 
-def _key(run: Pass) -> Key:
+def _key(run: LoaderPass) -> Key:
     return run.loader.facts[0], run.turn.epoch, run.turn.number
 
 

@@ -7,11 +7,11 @@ loads code, so it is never measured. Prices of other codecs are found once, by w
 import time
 from collections import Counter
 
-from shoal.core.events import SECONDS, BucketFigures, Buckets, Event, Priced
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.meter import Account, Meter
+from shoal.core.events import SECONDS, BucketFigures, BucketTimes, CodecPriced, RunEvent
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.meter import BucketAccount, ExchangeMeter
+from shoal.train.codec_candidates import prices
 from shoal.train.news import event_of
-from shoal.train.prices import prices
 
 SAMPLE_SECONDS = 0.25
 FIRST_SAMPLES = 4
@@ -20,13 +20,13 @@ FIRST_SAMPLES = 4
 class BucketTimer:
     """Measures the buckets of what one `join` joined. `asks`: whether other codecs' prices are wanted too."""
 
-    def __init__(self, exchange: Exchange, asks: bool) -> None:
+    def __init__(self, exchange: GradientExchange, asks: bool) -> None:
         self.exchange, self._asks = exchange, asks
         self._taken = self._measured = 0
         self._seconds = self._sampled_at = 0.0
         self._ways = Counter[str]()
         """How payloads met in the steps that were measured: it may change with the members."""
-        self._meter = Meter.over(exchange.layers)
+        self._meter = ExchangeMeter.over(exchange.layers)
 
     def step_ended(self, at: float, seconds: float) -> None:
         """Take in what was measured of a step, and measure the next one if it is time to."""
@@ -41,18 +41,18 @@ class BucketTimer:
         if self._taken < FIRST_SAMPLES or at - self._sampled_at > SAMPLE_SECONDS:
             exchange.meter = self._meter
 
-    def decisions(self, step: int) -> list[Event]:
+    def decisions(self, step: int) -> list[RunEvent]:
         """What the exchange has decided in the step that was closed."""
         news, self.exchange.news = self.exchange.news, ()
         return [event_of(each, step) for each in news]
 
-    def figures(self, step: int, join: int = 0) -> list[Buckets | Priced]:
+    def figures(self, step: int, join: int = 0) -> list[BucketTimes | CodecPriced]:
         """What was measured since this was last asked, as events; prices with the first."""
         if not self._measured or not any(account.raw for account in self._meter.accounts):
             return []
         meter, measured, network = self._meter, self._measured, self.exchange.network()
-        found: list[Buckets | Priced] = [
-            Buckets(
+        found: list[BucketTimes | CodecPriced] = [
+            BucketTimes(
                 at=time.time(),
                 step=step,
                 measured=measured,
@@ -70,24 +70,24 @@ class BucketTimer:
         if self._asks:
             self._asks = False
             found += self._priced()
-        self._meter = Meter.over(self.exchange.layers)
+        self._meter = ExchangeMeter.over(self.exchange.layers)
         if self.exchange.meter is not None:
             self.exchange.meter = self._meter
         self._measured, self._seconds = 0, 0.0
         self._ways.clear()
         return found
 
-    def _priced(self) -> list[Priced]:
+    def _priced(self) -> list[CodecPriced]:
         wired = self.exchange.wire > 0
         elements = sum(account.raw for account in self._meter.accounts) / 4 / self._measured
         found = prices(elements, len(self.exchange.peers) + 1, wired)
         return [
-            Priced(at=time.time(), codec=p.codec, encode=p.encode, decode=p.decode, wire=p.wire, hops=p.hops)
+            CodecPriced(at=time.time(), codec=p.codec, encode=p.encode, decode=p.decode, wire=p.wire, hops=p.hops)
             for p in found
         ]
 
 
-def _means(account: Account, measured: int) -> BucketFigures:
+def _means(account: BucketAccount, measured: int) -> BucketFigures:
     return BucketFigures(
         layers=account.layers,
         raw=account.raw / measured,

@@ -10,53 +10,53 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
 from torch.optim import Optimizer
 
-from shoal.cluster.group import Group
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.shared import SharedGroup
-from shoal.cluster.spread import gloo
 from shoal.core.errors import UsageError
+from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
+from shoal.groups.process_group import gloo
+from shoal.groups.shared_memory import SharedGroup
 from shoal.plan import wrappers as terms
-from shoal.plan.automatic import Wire
+from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
-from shoal.plan.terms import Alone
-from shoal.plan.wrappers import Meet
-from shoal.sync.engine.base import Engine
+from shoal.plan.terms import AloneTerm
+from shoal.plan.wrappers import MeetTerm
+from shoal.sync.aggregate.base import PayloadAggregator, StatefulAggregator
+from shoal.sync.aggregate.cast import CastAggregator
+from shoal.sync.aggregate.choose import choose
+from shoal.sync.aggregate.elastic import ElasticAggregator
+from shoal.sync.aggregate.gather import GatherAggregator
+from shoal.sync.aggregate.largest import LargestAggregator
+from shoal.sync.aggregate.low_rank import LowRankAggregator
+from shoal.sync.aggregate.shares import divisible
+from shoal.sync.aggregate.two_stage import TwoStageAggregator
+from shoal.sync.engine.base import ExchangeEngine
 from shoal.sync.engine.collective import CollectiveEngine
-from shoal.sync.engine.hosts import HostsEngine
-from shoal.sync.engine.leading import LeadingEngine
-from shoal.sync.engine.memory import MemoryEngine
-from shoal.sync.engine.ring import RingEngine
+from shoal.sync.engine.hierarchical import HierarchicalEngine
+from shoal.sync.engine.leader import LeaderEngine
+from shoal.sync.engine.links import LinkEngine
+from shoal.sync.engine.shared_memory import SharedMemoryEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
-from shoal.sync.exchange.alone import AloneExchange
-from shoal.sync.exchange.auto import AutoExchange, Candidate
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.exchange.coded import CodedExchange, takes
-from shoal.sync.guard import Guard
-from shoal.sync.meet.base import Keeping, Meeting
-from shoal.sync.meet.cast import CastMeeting
-from shoal.sync.meet.changing import ChangingMeeting
-from shoal.sync.meet.choose import choose
-from shoal.sync.meet.cut import divisible
-from shoal.sync.meet.gather import GatherMeeting
-from shoal.sync.meet.largest import LargestMeeting
-from shoal.sync.meet.lowrank import LowRankMeeting
-from shoal.sync.meet.twostage import TwoStageMeeting
-from shoal.sync.news import Switched
-from shoal.sync.pace.base import Pace
+from shoal.sync.exchange.auto import AutoCodecExchange, CodecCandidate
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.exchange.compressed import CompressedExchange, takes
+from shoal.sync.exchange.none import NoExchange
+from shoal.sync.guard import ConvergenceGuard
+from shoal.sync.news import CodecSwitched
+from shoal.sync.pace.base import SyncPace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.pace.ordering import OrderingPace
-from shoal.sync.statistics import Statistics
-from shoal.train.candidates import codecs_to_try, price_of
-from shoal.train.members import Members
-from shoal.wire.bucket import Bucket, BucketPlan
-from shoal.wire.codec import Codec
-from shoal.wire.codecs.cast import Cast
-from shoal.wire.codecs.lowrank import LowRank
-from shoal.wire.layout import Layout
+from shoal.sync.statistics import RunningStatistics
+from shoal.train.codec_candidates import codecs_to_try, price_of
+from shoal.train.members import JoinedMembers
+from shoal.wire.bucket import BucketPlan, GradientBucket
+from shoal.wire.codec import GradientCodec
+from shoal.wire.codecs.cast import CastCodec
+from shoal.wire.codecs.lowrank import LowRankCodec
+from shoal.wire.layout import FlatLayout
 from shoal.wire.tighten import ratio_of, with_ratio
-from shoal.wire.wrappers.feedback import Feedback
+from shoal.wire.wrappers.feedback import ErrorFeedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
@@ -65,31 +65,31 @@ OVERLAPPING: dict[str, type[EveryPace]] = {"needed": NeededPace, "auto": Orderin
 
 
 def build_exchange(
-    plan: Plan, group: Group, engines: "Engines", seed: int = 0, optimizers: Sequence[Optimizer] = ()
-) -> Exchange:
+    plan: Plan, group: WorkerGroup, engines: "EngineChooser", seed: int = 0, optimizers: Sequence[Optimizer] = ()
+) -> GradientExchange:
     """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
 
     `optimizers`: what the mean is for, where the run chooses a codec itself.
     """
-    if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, Alone):
-        return AloneExchange()
+    if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, AloneTerm):
+        return NoExchange()
     exchange = AllReduceExchange(group, engines.of)
     if plan.order.by == "largest":
-        return CodedExchange(
+        return CompressedExchange(
             exchange,
-            lambda layouts: LargestMeeting(plan.order.limit, engines.of("cpu"), group.rank, seed),
+            lambda layouts: LargestAggregator(plan.order.limit, engines.of("cpu"), group.rank, seed),
             str(plan.order),
         )
-    if any(isinstance(term, Wire) for term in plan.wire):
+    if any(isinstance(term, WireTerm) for term in plan.wire):
         return _automatic(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
     if codec is None:
         return exchange
-    how = next((term.how for term in plan.wire if isinstance(term, Meet)), "auto")
+    how = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
     if plan.order.by in OVERLAPPING:  # what meets in two stages would wait for the second
         how = "gather"
-    guard = next((term for term in plan.wire if isinstance(term, terms.Guard)), None)
-    return CodedExchange(
+    guard = next((term for term in plan.wire if isinstance(term, terms.GuardTerm)), None)
+    return CompressedExchange(
         exchange,
         lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
         ", ".join(str(term) for term in plan.codecs),
@@ -97,46 +97,46 @@ def build_exchange(
     )
 
 
-def _guard(term: terms.Guard, engine: Engine, codec: Codec, group: Group) -> Guard:
-    return Guard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
+def _guard(term: terms.GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
+    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
 
 
 def _automatic(
-    exchange: Exchange, group: Group, engines: "Engines", seed: int, optimizers: Sequence[Optimizer]
-) -> Exchange:
+    exchange: GradientExchange, group: WorkerGroup, engines: "EngineChooser", seed: int, optimizers: Sequence[Optimizer]
+) -> GradientExchange:
     """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
     engine, spare = engines.of("cpu"), engines.of("cpu")  # made now, by all in the same order, whatever is chosen when
-    if isinstance(engine, MemoryEngine):
-        exchange.tell(Switched("", "inside one host nothing crosses a socket"))
+    if isinstance(engine, SharedMemoryEngine):
+        exchange.tell(CodecSwitched("", "inside one host nothing crosses a socket"))
         return exchange
 
-    def candidates(plans: Sequence[BucketPlan]) -> list[Candidate]:
+    def candidates(plans: Sequence[BucketPlan]) -> list[CodecCandidate]:
         layouts = [plan.layout for plan in plans if takes(plan)]
         return [_candidate(name, codec, layouts) for name, codec in codecs_to_try(optimizers, group.size).items()]
 
-    def _candidate(name: str, codec: Codec, layouts: Sequence[Layout]) -> Candidate:
-        def take(buckets: Sequence[Bucket]) -> Exchange:
-            coded = CodedExchange(
+    def _candidate(name: str, codec: GradientCodec, layouts: Sequence[FlatLayout]) -> CodecCandidate:
+        def take(buckets: Sequence[GradientBucket]) -> GradientExchange:
+            coded = CompressedExchange(
                 exchange, lambda found: build_meeting(codec, found, group, engines, seed, engine=spare), name
             )
             coded.adopt(buckets)
             return coded
 
-        return Candidate(price_of(name, codec, layouts, group.size), take)
+        return CodecCandidate(price_of(name, codec, layouts, group.size), take)
 
-    return AutoExchange(exchange, engine, lambda: group.size, candidates)
+    return AutoCodecExchange(exchange, engine, lambda: group.size, candidates)
 
 
 def build_meeting(
-    codec: Codec,
-    layouts: Sequence[Layout],
-    group: Group,
-    engines: "Engines",
+    codec: GradientCodec,
+    layouts: Sequence[FlatLayout],
+    group: WorkerGroup,
+    engines: "EngineChooser",
     seed: int,
     how: str = "auto",
     guarded: bool = False,
-    engine: Engine | None = None,
-) -> Meeting:
+    engine: ExchangeEngine | None = None,
+) -> PayloadAggregator:
     """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
 
     `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
@@ -144,30 +144,36 @@ def build_meeting(
     of workers.
     """
     engine = engine or engines.of("cpu")
-    inner = codec.codec if isinstance(codec, Feedback) else codec
-    if isinstance(inner, LowRank):
-        return LowRankMeeting(inner, engine, engines.of("cpu"), feedback=inner is not codec)
-    if isinstance(codec, Cast):
-        meeting = CastMeeting(codec, engine, group.size)
+    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
+    if isinstance(inner, LowRankCodec):
+        return LowRankAggregator(inner, engine, engines.of("cpu"), feedback=inner is not codec)
+    if isinstance(codec, CastCodec):
+        meeting = CastAggregator(codec, engine, group.size)
         group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
         return meeting
-    if how == "auto" and isinstance(engine, MemoryEngine):
+    if how == "auto" and isinstance(engine, SharedMemoryEngine):
         how = "gather"
     widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
     most = group.seats if isinstance(group, SharedGroup) else 0
 
-    def make(rank: int, size: int) -> Keeping:
+    def make(rank: int, size: int) -> StatefulAggregator:
         if (how == "auto" and choose(codec, layouts, size) == "twostage") or how == "twostage":
-            return TwoStageMeeting(codec, engine, rank, size, seed, most)
-        return GatherMeeting(codec, engine, rank, seed, widest)
+            return TwoStageAggregator(codec, engine, rank, size, seed, most)
+        return GatherAggregator(codec, engine, rank, seed, widest)
 
     if group.session.elastic and how != "gather" and divisible(codec):
         # a newcomer learns its place when it is let in
-        return ChangingMeeting(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
+        return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
     return make(group.rank, group.size)
 
 
-def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Members, statistics: Statistics) -> Pace:
+def build_pace(
+    plan: Plan,
+    exchange: GradientExchange,
+    engines: "EngineChooser",
+    members: JoinedMembers,
+    statistics: RunningStatistics,
+) -> SyncPace:
     """WHEN; and what leaves first, where an engine works in the background and members stay."""
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
     overlapping = OVERLAPPING.get(plan.order.by)
@@ -175,7 +181,7 @@ def build_pace(plan: Plan, exchange: Exchange, engines: "Engines", members: Memb
     return kind(exchange, members.names, members.parameters, members.sparse, statistics)
 
 
-class Engines:
+class EngineChooser:
     """Chooses an engine by where a bucket lies: memory inside one host, links between hosts, NCCL for CUDA.
 
     gloo where the user trusts the network between the hosts.
@@ -183,7 +189,7 @@ class Engines:
     One per run: what is joined later shares its process groups.
     """
 
-    def __init__(self, group: Group, directory: Path, by: str = "auto") -> None:
+    def __init__(self, group: WorkerGroup, directory: Path, by: str = "auto") -> None:
         """`by`: how sums are made over links, in the words of `allreduce(…)`."""
         self.group, self.directory, self.by = group, directory, by
         self._process_groups: dict[str, dist.ProcessGroup] = {}
@@ -191,13 +197,13 @@ class Engines:
         if self.wanted not in ENGINES:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
 
-    def of(self, device: str) -> Engine:
+    def of(self, device: str) -> ExchangeEngine:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
-            return MemoryEngine(self.group)
+            return SharedMemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
             if self.group.local is None:
-                return RingEngine(self.group, by=self.by)
-            kind = HostsEngine if len(self.group.local.places) > 1 else LeadingEngine
+                return LinkEngine(self.group, by=self.by)
+            kind = HierarchicalEngine if len(self.group.local.places) > 1 else LeaderEngine
             return kind(self.group, self.by)
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")

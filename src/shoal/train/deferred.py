@@ -23,8 +23,8 @@ from shoal.core.clock import now
 from shoal.core.errors import DivergedError
 from shoal.sync import touch
 from shoal.sync.pace.needed import NeededPace
-from shoal.train.members import Members
-from shoal.train.numbers import finite
+from shoal.train.members import JoinedMembers
+from shoal.train.numerics import finite
 
 _NAMES = "SGD Adam AdamW Adamax NAdam RAdam Adagrad Adadelta RMSprop Rprop ASGD Adafactor"
 SEPARABLE = {getattr(torch.optim, name) for name in _NAMES.split()}
@@ -34,7 +34,7 @@ OWN_HOOKS = 2
 
 
 @dataclass
-class Update:
+class DeferredUpdate:
     """A part of a step that is still to be made."""
 
     optimizer: Optimizer
@@ -48,15 +48,15 @@ class Update:
         return [parameter for part in self.parts for parameter in part]
 
 
-class Deferred:
+class DeferredUpdates:
     """Of one join. `tell` is called with every reason for not deferring, once; `spent` with seconds of updates."""
 
     def __init__(
-        self, members: Members, pace: NeededPace, tell: Callable[[str], None], spent: Callable[[float], None]
+        self, members: JoinedMembers, pace: NeededPace, tell: Callable[[str], None], spent: Callable[[float], None]
     ) -> None:
         self.members, self.pace, self._tell, self._spent = members, pace, tell, spent
         self._index = {id(parameter): index for index, parameter in enumerate(members.parameters)}
-        self._updates: dict[int, list[Update]] = {}
+        self._updates: dict[int, list[DeferredUpdate]] = {}
         self._taken: list[tuple[Tensor, Tensor, int]] = []
         """During a step: parameters that are left out, their gradients to come, and the buckets these lie in."""
         self._told: set[str] = set()
@@ -78,13 +78,13 @@ class Deferred:
             self.settle_all()
             return False
         settings = [_settings(group) for group in optimizer.param_groups]
-        parts: dict[int, Update] = {}
+        parts: dict[int, DeferredUpdate] = {}
         for group, parameter in mine:
             found = self._pending(parameter)
             if found is not None and parameter.grad is found[1]:  # else the script has put something in its place
                 bucket, gradient = found
                 if bucket not in parts:
-                    parts[bucket] = Update(optimizer, settings, [[] for _ in settings])
+                    parts[bucket] = DeferredUpdate(optimizer, settings, [[] for _ in settings])
                 parts[bucket].parts[group].append(parameter)
                 self._taken.append((parameter, gradient, bucket))
                 parameter.grad = None
@@ -165,7 +165,7 @@ def _check(gradients: Sequence[Tensor]) -> None:
         )
 
 
-def _make(update: Update, gradients: dict[int, Tensor]) -> None:
+def _make(update: DeferredUpdate, gradients: dict[int, Tensor]) -> None:
     """The optimizer's own step, for some parameters, without anybody's hooks."""
     optimizer = update.optimizer
     kept = [(parameter, parameter.grad) for parameter in update.parameters]

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from shoal.train.joined import Joined
+from shoal.train.joined import JoinedModels
 
 
-def fingerprint(joined: Sequence[Joined]) -> int:
+def fingerprint(joined: Sequence[JoinedModels]) -> int:
     """Of everything that workers train together; what each trains alone is left out."""
     return fingerprint_of(parameter for one in joined if not one.alone for parameter in one.members.parameters)
 

@@ -11,45 +11,45 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoal.cluster.board import State
-from shoal.cluster.group import Group
-from shoal.cluster.membership.view import View
 from shoal.core.errors import UsageError
-from shoal.sync.backward import Backward
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.pace.base import Pace
+from shoal.groups.base import WorkerGroup
+from shoal.hosts.status_board import WorkerState
+from shoal.membership.view import MembershipView
+from shoal.sync.backward import BackwardHooks
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.pace.base import SyncPace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.pace.tag import BatchTag
 from shoal.train.buckets import BucketTimer
-from shoal.train.deferred import Deferred
-from shoal.train.evidence import Evidence
+from shoal.train.deferred import DeferredUpdates
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
-from shoal.train.members import Members
-from shoal.train.precision.base import Precision
-from shoal.train.progress import Progress
+from shoal.train.members import JoinedMembers
+from shoal.train.numerics import GradientSums
+from shoal.train.precision.base import ModelPrecision
+from shoal.train.progress import StepProgress
 
 
-class AnnouncingPace(Pace):
+class AnnouncingPace(SyncPace):
     """Round the plan's pace: notes on the board what the worker does, and tells when an exchange begins and ends."""
 
     def __init__(
         self,
-        inner: Pace,
-        group: Group,
+        inner: SyncPace,
+        group: WorkerGroup,
         parameters: Sequence[Tensor],
         begins: Callable[[], None],
         ends: Callable[[], None],
     ) -> None:
         self.inner, self.group, self.parameters, self._begins, self._ends = inner, group, parameters, begins, ends
         self.spent, self.open_ended = inner.spent, inner.open_ended
-        self.evidence = Evidence(parameters)
+        self.evidence = GradientSums(parameters)
         self.exchanges = 0
         """That are complete."""
 
     def begun(self) -> None:
-        self.group.board.note(self.group.seat, State.exchanging)
+        self.group.board.note(self.group.seat, WorkerState.exchanging)
         self._begins()
         self.evidence.clear()
         self.inner.begun()
@@ -65,7 +65,7 @@ class AnnouncingPace(Pace):
         self._ends()
         self.inner.ended()
         self.exchanges += 1
-        self.group.board.note(self.group.seat, State.computing)
+        self.group.board.note(self.group.seat, WorkerState.computing)
 
     def stand_in(self) -> None:
         self.inner.stand_in()
@@ -87,17 +87,17 @@ class AnnouncingPace(Pace):
         self.inner.load_state(state)
 
 
-class Joined:
+class JoinedModels:
     """Models and optimizers under one plan. `announce` is called before the wait for an exchange of theirs."""
 
     def __init__(
         self,
-        group: Group,
-        members: Members,
-        exchange: Exchange,
-        pace: Pace,
-        progress: Progress,
-        announce: Callable[["Joined"], None],
+        group: WorkerGroup,
+        members: JoinedMembers,
+        exchange: GradientExchange,
+        pace: SyncPace,
+        progress: StepProgress,
+        announce: Callable[["JoinedModels"], None],
     ) -> None:
         self.group, self.members, self.exchange, self.progress = group, members, exchange, progress
         self.alone = not exchange.peers and not group.session.elastic  # others may join later
@@ -107,7 +107,7 @@ class Joined:
         """Whether the exchange under way was asked for by `run.exchange`."""
         self.exchanges_at_step = 0
         """How many exchanges were complete when an optimizer last made a step."""
-        self.precision: dict[str, Precision] = {}
+        self.precision: dict[str, ModelPrecision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.samples = 1
         """Of all workers, in the step that is made next, as far as its gradient is their mean."""
@@ -128,9 +128,9 @@ class Joined:
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
         pace.rescale = self._rescale  # type: ignore[method-assign]
         self.deferred = (
-            Deferred(members, pace, progress.warn, progress.updated) if isinstance(pace, NeededPace) else None
+            DeferredUpdates(members, pace, progress.warn, progress.updated) if isinstance(pace, NeededPace) else None
         )
-        self.backward = None if self.alone else Backward(members.parameters, self.pace)
+        self.backward = None if self.alone else BackwardHooks(members.parameters, self.pace)
         self._follow(self._dealt)
         buckets = None if self.alone else BucketTimer(exchange, asks=group.seat == 0)
         progress.watch(pace.spent, exchange, LayerTimer(members, pace.spent), buckets)
@@ -196,7 +196,7 @@ class Joined:
             self._follow(dealt)
         self.exchange.weight = self._weight
 
-    def _follow(self, view: View) -> None:
+    def _follow(self, view: MembershipView) -> None:
         """Where nobody counts samples, the members of `view` count alike."""
         self._take((1,) * len(view), view)
         self._present = self._everyone = len(view) or self.group.size
@@ -260,7 +260,7 @@ class Joined:
         self._counted = True
         self._take(counts, self.group.session.dealt)
 
-    def _take(self, counts: Sequence[int], view: View) -> None:
+    def _take(self, counts: Sequence[int], view: MembershipView) -> None:
         self._counts, self._dealt, self._everyone = counts, view, len(counts)
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
@@ -333,7 +333,7 @@ class Joined:
         return self.exchanged and self.backward is not None and not self.backward.held
 
 
-StepListener = Callable[[Joined, Optimizer, bool], None]
+StepListener = Callable[[JoinedModels, Optimizer, bool], None]
 """Called round a step; the last says whether the optimizer was given a closure."""
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from shoal.core.clock import Deadline, now
-from shoal.core.events import LATENCY_VARIABLE, Answered
+from shoal.core.events import LATENCY_VARIABLE, InferenceTimed
 from shoal.train.forward import StayingHook, add_pre_hook
 
 WARM, PASSES = 5, 200
@@ -24,12 +24,12 @@ SECONDS = 2.0
 """After this no further pass begins, however few there were."""
 
 
-def latency_from_environment(is_main: bool) -> "Latency | None":
+def latency_from_environment(is_main: bool) -> "InferenceLatency | None":
     """What is to be measured in this worker, if anything."""
-    return Latency() if is_main and os.environ.get(LATENCY_VARIABLE) else None
+    return InferenceLatency() if is_main and os.environ.get(LATENCY_VARIABLE) else None
 
 
-class Latency:
+class InferenceLatency:
     """Keeps one sample of what the script gives its model, and times the model on it in the end."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Latency:
             self._sample = one_sample(args, named)
             self._handle.remove()
 
-    def measure(self) -> Answered:
+    def measure(self) -> InferenceTimed:
         """The times, or why there are none."""
         if len(self._models) != 1:
             return _nothing(f"{len(self._models)} models")
@@ -64,7 +64,7 @@ class Latency:
             model.train(before)
         times.sort()
         middle, worst = times[len(times) // 2], times[math.ceil(0.99 * len(times)) - 1]
-        return Answered(at=time.time(), seconds=middle, p99=worst, passes=len(times))
+        return InferenceTimed(at=time.time(), seconds=middle, p99=worst, passes=len(times))
 
 
 def one_sample(args: Sequence[Any], named: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -93,5 +93,5 @@ def _times(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -> l
     return times[min(WARM, len(times) - 1) :]
 
 
-def _nothing(why: str) -> Answered:
-    return Answered(at=time.time(), why=why)
+def _nothing(why: str) -> InferenceTimed:
+    return InferenceTimed(at=time.time(), why=why)

@@ -14,8 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from shoal.core.clock import now
 from shoal.core.events import SECONDS
-from shoal.sync.pace.base import Spent
-from shoal.train.members import Members
+from shoal.sync.pace.base import ExchangeCost
+from shoal.train.members import JoinedMembers
 
 SAMPLE_SECONDS = 0.25
 """Between two measured steps, once the first few are done."""
@@ -25,7 +25,7 @@ FIRST_SAMPLES = 3
 class LayerTimer:
     """Measures the layers of what one `join` joined."""
 
-    def __init__(self, members: Members, spent: Spent) -> None:
+    def __init__(self, members: JoinedMembers, spent: ExchangeCost) -> None:
         self.parameters, self.spent = members.parameters, spent
         self.layers = [layer_of(name) for name in members.names]
         self._taken = 0

@@ -20,10 +20,10 @@ import msgspec
 from shoal.core.clock import now
 from shoal.core.ledger import (
     AnyEntry,
-    Finished,
-    Opened,
-    Resumed,
-    Took,
+    PassFinished,
+    PassOpened,
+    RunResumed,
+    SamplesTaken,
     committed,
     follows,
     join_ranges,
@@ -33,10 +33,10 @@ from shoal.core.ledger import (
     read_ledger,
     rewrite_ledger,
 )
-from shoal.core.log import Log
-from shoal.data.loader import Pass
+from shoal.core.log import ChecksummedLog
+from shoal.data.loader import LoaderPass
 from shoal.data.remaining import joined
-from shoal.data.source.base import Step
+from shoal.data.source.base import LoaderStep
 
 FLUSH_SECONDS = 0.5
 KEPT = 8
@@ -45,7 +45,7 @@ MOST_ENTRIES, MOST_BYTES = 10_000, 8 << 20
 """Of the book, and of the file, before what is old is merged."""
 
 
-class Ledger:
+class LedgerWriter:
     """Appends to the ledger in `directory`; used by the training thread, except `sync`."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Ledger:
         self._directory, self._writes, self._now = directory, writes, fence
         self._fence = (0, 0)
         """When this worker began to write."""
-        self._log: Log | None = None
+        self._log: ChecksummedLog | None = None
         self._since = (0, 1, 1)
         """Step, attempt and workers at the beginning of what this worker knows."""
         self._book: list[AnyEntry] = []
@@ -85,7 +85,7 @@ class Ledger:
         self._since = (step, attempt, workers)
         self._book, self._joins, self._cuts = [], {}, []
         if step or attempt > 1:
-            self._entries.append(Resumed(step=step, attempt=attempt, workers=workers))
+            self._entries.append(RunResumed(step=step, attempt=attempt, workers=workers))
         if self._writes():
             self._open_log()
         self.flush()
@@ -111,20 +111,20 @@ class Ledger:
     def _boundaries(self) -> list[int]:
         return sorted({*self._cuts, *self._saved})
 
-    def dealt(self, run: Pass, step: Step) -> None:
+    def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
         self._pending.append(_Dealt(run, step))
 
-    def returned(self, step: Step, places: Iterable[int]) -> None:
+    def returned(self, step: LoaderStep, places: Iterable[int]) -> None:
         """Of what was dealt, these were not consumed, and are dealt again."""
         for dealt in self._pending:
             dealt.returned.update(places if dealt.step is step else ())
 
-    def skipped(self, step: Step, places: Iterable[int]) -> None:
+    def skipped(self, step: LoaderStep, places: Iterable[int]) -> None:
         """Of what was dealt, these were skipped by the script."""
         for dealt in self._pending:
             dealt.skipped.update(places if dealt.step is step else ())
 
-    def forget(self, run: Pass) -> None:
+    def forget(self, run: LoaderPass) -> None:
         """The rest of a pass was looked at, and no step was made of it."""
         self._pending = [dealt for dealt in self._pending if dealt.run is not run]
 
@@ -140,7 +140,7 @@ class Ledger:
             self._open(dealt.run)
             at = _place(dealt.run)
             for begin, end, samples, skipped in dealt.parts():
-                took = Took(
+                took = SamplesTaken(
                     **at, stream=dealt.step.stream, first=number, last=number, begin=begin, end=end, samples=samples,
                     skipped=skipped,
                 )  # fmt: skip
@@ -149,28 +149,28 @@ class Ledger:
         if now() - self._flushed >= FLUSH_SECONDS:
             self.flush()
 
-    def _open(self, run: Pass) -> None:
+    def _open(self, run: LoaderPass) -> None:
         _, items, _ = run.loader.facts
-        opened = Opened(**_place(run), items=items)
+        opened = PassOpened(**_place(run), items=items)
         if opened.key not in self._opened:
             self._opened.add(opened.key)
             self._entries.append(opened)
             self._book.append(opened)
 
-    def _take(self, took: Took) -> None:
+    def _take(self, took: SamplesTaken) -> None:
         """Into the book; what is written comes from there when the file is flushed."""
         place = self._joins.get((took.key, took.stream))
         before = self._book[place] if place is not None else None
-        if place is not None and isinstance(before, Took) and follows(before, took):
+        if place is not None and isinstance(before, SamplesTaken) and follows(before, took):
             self._book[place] = join_ranges(before, took)
         else:
             self._joins[took.key, took.stream] = len(self._book)
             self._book.append(took)
         self._entries.append(took)
 
-    def finished(self, run: Pass, number: int) -> None:
+    def finished(self, run: LoaderPass, number: int) -> None:
         if run.trained:
-            finished = Finished(**_place(run), step=number, drops=run.loader.facts[2])
+            finished = PassFinished(**_place(run), step=number, drops=run.loader.facts[2])
             self._entries.append(finished)
             self._book.append(finished)
 
@@ -205,11 +205,11 @@ class Ledger:
             kept = merged(committed(read_ledger(self._directory)), self._boundaries(), self._since[0])
             # takes back nothing; but whoever wrote before this worker, and wakes up, finds its fence
             step, (attempt, _) = last_step(kept), self._fence
-            kept.append(Resumed(step=step, attempt=attempt, workers=self._since[2], fence=self._fence))
+            kept.append(RunResumed(step=step, attempt=attempt, workers=self._since[2], fence=self._fence))
             rewrite_ledger(self._directory, kept)
             if self._log is not None:
                 self._log.close()
-            self._log = Log(ledger_file(self._directory))
+            self._log = ChecksummedLog(ledger_file(self._directory))
             self._large = max(MOST_BYTES, 2 * self._log.size)
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -218,11 +218,11 @@ class Ledger:
 
     def _take_over(self) -> None:
         step, attempt, workers = self._since
-        self._entries = [Resumed(step=step, attempt=attempt, workers=workers), *self._book]
+        self._entries = [RunResumed(step=step, attempt=attempt, workers=workers), *self._book]
 
-    def _open_log(self) -> Log:
+    def _open_log(self) -> ChecksummedLog:
         if self._log is None:
-            self._log, self._fence = Log(ledger_file(self._directory)), self._now()
+            self._log, self._fence = ChecksummedLog(ledger_file(self._directory)), self._now()
         return self._log
 
     def sync(self) -> None:
@@ -241,8 +241,8 @@ class Ledger:
 class _Dealt:
     """One batch of all workers that no step has been made of yet."""
 
-    run: Pass
-    step: Step
+    run: LoaderPass
+    step: LoaderStep
     returned: set[int] = field(default_factory=set)
     skipped: set[int] = field(default_factory=set)
 
@@ -268,5 +268,5 @@ class _Place(TypedDict):
     number: int
 
 
-def _place(run: Pass) -> _Place:
+def _place(run: LoaderPass) -> _Place:
     return {"loader": run.loader.facts[0], "epoch": run.turn.epoch, "number": run.turn.number}

@@ -10,13 +10,13 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from shoal.cluster.group import Group
 from shoal.core.errors import LayoutError, PayloadError, UsageError
+from shoal.groups.base import WorkerGroup
 from shoal.train.state import misfit
 
 
 @dataclass
-class Members:
+class JoinedMembers:
     """Models and optimizers that train together, with their parameters, each once."""
 
     models: list[nn.Module] = field(default_factory=list)
@@ -40,9 +40,9 @@ def check_loss(loss: str) -> str:
     return loss
 
 
-def sort_members(things: Sequence[Any], known: Iterable[Members] = ()) -> Members:
+def sort_members(things: Sequence[Any], known: Iterable[JoinedMembers] = ()) -> JoinedMembers:
     """Find out what is what; loaders are left to the caller, and what is `known` is not joined again."""
-    members = Members()
+    members = JoinedMembers()
     owners = {id(owner) for other in known for owner in (*other.models, *other.optimizers)}
     for thing in things:
         if isinstance(thing, nn.Module):
@@ -83,7 +83,7 @@ def _check_state(thing: Any) -> None:
         )
 
 
-def _collect(members: Members, seen: dict[int, int]) -> None:
+def _collect(members: JoinedMembers, seen: dict[int, int]) -> None:
     several = len(members.models) > 1
     for number, model in enumerate(members.models):
         for name, parameter in model.named_parameters():
@@ -98,7 +98,7 @@ def _collect(members: Members, seen: dict[int, int]) -> None:
                 _add(members, seen, f"optimizer{number}.group{g}.{p}", parameter)
 
 
-def _add(members: Members, seen: dict[int, int], name: str, parameter: Tensor) -> None:
+def _add(members: JoinedMembers, seen: dict[int, int], name: str, parameter: Tensor) -> None:
     if is_lazy(parameter):
         raise UsageError(f"parameter {name!r} has no shape yet (a lazy module); run the model once before join()")
     if id(parameter) not in seen:
@@ -107,7 +107,7 @@ def _add(members: Members, seen: dict[int, int], name: str, parameter: Tensor) -
         members.parameters.append(parameter)
 
 
-def check_alike(group: Group, members: Members) -> None:
+def check_alike(group: WorkerGroup, members: JoinedMembers) -> None:
     """Refuse to train models that differ between workers; names the first difference."""
     mine = _list(members)
 
@@ -128,7 +128,7 @@ def check_alike(group: Group, members: Members) -> None:
             )
 
 
-def _list(members: Members) -> list[str]:
+def _list(members: JoinedMembers) -> list[str]:
     """One line for everything that must be equal."""
     lines = [
         f"{name}: {_describe(p)}{'' if p.requires_grad else ' frozen'}{' sparse' if i in members.sparse else ''}"

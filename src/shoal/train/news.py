@@ -2,13 +2,13 @@
 
 import time
 
-from shoal.core.events import Chosen, Event, Guarded
-from shoal.sync.news import News, Tightened
+from shoal.core.events import ChoiceMade, GuardChecked, RunEvent
+from shoal.sync.news import GuardTightened, News
 
 
-def event_of(news: News, step: int) -> Event:
-    if isinstance(news, Tightened):
-        return Guarded(
+def event_of(news: News, step: int) -> RunEvent:
+    if isinstance(news, GuardTightened):
+        return GuardChecked(
             at=time.time(),
             step=step,
             cosine=news.cosine,
@@ -17,4 +17,4 @@ def event_of(news: News, step: int) -> Event:
             action=news.action,
             ratio=news.ratio,
         )
-    return Chosen(at=time.time(), step=step, codec=news.codec, reason=news.reason, steps=news.steps)
+    return ChoiceMade(at=time.time(), step=step, codec=news.codec, reason=news.reason, steps=news.steps)

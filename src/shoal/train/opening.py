@@ -11,22 +11,22 @@ from pathlib import Path
 
 import torch
 
-from shoal.cluster.group import Group
-from shoal.cluster.launch.context import Context
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.core import record
-from shoal.core.events import ModelsJoined, Started, Warned
-from shoal.core.journal import Journal
+from shoal.core.events import ModelsJoined, WarningRaised, WorkerStarted
+from shoal.core.journal import EventJournal
 from shoal.core.lock import hold
+from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
+from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
-from shoal.plan.terms import AllReduce
+from shoal.plan.terms import AllReduceTerm
 from shoal.train.checkpoint.writer import clear
-from shoal.train.members import Members
+from shoal.train.members import JoinedMembers
+from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 
 
-def make_folder(context: Context, plan: Plan) -> None:
+def make_folder(context: WorkerContext, plan: Plan) -> None:
     """A collective call, but for newcomers."""
     group = context.group
     main = group.rank == 0 and not group.guest
@@ -40,7 +40,7 @@ def make_folder(context: Context, plan: Plan) -> None:
     group.gather(b"")
 
 
-def _info(context: Context, plan: Plan) -> record.RunInfo:
+def _info(context: WorkerContext, plan: Plan) -> record.RunInfo:
     return record.RunInfo(
         run=context.run,
         plan=str(plan),
@@ -66,20 +66,22 @@ def _fingerprint() -> str:
         return ""
 
 
-def without_effect(plan: Plan, group: Group) -> list[str]:
+def without_effect(plan: Plan, group: WorkerGroup) -> list[str]:
     """What was asked for and does nothing, with this group."""
     warnings = check(plan, group.size)
     if group.size > 1 and not isinstance(group, LinkedGroup):
-        if isinstance(plan.exchange, AllReduce) and plan.exchange.by != "auto":
+        if isinstance(plan.exchange, AllReduceTerm) and plan.exchange.by != "auto":
             warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
         if os.environ.get(BANDWIDTH_VARIABLE):
             warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
     return warnings
 
 
-def announce(journal: Journal, group: Group, device: torch.device, attempt: int, warnings: list[str]) -> None:
+def announce(
+    journal: EventJournal, group: WorkerGroup, device: torch.device, attempt: int, warnings: list[str]
+) -> None:
     """The first events of this worker; worker 0 has the warnings."""
-    started = Started(
+    started = WorkerStarted(
         at=time.time(),
         rank=group.seat,
         size=group.size,
@@ -91,11 +93,11 @@ def announce(journal: Journal, group: Group, device: torch.device, attempt: int,
     )
     journal.emit(started)
     for text in warnings if group.rank == 0 else ():
-        journal.emit(Warned(at=time.time(), text=text))
+        journal.emit(WarningRaised(at=time.time(), text=text))
     journal.flush()
 
 
-def describe_join(number: int, members: Members) -> ModelsJoined:
+def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
     """What a call of `run.join` leaves in the record."""
     return ModelsJoined(
         at=time.time(),

@@ -5,14 +5,13 @@ load | forward | backward (with exchange and packing inside) | update | other   
 
 import time
 
-from shoal.cluster.board import State
-from shoal.cluster.gate import pass_gate
-from shoal.cluster.group import Group
-from shoal.cluster.lab.speed import rest
 from shoal.core.clock import now
-from shoal.core.events import SECONDS, Layers, Sink, Step, Traffic, Warned
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.pace.base import Spent
+from shoal.core.events import SECONDS, EventSink, LayerTimes, StepFinished, TrafficCounted, WarningRaised
+from shoal.groups.base import WorkerGroup
+from shoal.hosts.status_board import WorkerState, pass_gate
+from shoal.lab.speed import rest
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.pace.base import ExchangeCost
 from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer
 
@@ -23,16 +22,16 @@ Totals = tuple[float, float, int, int, int, float, float]
 those that were exposed."""
 
 
-class Progress:
+class StepProgress:
     """Counts steps and samples of one worker, and times their phases."""
 
-    def __init__(self, sink: Sink, group: Group, speed: float = 1.0) -> None:
+    def __init__(self, sink: EventSink, group: WorkerGroup, speed: float = 1.0) -> None:
         self.sink, self.board, self.seat, self.seconds, self.speed = sink, group.board, group.seat, group.seconds, speed
         self.step = 0
         self.epoch = 0
         self.samples = 0
         self.has_loader = False
-        self._spent: list[tuple[Spent, Exchange]] = []
+        self._spent: list[tuple[ExchangeCost, GradientExchange]] = []
         self._layers: list[LayerTimer] = []
         self._buckets: list[BucketTimer] = []
         self._caller: object = None
@@ -44,8 +43,8 @@ class Progress:
 
     def watch(
         self,
-        spent: Spent,
-        exchange: Exchange,
+        spent: ExchangeCost,
+        exchange: GradientExchange,
         layers: LayerTimer | None = None,
         buckets: BucketTimer | None = None,
     ) -> None:
@@ -61,13 +60,13 @@ class Progress:
         if self._opened is None:
             self._opened = time_
         self._load_from = time_
-        self.board.note(self.seat, State.loading)
+        self.board.note(self.seat, WorkerState.loading)
 
     def load_ended(self, samples: int) -> None:
         self._batch_at = now()
         self._load += self._batch_at - self._load_from
         self._samples += samples
-        self.board.note(self.seat, State.computing)
+        self.board.note(self.seat, WorkerState.computing)
 
     def forward_began(self, model: object) -> None:
         """What the script did since it had the batch is its forward pass too; a model inside a model is not."""
@@ -110,7 +109,7 @@ class Progress:
         self._update_from, self._spent_before = now(), self.exchanging()
         if self._opened is None:
             self._opened = self._update_from
-        self.board.note(self.seat, State.updating)
+        self.board.note(self.seat, WorkerState.updating)
 
     def update_ended(self, first: bool) -> None:
         """`first`: of several optimizers, one counts the steps."""
@@ -122,11 +121,11 @@ class Progress:
             if first and not self.has_loader:
                 self._close(time_)
                 self._opened = self._batch_at = time_
-        self.board.note(self.seat, State.computing)
+        self.board.note(self.seat, WorkerState.computing)
 
     def warn(self, text: str) -> None:
         """Something the user should know, in one line."""
-        self.sink.emit(Warned(at=time.time(), text=text))
+        self.sink.emit(WarningRaised(at=time.time(), text=text))
 
     def updated(self, seconds: float) -> None:
         """A part of an update was made outside of `optimizer.step`."""
@@ -150,10 +149,10 @@ class Progress:
         encode, wait = totals[0] - before[0], totals[1] - before[1]
         computing = max(0.0, seconds - self._load - self._update - other - encode - wait)
         forward = min(self._forward, computing)
-        last = self._spent[-1][0] if self._spent else Spent()
+        last = self._spent[-1][0] if self._spent else ExchangeCost()
         self.samples += self._samples
         self.sink.emit(
-            Step(
+            StepFinished(
                 at=time.time(),
                 step=self.step,
                 epoch=self.epoch,
@@ -236,7 +235,7 @@ class Progress:
                     wire + exchange.wire // len(exchange.peers),
                 )
         if peers:
-            self.sink.emit(Traffic(at=time.time(), step=self.step, peers=peers))
+            self.sink.emit(TrafficCounted(at=time.time(), step=self.step, peers=peers))
 
     def tell_layers(self) -> None:
         """Means by layer so far; several joins are told apart by their number."""
@@ -249,7 +248,7 @@ class Progress:
         samples = max((layers.samples for layers in self._layers), default=0)
         if samples:
             self.sink.emit(
-                Layers(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
+                LayerTimes(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
             )
 
     def tell_buckets(self) -> None:

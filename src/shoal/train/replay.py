@@ -20,19 +20,19 @@ from torch.optim import Optimizer
 
 from shoal.core.clock import now
 from shoal.core.errors import UsageError
-from shoal.train.members import Members
+from shoal.train.members import JoinedMembers
 
 WARM, MEASURED = 2, 3
 
 
-def replay(members: Members, exchanging: Callable[[], float]) -> "Replay":
+def replay(members: JoinedMembers, exchanging: Callable[[], float]) -> "ComputeReplay":
     """Replay what was joined; `exchanging` tells the seconds spent in exchanges so far."""
     if len(members.models) != 1:
         raise UsageError(f"a lab with compute='replay' needs one model in a join, not {len(members.models)}")
-    return Replay(members.models[0], members.parameters, members.optimizers, exchanging)
+    return ComputeReplay(members.models[0], members.parameters, members.optimizers, exchanging)
 
 
-class Replay:
+class ComputeReplay:
     """One model and its optimizers, computed at first and then slept."""
 
     def __init__(

@@ -13,39 +13,39 @@ import msgspec
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoal.cluster.board import State
-from shoal.cluster.launch.context import Context, find
-from shoal.cluster.membership.elastic import Elastic
 from shoal.core import record
 from shoal.core.errors import Quarantined, UsageError
-from shoal.core.events import Ended, Logged, Reported, Sink
-from shoal.core.goal import Goal, goal_from_environment
-from shoal.core.journal import Journal
+from shoal.core.events import EventSink, ResultsReported, ValuesLogged, WorkerEnded
+from shoal.core.goal import TrainingGoal, goal_from_environment
+from shoal.core.journal import EventJournal
 from shoal.core.seeds import mix, seed_all
-from shoal.data.loader import Loader
+from shoal.data.loader import ShardedLoader
+from shoal.hosts.status_board import WorkerState
+from shoal.launch.context import WorkerContext, find
+from shoal.membership.elastic_session import ElasticSession
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduce, Alone
-from shoal.sync.statistics import Statistics
-from shoal.train.build import OVERLAPPING, Engines, build_exchange, build_pace, default_device
+from shoal.plan.terms import AllReduceTerm, AloneTerm
+from shoal.sync.statistics import RunningStatistics
+from shoal.train.build import OVERLAPPING, EngineChooser, build_exchange, build_pace, default_device
 from shoal.train.checkpoint import handover
+from shoal.train.checkpoint.coordinator import CheckpointCoordinator, base
 from shoal.train.checkpoint.export import export
-from shoal.train.checkpoint.interval import Interval
-from shoal.train.checkpoint.keeper import Keeper, base
-from shoal.train.checkpoint.resume import Resume
-from shoal.train.checkpoint.snapshot import Where
-from shoal.train.joined import Joined
+from shoal.train.checkpoint.interval import CheckpointInterval
+from shoal.train.checkpoint.resume import ResumeState
+from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.joined import JoinedModels
 from shoal.train.latency import latency_from_environment
-from shoal.train.ledger import Ledger
+from shoal.train.ledger import LedgerWriter
 from shoal.train.members import check_alike, check_loss, is_stateful, read_count, sort_members
 from shoal.train.opening import announce, describe_join, make_folder, without_effect
 from shoal.train.precision.build import build_precision
-from shoal.train.progress import Progress
+from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
 from shoal.train.replay import replay
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_state
-from shoal.train.together import Together
+from shoal.train.step_coordinator import StepCoordinator
 
 _current: "Run | None" = None
 
@@ -55,7 +55,7 @@ def start() -> "Run":
     global _current
     if _current is None:
         context = find()
-        make: Callable[[Context, Plan], Run] = context.make or Run
+        make: Callable[[WorkerContext, Plan], Run] = context.make or Run
         _current = make(context, load(context.plan) if context.plan else Plan())
     return _current
 
@@ -63,28 +63,28 @@ def start() -> "Run":
 class Run:
     """One worker's side of a run. Use it from the script's main thread."""
 
-    def __init__(self, context: Context, plan: Plan) -> None:
+    def __init__(self, context: WorkerContext, plan: Plan) -> None:
         self.plan = plan
         self.dir = context.dir
         self._group = group = context.group
         self._seed, self._attempt = context.seed, context.attempt
         self.device = default_device(group.rank)
-        by = plan.exchange.by if isinstance(plan.exchange, AllReduce) else "auto"
-        self._engines = Engines(group, context.dir, by)
+        by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
+        self._engines = EngineChooser(group, context.dir, by)
         warnings = without_effect(plan, group)
         make_folder(context, plan)
-        self._journal = Journal(record.worker_file(context.dir, group.seat))
-        self._sink: Sink = self._journal
-        self._progress = Progress(self._sink, group, context.speed)
+        self._journal = EventJournal(record.worker_file(context.dir, group.seat))
+        self._sink: EventSink = self._journal
+        self._progress = StepProgress(self._sink, group, context.speed)
         self._replay = context.replay
-        self._together = Together(group, self._progress)
+        self._together = StepCoordinator(group, self._progress)
         self._together.where = lambda: self._where([0])
-        self._loaders: list[Loader] = []
+        self._loaders: list[ShardedLoader] = []
         self._phase = -1
         self._next_epoch: int | None = None
         self._keep(context)
         self._closed = False
-        self._goal: Goal | None = goal_from_environment()
+        self._goal: TrainingGoal | None = goal_from_environment()
         self._reported: dict[str, float] = {}
         self._latency = latency_from_environment(self.is_main)
         self._registration = Registration()
@@ -92,12 +92,14 @@ class Run:
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self.close)
 
-    def _keep(self, context: Context) -> None:
+    def _keep(self, context: WorkerContext) -> None:
         """Set up the ledger and checkpoints; take up what the run goes on from."""
         together, progress, group = self._together, self._progress, self._group
-        interval = Interval.parse(context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint")
+        interval = CheckpointInterval.parse(
+            context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint"
+        )
         self._resume = (
-            Resume.from_checkpoint(context.resume, group.rank, group.size)
+            ResumeState.from_checkpoint(context.resume, group.rank, group.size)
             if context.resume is not None and not group.session.waiting
             else None
         )
@@ -106,22 +108,22 @@ class Run:
             progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
         together.resume = self._resume
         if self.is_main or group.session.elastic:
-            together.ledger = Ledger(
+            together.ledger = LedgerWriter(
                 context.dir,
                 lambda: group.rank == 0 and not group.session.waiting,
                 lambda: (self._attempt, group.session.view.epoch),
             )
             together.ledger.begin(progress.step, context.attempt, group.size)
-        if group.size == 1 or not isinstance(self.plan.exchange, Alone):  # else every worker has a model of its own
+        if group.size == 1 or not isinstance(self.plan.exchange, AloneTerm):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
-            together.keeper = Keeper(
+            together.keeper = CheckpointCoordinator(
                 group, context.dir, manifest, interval, self._journal, together.ledger, together.joined, self._where
             )
 
-    def _where(self, samples: list[int]) -> Where:
+    def _where(self, samples: list[int]) -> TrainingPosition:
         """How far the training has come, for a checkpoint at this moment."""
         progress = self._progress
-        return Where(
+        return TrainingPosition(
             epoch=progress.epoch if self._next_epoch is None else self._next_epoch,
             step=progress.step + progress.stepped,
             samples=samples,
@@ -165,11 +167,11 @@ class Run:
         if not late and not (self._resume is not None and self._resume.handed(number)):
             check_alike(self._group, members)
             adopt_state(self._group, members.models, members.optimizers, members.parameters, stateful=members.stateful)
-        statistics = Statistics(members.models)
+        statistics = RunningStatistics(members.models)
         pace = build_pace(self.plan, exchange, self._engines, members, statistics)
         if self.plan.order.by in OVERLAPPING and exchange.peers and not pace.open_ended:
             self._progress.warn(f"{self.plan.order} is as order(ready) here: it overlaps what travels over links")
-        joined = Joined(self._group, members, exchange, pace, self._progress, self._together.announce)
+        joined = JoinedModels(self._group, members, exchange, pace, self._progress, self._together.announce)
         self._together.add(joined)
         self._sink.emit(describe_join(number, members))
         joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.samples)
@@ -215,7 +217,7 @@ class Run:
         """Become a member of a run that trains already; a donor hands over its state."""
         handed, told = handover.take_over(self._group, self._together.joined[0])
         together, progress = self._together, self._progress
-        self._resume = together.resume = Resume.from_donor(handed.state, self._group.seat, self._seed)
+        self._resume = together.resume = ResumeState.from_donor(handed.state, self._group.seat, self._seed)
         progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
         self._sink.emit(msgspec.structs.replace(told, step=progress.step))
         if together.keeper is not None:
@@ -228,7 +230,7 @@ class Run:
             return thing
         self._progress.has_loader = True
         number = len(self._loaders)
-        loader = Loader(
+        loader = ShardedLoader(
             thing,
             rank=self.rank,
             size=self.size,
@@ -300,7 +302,7 @@ class Run:
         progress = self._progress
         return RunFacts(models, self.dir, progress.step + progress.stepped, progress.epoch, self._reported, loader)
 
-    def _reached(self, goal: Goal) -> bool:
+    def _reached(self, goal: TrainingGoal) -> bool:
         """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
         return self._group.gather(b"y" if goal.met(self._reported) else b"")[0] == b"y"
 
@@ -334,13 +336,13 @@ class Run:
         values = _numbers(scalars)
         if "loss" in values:
             self._group.board.loss(self._group.seat, values["loss"])
-        self._sink.emit(Logged(at=time.time(), step=self._progress.step, values=values))
+        self._sink.emit(ValuesLogged(at=time.time(), step=self._progress.step, values=values))
 
     def report(self, **metrics: float | Tensor) -> None:
         """Record results, usually once an epoch; the run's summary holds worker 0's last ones."""
         values = _numbers(metrics)
         progress, self._reported = self._progress, values
-        self._sink.emit(Reported(at=time.time(), step=progress.step, epoch=progress.epoch, metrics=values))
+        self._sink.emit(ResultsReported(at=time.time(), step=progress.step, epoch=progress.epoch, metrics=values))
         self._journal.flush()
 
     def close(self) -> None:
@@ -362,25 +364,25 @@ class Run:
             self._together.keeper.close()
         if self._together.ledger is not None:
             self._together.ledger.close()
-        one_model = self.size == 1 or not isinstance(self.plan.exchange, Alone)
+        one_model = self.size == 1 or not isinstance(self.plan.exchange, AloneTerm)
         if error is None and self.is_main and one_model and (problem := self._registration.finish(self._facts())):
             self._progress.warn(problem)
         if self._latency is not None and not error:
             self._sink.emit(self._latency.measure())
         self._sink.emit(self._end(error))
         self._journal.close()
-        self._group.board.note(self._group.seat, State.ended)
-        if self._group.guest and error is not None and isinstance(self._group.session, Elastic):
+        self._group.board.note(self._group.seat, WorkerState.ended)
+        if self._group.guest and error is not None and isinstance(self._group.session, ElasticSession):
             self._group.session.early = True  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 
-    def _end(self, error: BaseException | None) -> Ended:
+    def _end(self, error: BaseException | None) -> WorkerEnded:
         """The record's last event; the launcher compares what workers that are done hold then."""
         if error is not None:
-            return Ended(at=time.time(), exit="failed", error=repr(error), step=self._progress.step)
+            return WorkerEnded(at=time.time(), exit="failed", error=repr(error), step=self._progress.step)
         found = self._together.final_fingerprint()
-        return Ended(at=time.time(), exit="done", step=self._progress.step, fingerprint=found)
+        return WorkerEnded(at=time.time(), exit="done", step=self._progress.step, fingerprint=found)
 
 
 def _numbers(values: dict[str, float | Tensor]) -> dict[str, float]:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from shoal.cluster.group import Group
 from shoal.core.errors import LayoutError
+from shoal.groups.base import WorkerGroup
 
 _TENSOR = "\x00tensor"
 _PAIRS = "\x00pairs"
@@ -107,7 +107,7 @@ def patch(value: Any, own: Any) -> Any:
 
 
 def adopt_state(
-    group: Group,
+    group: WorkerGroup,
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
     parameters: Sequence[Tensor],
@@ -123,7 +123,7 @@ def adopt_state(
 
 
 def _adopt(
-    group: Group,
+    group: WorkerGroup,
     models: Sequence[nn.Module],
     optimizers: Sequence[Optimizer],
     parameters: Sequence[Tensor],
@@ -152,7 +152,7 @@ def _adopt(
     return True
 
 
-def adopt_gradients(group: Group, parameters: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+def adopt_gradients(group: WorkerGroup, parameters: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
     """Every worker takes over the giver's gradients, or their absence; a collective call. Sparse ones stay."""
     kinds = group.gather(bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters))[group.giver(givers)]
     for parameter, kind in zip(parameters, kinds, strict=True):

@@ -18,14 +18,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.core.errors import UsageError
-from shoal.train.joined import Joined
+from shoal.train.joined import JoinedModels
 
 
 @dataclass(frozen=True)
 class KnownParameter:
     """Whose it is, and where an exchange leaves its gradient; None if that is sparse."""
 
-    joined: Joined
+    joined: JoinedModels
     index: int
     view: Tensor | None
 
@@ -42,7 +42,7 @@ class StepCheck:
     """Of all joins of a run."""
 
     def __init__(self) -> None:
-        self._joined: list[Joined] = []
+        self._joined: list[JoinedModels] = []
         self._known: dict[int, KnownParameter] = {}
         """By identity; joins hold their parameters."""
         self._last: dict[tuple[int, int], LastStep] = {}
@@ -57,19 +57,19 @@ class StepCheck:
     def _count_writes(self) -> int:
         return sum(p._version for one in self._joined if one.deferred is None for p in one.members.parameters)
 
-    def add(self, joined: Joined) -> None:
+    def add(self, joined: JoinedModels) -> None:
         if joined.alone:
             return
         self._joined.append(joined)
         for index, parameter in enumerate(joined.members.parameters):
             self._known[id(parameter)] = KnownParameter(joined, index, joined.gradient_pace.bucket_view(index))
 
-    def before(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+    def before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """UsageError if the step would make replicas differ."""
         if not joined.alone:
             self._check(optimizer, gradients=not closure)
 
-    def after(self, joined: Joined, optimizer: Optimizer, closure: bool) -> None:
+    def after(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """Remember what this step was made from."""
         if joined.alone:
             return

@@ -5,27 +5,27 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from shoal.core.record import Summary
+from shoal.core.record import RunSummary
 from shoal.watch import figures
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.summary import known_summary
 from shoal.watch.table import add_figures, plain_table
 
 
-class Compared(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run, and how it stands to the first; None where there is nothing to divide by."""
 
-    summary: Summary
+    summary: RunSummary
     seconds_ratio: float | None
     samples_per_second_ratio: float | None
 
 
-def compare_runs(records: list[Record]) -> list[Compared]:
+def compare_runs(records: list[RunRecord]) -> list[ComparedRun]:
     """The runs in the order given."""
     summaries = [known_summary(record) for record in records]
     first = summaries[0]
     return [
-        Compared(
+        ComparedRun(
             summary=each,
             seconds_ratio=_ratio(each.seconds, first.seconds),
             samples_per_second_ratio=_ratio(each.samples_per_second, first.samples_per_second),
@@ -34,7 +34,7 @@ def compare_runs(records: list[Record]) -> list[Compared]:
     ]
 
 
-def draw_comparison(compared: list[Compared]) -> Group:
+def draw_comparison(compared: list[ComparedRun]) -> Group:
     """Times and bytes in one table; metrics, if any, in a second whose columns are the first one's rows."""
     parts: list[RenderableType] = [_times_table(compared)]
     if any(each.summary.metrics for each in compared):
@@ -42,7 +42,7 @@ def draw_comparison(compared: list[Compared]) -> Group:
     return Group(*parts)
 
 
-def _times_table(compared: list[Compared]) -> Table:
+def _times_table(compared: list[ComparedRun]) -> Table:
     table = plain_table("")
     table.add_column("run and plan", overflow="fold")
     add_figures(table, "workers", "seconds", "ratio", "samples/s", "ratio", "sent")
@@ -61,7 +61,7 @@ def _times_table(compared: list[Compared]) -> Table:
     return table
 
 
-def _metrics_table(summaries: list[Summary]) -> Table:
+def _metrics_table(summaries: list[RunSummary]) -> Table:
     table = plain_table()
     table.add_column("metric", overflow="fold")
     add_figures(table, *(str(number) for number in range(1, len(summaries) + 1)))

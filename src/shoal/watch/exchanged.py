@@ -2,11 +2,11 @@
 
 import msgspec
 
-from shoal.core.events import BucketFigures, Buckets
+from shoal.core.events import BucketFigures, BucketTimes
 from shoal.core.merging import is_same_exchange, merge_buckets
 
 
-class Exchanged(msgspec.Struct, kw_only=True):
+class ExchangeTotals(msgspec.Struct, kw_only=True):
     """Means per measured step of one worker; a codec that takes another's place begins anew."""
 
     join: int
@@ -25,9 +25,9 @@ class Exchanged(msgspec.Struct, kw_only=True):
         return float(sum(getattr(bucket, figure) for bucket in self.buckets))
 
 
-def add_buckets(known: list[Exchanged], event: Buckets) -> None:
+def add_buckets(known: list[ExchangeTotals], event: BucketTimes) -> None:
     """Take in one more event of a worker."""
-    new = Exchanged(**{name: getattr(event, name) for name in Exchanged.__struct_fields__})
+    new = ExchangeTotals(**{name: getattr(event, name) for name in ExchangeTotals.__struct_fields__})
     for place, old in enumerate(known):
         if old.join == new.join:
             known[place] = merge_buckets(old, new) if is_same_exchange(old, new) else new

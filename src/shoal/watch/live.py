@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.watch import figures
-from shoal.watch.rate import Rate
+from shoal.watch.rate import RateMeter
 from shoal.watch.table import plain_table
 
 LINE_SECONDS = 5.0
@@ -41,7 +41,7 @@ class WorkerRow:
     """Seconds since it wrote that state down."""
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """Called by the launcher's one thread, about every 0.1 to 1 s; `stop` may be called twice."""
 
     def update(self, rows: list[WorkerRow], elapsed: float) -> None: ...
@@ -49,10 +49,10 @@ class Display(Protocol):
     def stop(self) -> None: ...
 
 
-def open_display(quiet: bool = False) -> Display:
+def open_display(quiet: bool = False) -> ProgressDisplay:
     """The live table on a terminal, else plain lines."""
     console = Console(stderr=True)
-    return PlainDisplay() if quiet or not console.is_terminal else LiveDisplay(console)
+    return PlainDisplay() if quiet or not console.is_terminal else TableDisplay(console)
 
 
 class PlainDisplay:
@@ -60,7 +60,7 @@ class PlainDisplay:
 
     def __init__(self, file: TextIO | None = None) -> None:
         self._file = file or sys.stderr
-        self._overall = _Overall()
+        self._overall = _OverallProgress()
         self._printed = 0.0
 
     def update(self, rows: list[WorkerRow], elapsed: float) -> None:
@@ -77,12 +77,12 @@ class PlainDisplay:
         pass
 
 
-class LiveDisplay:
+class TableDisplay:
     """The table on a terminal; its last frame stays when it stops."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
-        self._overall = _Overall()
+        self._overall = _OverallProgress()
         # The script's own output is left alone: replacing sys.stdout here would leak into forked workers.
         self._live = Live(console=self.console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
         self._live.start()
@@ -99,13 +99,13 @@ class LiveDisplay:
         self._live.stop()
 
 
-class _Overall:
+class _OverallProgress:
     """The run as one line: `step 120  loss 0.4321  12034 samples/s  34.1 MB/s`; steps/s where nobody counts samples."""
 
     def __init__(self) -> None:
-        self._samples = Rate()
-        self._steps = Rate()
-        self._bytes = Rate()
+        self._samples = RateMeter()
+        self._steps = RateMeter()
+        self._bytes = RateMeter()
 
     def line(self, rows: list[WorkerRow], elapsed: float) -> str:
         samples = self._samples.add(elapsed, sum(row.samples for row in rows))

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import msgspec
 
 from shoal.core.events import SECONDS
-from shoal.watch.worker import Worker
+from shoal.watch.worker import WorkerRecord
 
 
-class Quantities(msgspec.Struct, frozen=True, kw_only=True):
+class RunQuantities(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's step is made of."""
 
     workers: int
@@ -38,13 +38,13 @@ class Quantities(msgspec.Struct, frozen=True, kw_only=True):
     """After the update: logging, schedulers. Not one of the twelve; with it the parts add up."""
 
 
-def quantities(workers: list[Worker]) -> Quantities:
+def quantities(workers: list[WorkerRecord]) -> RunQuantities:
     """The quantities of the workers that made steps."""
     trained = [worker for worker in workers if worker.steps]
     hosts = Counter(worker.host for worker in trained)
     both = _mean(trained, lambda w: w.phases.forward_backward)
     forward = _mean(trained, lambda w: w.forward)
-    return Quantities(
+    return RunQuantities(
         workers=len(workers),
         workers_per_host=max(hosts.values(), default=0),
         samples_per_worker_and_batch=_mean(trained, lambda w: w.samples / w.steps),
@@ -61,7 +61,7 @@ def quantities(workers: list[Worker]) -> Quantities:
     )
 
 
-def _mean(workers: list[Worker], figure: Callable[[Worker], float]) -> float:
+def _mean(workers: list[WorkerRecord], figure: Callable[[WorkerRecord], float]) -> float:
     """Over steps: a worker with more of them counts more."""
     steps = sum(worker.steps for worker in workers)
     return round(sum(figure(worker) * worker.steps for worker in workers) / max(1, steps), SECONDS)

@@ -6,7 +6,7 @@ WINDOW = 2.0
 """Seconds: short enough to follow a change, long enough to be read."""
 
 
-class Rate:
+class RateMeter:
     """Fed with (moment, total); the moments are the caller's, so nothing here reads a clock."""
 
     def __init__(self, window: float = WINDOW) -> None:

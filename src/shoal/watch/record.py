@@ -8,10 +8,10 @@ from math import inf
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import AnyEvent, Happened, Logged, Started, Step, WorkerLost
+from shoal.core.events import AnyEvent, LabEventApplied, StepFinished, ValuesLogged, WorkerLost, WorkerStarted
 from shoal.core.merging import split_step
 from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, run_dir, worker_file
-from shoal.watch.tail import Tail
+from shoal.watch.tail import JournalTail
 
 SUMMARY = "summary.json"
 INFO = "run.json"
@@ -20,14 +20,14 @@ _worker_name = re.compile(r"worker-(\d+)\.jsonl")
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """One run's folder; nothing of the workers' files is held in memory."""
 
     dir: Path
     info: RunInfo
 
     @classmethod
-    def open(cls, directory: Path) -> "Record":
+    def open(cls, directory: Path) -> "RunRecord":
         return cls(directory, read_info(directory))
 
     @property
@@ -45,13 +45,13 @@ class Record:
         """Whether the launcher saw the end: the summary is the last thing it writes."""
         return (self.dir / SUMMARY).exists()
 
-    def happenings(self) -> list[Happened]:
+    def happenings(self) -> list[LabEventApplied]:
         """What the launcher did to the run."""
-        return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, Happened)]
+        return [event for event in JournalTail(launcher_file(self.dir)).read() if isinstance(event, LabEventApplied)]
 
     def losses(self) -> list[WorkerLost]:
         """Workers that were lost on the way, in order."""
-        return [event for event in Tail(launcher_file(self.dir)).read() if isinstance(event, WorkerLost)]
+        return [event for event in JournalTail(launcher_file(self.dir)).read() if isinstance(event, WorkerLost)]
 
     def events(self, rank: int) -> Iterator[AnyEvent]:
         """What worker `rank` recorded, in order; nothing if it left no file.
@@ -61,15 +61,19 @@ class Record:
         """
         limits = [attempt.step for attempt in self.attempts]
         attempt = 1
-        for event in Tail(worker_file(self.dir, rank)).read():
-            if isinstance(event, Started):
+        for event in JournalTail(worker_file(self.dir, rank)).read():
+            if isinstance(event, WorkerStarted):
                 attempt = event.attempt
             taken_back: float = min(limits[attempt:], default=inf)
-            if not isinstance(event, Step | Logged):
+            if not isinstance(event, StepFinished | ValuesLogged):
                 yield event
             elif event.step < taken_back:
                 whole = event.step + event.steps <= taken_back
-                yield event if whole or isinstance(event, Logged) else split_step(event, int(taken_back) - event.step)
+                yield (
+                    event
+                    if whole or isinstance(event, ValuesLogged)
+                    else split_step(event, int(taken_back) - event.step)
+                )
 
 
 def recorded_ranks(directory: Path) -> list[int]:

@@ -5,12 +5,12 @@ import time
 
 import msgspec
 
-from shoal.cluster.board import Board, State
-from shoal.cluster.notice import Notice, Seat, live
 from shoal.core.clock import now
+from shoal.hosts.status_board import StatusBoard, WorkerState
+from shoal.launch.live_runs import NoticeSlot, RunNotice, live
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class RunningMember(msgspec.Struct, frozen=True, kw_only=True):
     """One worker of a live run."""
 
     worker: int
@@ -28,14 +28,14 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     """Of its last loss."""
 
 
-class Beside(msgspec.Struct, frozen=True):
+class CoordinatorStatus(msgspec.Struct, frozen=True):
     """A process of a run that does not train."""
 
     pid: int
     state: str
 
 
-class Running(msgspec.Struct, frozen=True, kw_only=True):
+class LiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """One live run."""
 
     run: str
@@ -49,21 +49,21 @@ class Running(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     lab: str
     attempt: int
-    coordinator: Beside | None
-    members: list[Member]
+    coordinator: CoordinatorStatus | None
+    members: list[RunningMember]
 
 
-def running() -> list[Running]:
+def running() -> list[LiveRun]:
     """The live runs of this user on this host, oldest first."""
     return [look(notice) for notice in live()]
 
 
-def look(notice: Notice) -> Running:
+def look(notice: RunNotice) -> LiveRun:
     board = notice.read_board()
     members = [_member(seat, notice, board) for seat in notice.seats]
     state = notice.launcher.state
     coordinator = notice.coordinator
-    return Running(
+    return LiveRun(
         run=notice.run,
         dir=notice.dir,
         plan=notice.plan,
@@ -73,17 +73,17 @@ def look(notice: Notice) -> Running:
         step=max((member.step for member in members), default=0),
         lab=notice.lab,
         attempt=notice.attempt,
-        coordinator=Beside(coordinator.pid, coordinator.state) if coordinator is not None else None,
+        coordinator=CoordinatorStatus(coordinator.pid, coordinator.state) if coordinator is not None else None,
         members=members,
     )
 
 
-def _member(seat: Seat, notice: Notice, board: Board | None) -> Member:
+def _member(seat: NoticeSlot, notice: RunNotice, board: StatusBoard | None) -> RunningMember:
     row = board.read(seat.worker) if board is not None else {}
     known = int(row.get("pid", 0)) == seat.process.pid  # else the row is still that of the worker before it
     alive = seat.process.state
-    state = State(int(row["state"])).name if known else "starting"
-    return Member(
+    state = WorkerState(int(row["state"])).name if known else "starting"
+    return RunningMember(
         worker=seat.worker,
         rank=notice.members.index(seat.worker) if seat.worker in notice.members and not seat.fate else None,
         host=seat.host,

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from shoal.core.events import Logged
-from shoal.watch.record import Record
+from shoal.core.events import ValuesLogged
+from shoal.watch.record import RunRecord
 
 Points = list[tuple[int, float]]
 
 
-def main_scalar(record: Record) -> str | None:
+def main_scalar(record: RunRecord) -> str | None:
     """The name to draw: `loss` if any worker logged it, else the first logged one."""
     first = None
     for event in _logged(record):
@@ -18,7 +18,7 @@ def main_scalar(record: Record) -> str | None:
     return first
 
 
-def mean_over_workers(record: Record, name: str) -> Points:
+def mean_over_workers(record: RunRecord, name: str) -> Points:
     """(step, mean) by step."""
     sums: dict[int, tuple[float, int]] = {}
     for event in _logged(record):
@@ -28,6 +28,6 @@ def mean_over_workers(record: Record, name: str) -> Points:
     return [(step, total / number) for step, (total, number) in sorted(sums.items())]
 
 
-def _logged(record: Record) -> Iterator[Logged]:
+def _logged(record: RunRecord) -> Iterator[ValuesLogged]:
     for rank in record.ranks:
-        yield from (event for event in record.events(rank) if isinstance(event, Logged))
+        yield from (event for event in record.events(rank) if isinstance(event, ValuesLogged))

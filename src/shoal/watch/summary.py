@@ -6,24 +6,24 @@ import msgspec
 
 from shoal.core.durable import write_file
 from shoal.core.events import numbers
-from shoal.core.record import Phases, Summary
-from shoal.watch.record import SUMMARY, Record
-from shoal.watch.worker import PHASES, Worker, mean_phases, read_workers
+from shoal.core.record import RunSummary, StepPhases
+from shoal.watch.record import SUMMARY, RunRecord
+from shoal.watch.worker import PHASES, WorkerRecord, mean_phases, read_workers
 
 NOT_ENDED = -1
 """Stands for the exit code while the run goes on, and after its launcher was killed."""
 
 
-def summarise(record: Record, exit: int = 0) -> Summary:  # noqa: A002  (the field's name on disk)
+def summarise(record: RunRecord, exit: int = 0) -> RunSummary:  # noqa: A002  (the field's name on disk)
     """Sum up the workers' events as they are now."""
     return summarise_workers(record, read_workers(record), exit)
 
 
-def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> Summary:  # noqa: A002
+def summarise_workers(record: RunRecord, workers: list[WorkerRecord], exit: int = 0) -> RunSummary:  # noqa: A002
     samples = sum(worker.samples for worker in workers)
     seconds = max((worker.seconds for worker in workers), default=0.0)
     losses, attempt = record.losses(), record.attempts[-1].attempt
-    return Summary(
+    return RunSummary(
         run=record.info.run,
         dir=str(record.dir),
         plan=record.info.plan,
@@ -43,7 +43,7 @@ def summarise_workers(record: Record, workers: list[Worker], exit: int = 0) -> S
     )
 
 
-def known_summary(record: Record, workers: list[Worker] | None = None) -> Summary:
+def known_summary(record: RunRecord, workers: list[WorkerRecord] | None = None) -> RunSummary:
     """The summary the run left behind, else what its events say so far."""
     written = read_summary(record.dir)
     if written is None:
@@ -51,20 +51,20 @@ def known_summary(record: Record, workers: list[Worker] | None = None) -> Summar
     return msgspec.structs.replace(written, dir=str(record.dir))  # the folder may have moved since
 
 
-def write_summary(directory: Path, summary: Summary) -> None:
+def write_summary(directory: Path, summary: RunSummary) -> None:
     """Write the run's last file; a reader sees all of it or none."""
     write_file(directory / SUMMARY, msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
 
 
-def read_summary(directory: Path) -> Summary | None:
+def read_summary(directory: Path) -> RunSummary | None:
     """What `write_summary` wrote; None if the run has not ended or the file is not a summary."""
     try:
         raw = msgspec.json.decode((directory / SUMMARY).read_bytes(), type=dict[str, object])
-        return msgspec.convert(raw | {"metrics": numbers(raw.get("metrics"))}, Summary)
+        return msgspec.convert(raw | {"metrics": numbers(raw.get("metrics"))}, RunSummary)
     except (FileNotFoundError, ValueError):
         return None
 
 
-def _mean_phases(workers: list[Worker]) -> Phases:
+def _mean_phases(workers: list[WorkerRecord]) -> StepPhases:
     totals = {phase: sum(getattr(w.phases, phase) * w.steps for w in workers) for phase in PHASES}
     return mean_phases(totals, sum(worker.steps for worker in workers))

@@ -10,10 +10,10 @@ from pathlib import Path
 from shoal.core.compaction import Layout, layout
 from shoal.core.events import AnyEvent, decode
 
-__all__ = ["Tail", "decode"]
+__all__ = ["JournalTail", "decode"]
 
 
-class Tail:
+class JournalTail:
     """Follows `path` from byte `offset`; the file may not exist yet."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:

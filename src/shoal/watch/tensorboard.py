@@ -14,10 +14,10 @@ from typing import Any
 
 from shoal.core import clock
 from shoal.core.errors import UsageError
-from shoal.core.events import Logged, Reported, Step
+from shoal.core.events import ResultsReported, StepFinished, ValuesLogged
 from shoal.core.record import read_info, worker_file
 from shoal.watch.record import recorded_ranks
-from shoal.watch.tail import Tail
+from shoal.watch.tail import JournalTail
 from shoal.watch.worker import PHASES
 
 FOLDER = "tensorboard"
@@ -36,7 +36,7 @@ class TensorBoardMirror:
             raise UsageError("TensorBoard is not installed; install it with: pip install 'shoal[tensorboard]'")
         self.directory = directory
         self._began = read_info(directory).started
-        self._open: dict[int, tuple[Tail, _EventFile]] = {}
+        self._open: dict[int, tuple[JournalTail, _EventFile]] = {}
 
     def update(self, seconds: float = inf) -> None:
         """Write what is new; what does not fit into `seconds` follows next time."""
@@ -44,7 +44,7 @@ class TensorBoardMirror:
         for rank in recorded_ranks(self.directory):
             tail, file = self._worker(rank)
             for event in tail.read():
-                if isinstance(event, Step | Logged | Reported):
+                if isinstance(event, StepFinished | ValuesLogged | ResultsReported):
                     file.add(event.at, event.step, scalars(event))
                 if clock.now() >= deadline:
                     break
@@ -55,20 +55,20 @@ class TensorBoardMirror:
             file.close()
         self._open.clear()
 
-    def _worker(self, rank: int) -> "tuple[Tail, _EventFile]":
+    def _worker(self, rank: int) -> "tuple[JournalTail, _EventFile]":
         if rank not in self._open:
             folder = self.directory / FOLDER / f"worker-{rank}"
             folder.mkdir(parents=True, exist_ok=True)
             file = _EventFile(folder / f"events.out.tfevents.{self._began:.0f}.shoal", self._began)
-            self._open[rank] = (Tail(worker_file(self.directory, rank)), file)
+            self._open[rank] = (JournalTail(worker_file(self.directory, rank)), file)
         return self._open[rank]
 
 
-def scalars(event: Step | Logged | Reported) -> dict[str, float]:
+def scalars(event: StepFinished | ValuesLogged | ResultsReported) -> dict[str, float]:
     """What TensorBoard draws of one event, by tag."""
-    if isinstance(event, Logged):
+    if isinstance(event, ValuesLogged):
         return {f"log/{name}": number for name, number in event.values.items()}
-    if isinstance(event, Reported):
+    if isinstance(event, ResultsReported):
         return {f"report/{name}": number for name, number in event.metrics.items()}
     speed = {"samples_per_second": event.samples / event.seconds} if event.seconds else {}
     return {

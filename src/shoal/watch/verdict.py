@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.core.events import Priced
-from shoal.sync.price import Measured, Network, Price, forecast, summing_hops
-from shoal.watch.exchanged import Exchanged
-from shoal.watch.worker import Worker
+from shoal.core.events import CodecPriced
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate, forecast, summing_hops
+from shoal.watch.exchanged import ExchangeTotals
+from shoal.watch.worker import WorkerRecord
 
 FASTER = 1.05
 """What another codec must promise to be advised: models are not better than that."""
@@ -22,7 +22,7 @@ TELLING = 64 << 10
 """Bytes a step from which on the time they took tells a rate."""
 
 
-class Alternative(msgspec.Struct, frozen=True, kw_only=True):
+class CodecAlternative(msgspec.Struct, frozen=True, kw_only=True):
     """The same run with another codec, by the model."""
 
     codec: str
@@ -33,7 +33,7 @@ class Alternative(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds a step."""
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class CodecVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """What the record says about the codec; seconds of the mean worker a step."""
 
     codec: str
@@ -54,7 +54,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes a second, estimated."""
     saved: float | None
     """Seconds of transfer against no codec, by the model; None where the rate is not known."""
-    alternatives: list[Alternative]
+    alternatives: list[CodecAlternative]
     faster: str | None
     """The best alternative, if it is clearly faster; `none` for no codec."""
     times: float
@@ -64,7 +64,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     words: list[str]
 
 
-def verdict(workers: Sequence[Worker]) -> Verdict | None:
+def verdict(workers: Sequence[WorkerRecord]) -> CodecVerdict | None:
     """The judgement on a run; None where nothing was measured."""
     found = [max(w.exchanges, key=lambda e: e.total("raw")) for w in workers if w.exchanges]
     if not found:
@@ -73,7 +73,7 @@ def verdict(workers: Sequence[Worker]) -> Verdict | None:
     return judge(measured(found, len(workers)), network(found), [_price(p) for p in prices], found[0].meets)
 
 
-def measured(found: Sequence[Exchanged], workers: int) -> Measured:
+def measured(found: Sequence[ExchangeTotals], workers: int) -> MeasuredStep:
     """The mean worker."""
 
     def mean(values: Sequence[float]) -> float:
@@ -83,8 +83,8 @@ def measured(found: Sequence[Exchanged], workers: int) -> Measured:
         mean([each.total(figure) for each in found]) for figure in ("encode", "decode", "wire", "wait")
     )
     hops = {"gather": 1, "twostage": 2}.get(found[0].meets, summing_hops(workers))
-    return Measured(
-        Price(found[0].codec, encode, decode, wire, hops),
+    return MeasuredStep(
+        CodecPrice(found[0].codec, encode, decode, wire, hops),
         step=mean([each.step_seconds for each in found]),
         span=mean([each.span for each in found]),
         wait=wait,
@@ -93,7 +93,7 @@ def measured(found: Sequence[Exchanged], workers: int) -> Measured:
     )
 
 
-def network(found: Sequence[Exchanged]) -> Network:
+def network(found: Sequence[ExchangeTotals]) -> NetworkEstimate:
     """The rate as links estimate it, or as the transfers show it where they are large; whichever is more."""
     rates = [each.rate for each in found if each.rate]
     trips = [each.rtt for each in found if each.rtt]
@@ -102,10 +102,10 @@ def network(found: Sequence[Exchanged]) -> Network:
         wire, busy = each.total("wire"), each.span - (rtt or 0.0) / 2
         if wire >= TELLING and busy > 0:
             rates.append(wire / busy)
-    return Network(max(rates, default=None), rtt)
+    return NetworkEstimate(max(rates, default=None), rtt)
 
 
-def judge(measured: Measured, network: Network, prices: Sequence[Price], meets: str) -> Verdict:
+def judge(measured: MeasuredStep, network: NetworkEstimate, prices: Sequence[CodecPrice], meets: str) -> CodecVerdict:
     """Pure: the arithmetic and the words."""
     now, wired = measured.price, measured.price.wire > 0
     known = network.rate is not None or not wired
@@ -114,7 +114,7 @@ def judge(measured: Measured, network: Network, prices: Sequence[Price], meets: 
     clear = best is not None and best.step > 0 and measured.step / best.step >= FASTER
     none = next((other for other in others if not other.codec), None)
     costs = clear and none is not None and bool(now.codec) and measured.step / none.step >= FASTER
-    found = Verdict(
+    found = CodecVerdict(
         codec=now.codec,
         meets=meets,
         wired=wired,
@@ -126,7 +126,7 @@ def judge(measured: Measured, network: Network, prices: Sequence[Price], meets: 
         hidden=1.0 - min(1.0, measured.wait / measured.span) if measured.span > 0 else 1.0,
         rate=network.rate if wired else None,
         saved=none.transfer - measured.span if none is not None and wired else None,
-        alternatives=[Alternative(codec=o.codec, step=o.step, transfer=o.transfer) for o in others],
+        alternatives=[CodecAlternative(codec=o.codec, step=o.step, transfer=o.transfer) for o in others],
         faster=(best.codec or "none") if best is not None and clear else None,
         times=measured.step / best.step if best is not None and clear else 1.0,
         costs_time=costs,
@@ -135,7 +135,7 @@ def judge(measured: Measured, network: Network, prices: Sequence[Price], meets: 
     return msgspec.structs.replace(found, words=_words(found))
 
 
-def _words(found: Verdict) -> list[str]:
+def _words(found: CodecVerdict) -> list[str]:
     cost = f"{_ms(found.encode + found.decode)} of encoding and decoding a step"
     if not found.codec:
         lines = [f"no codec: {_ms(found.transfer)} of transfer a step, {found.hidden:.0%} of it hidden"]
@@ -155,8 +155,8 @@ def _words(found: Verdict) -> list[str]:
     return lines
 
 
-def _price(event: Priced) -> Price:
-    return Price(event.codec, event.encode, event.decode, event.wire, event.hops)
+def _price(event: CodecPriced) -> CodecPrice:
+    return CodecPrice(event.codec, event.encode, event.decode, event.wire, event.hops)
 
 
 def _ms(seconds: float) -> str:

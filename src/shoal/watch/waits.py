@@ -16,7 +16,7 @@ WAITING = ("exchanging", "meeting")
 BUSY = ("loading", "computing", "updating")
 
 
-class Waits:
+class WaitTotals:
     """Of one run; `look` is called several times a second."""
 
     def __init__(self) -> None:

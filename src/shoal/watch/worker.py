@@ -9,28 +9,28 @@ import msgspec
 from shoal.core.events import (
     SECONDS,
     AnyEvent,
-    Buckets,
-    Chosen,
-    Ended,
-    Entered,
-    Guarded,
-    Layers,
-    Priced,
-    Reported,
-    Skipped,
-    Started,
-    Step,
-    Traffic,
-    Warned,
+    BucketTimes,
+    ChoiceMade,
+    CodecPriced,
+    GuardChecked,
+    LayerTimes,
+    ResultsReported,
+    StepFinished,
+    StepSkipped,
+    TrafficCounted,
+    WarningRaised,
+    WorkerEnded,
+    WorkerEntered,
+    WorkerStarted,
 )
-from shoal.core.record import Phases
-from shoal.watch.exchanged import Exchanged, add_buckets
-from shoal.watch.record import Record
+from shoal.core.record import StepPhases
+from shoal.watch.exchanged import ExchangeTotals, add_buckets
+from shoal.watch.record import RunRecord
 
-PHASES = Phases.__struct_fields__
+PHASES = StepPhases.__struct_fields__
 
 
-class Worker(msgspec.Struct, kw_only=True):
+class WorkerRecord(msgspec.Struct, kw_only=True):
     """What one worker did, and how it ended."""
 
     rank: int
@@ -46,7 +46,7 @@ class Worker(msgspec.Struct, kw_only=True):
     bytes_raw: int = 0
     bytes_sent: int = 0
     bytes_wire: int = 0
-    phases: Phases = Phases()
+    phases: StepPhases = StepPhases()
     """Mean seconds per step."""
     forward: float = 0.0
     """Of `forward_backward`: mean seconds until the model returned."""
@@ -62,15 +62,15 @@ class Worker(msgspec.Struct, kw_only=True):
     """What it reported last."""
     peers: dict[str, tuple[int, int]] = {}
     """Peer's rank as text -> (payload bytes, bytes on sockets), as counted last."""
-    exchanges: list[Exchanged] = []
+    exchanges: list[ExchangeTotals] = []
     """What each join's buckets took, where it was measured."""
-    prices: list[Priced] = []
+    prices: list[CodecPriced] = []
     """What other codecs would cost."""
-    chosen: list[Chosen] = []
+    chosen: list[ChoiceMade] = []
     """What `wire(auto)` chose."""
-    guarded: list[Guarded] = []
+    guarded: list[GuardChecked] = []
     """What the guard found: whatever was outside its budget, and its last finding."""
-    entered: list[Entered] = []
+    entered: list[WorkerEntered] = []
     """When it came to a run that trained already, and what that took."""
     warnings: list[str] = []
     state: str = ""
@@ -82,7 +82,7 @@ class Worker(msgspec.Struct, kw_only=True):
     """Of its parameters then; empty if nobody asks."""
 
 
-def find_different(workers: Sequence[Worker]) -> str:
+def find_different(workers: Sequence[WorkerRecord]) -> str:
     """What is wrong if workers that ended after the same step hold different parameters; empty if they do not."""
     last = max((worker.ended_at for worker in workers if worker.fingerprint), default=0)
     ended = [worker for worker in workers if worker.fingerprint and worker.ended_at == last]
@@ -97,23 +97,23 @@ def find_different(workers: Sequence[Worker]) -> str:
     )
 
 
-def read_workers(record: Record) -> list[Worker]:
+def read_workers(record: RunRecord) -> list[WorkerRecord]:
     """Every worker of the run, by rank."""
     return [read_worker(record, rank) for rank in record.ranks]
 
 
-def read_worker(record: Record, rank: int) -> Worker:
+def read_worker(record: RunRecord, rank: int) -> WorkerRecord:
     worker = tally(rank, record.events(rank))
     worker.state = worker.state or _without_end(worker, record.finished)
     return worker
 
 
-def tally(rank: int, events: Iterable[AnyEvent]) -> Worker:
+def tally(rank: int, events: Iterable[AnyEvent]) -> WorkerRecord:
     """Add up one worker's events; `state` stays empty if no end was recorded."""
-    worker = Worker(rank=rank)
+    worker = WorkerRecord(rank=rank)
     totals = dict.fromkeys(PHASES, 0.0)
     for event in events:
-        if isinstance(event, Step):
+        if isinstance(event, StepFinished):
             _add_step(worker, event)
             for phase in PHASES:
                 totals[phase] += getattr(event, phase)
@@ -127,12 +127,12 @@ def tally(rank: int, events: Iterable[AnyEvent]) -> Worker:
     return worker
 
 
-def mean_phases(totals: dict[str, float], steps: int) -> Phases:
+def mean_phases(totals: dict[str, float], steps: int) -> StepPhases:
     """Seconds per step from seconds in all."""
-    return Phases(**{phase: round(total / max(1, steps), SECONDS) for phase, total in totals.items()})
+    return StepPhases(**{phase: round(total / max(1, steps), SECONDS) for phase, total in totals.items()})
 
 
-def _add_step(worker: Worker, event: Step) -> None:
+def _add_step(worker: WorkerRecord, event: StepFinished) -> None:
     worker.steps += event.steps
     worker.samples += event.samples
     worker.seconds += event.seconds
@@ -144,45 +144,45 @@ def _add_step(worker: Worker, event: Step) -> None:
     worker.bytes_wire += event.wire
 
 
-def _add_other(worker: Worker, event: AnyEvent) -> None:
+def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
     match event:
-        case Started(host=host, pid=pid, threads=threads, device=device):
+        case WorkerStarted(host=host, pid=pid, threads=threads, device=device):
             worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
             worker.state = worker.error = ""
-        case Layers(backward=backward, aggregation=aggregation):
+        case LayerTimes(backward=backward, aggregation=aggregation):
             worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
-        case Buckets():
+        case BucketTimes():
             add_buckets(worker.exchanges, event)
-        case Priced():
+        case CodecPriced():
             worker.prices = [*(price for price in worker.prices if price.codec != event.codec), event]
-        case Guarded():
+        case GuardChecked():
             worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
-        case Chosen():
+        case ChoiceMade():
             worker.chosen.append(event)
-        case Reported(metrics=metrics):
+        case ResultsReported(metrics=metrics):
             worker.metrics = metrics
-        case Traffic(peers=peers):
+        case TrafficCounted(peers=peers):
             worker.peers = peers
         case _:
             _add_word(worker, event)
 
 
-def _add_word(worker: Worker, event: AnyEvent) -> None:
+def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
     """What is told in a sentence."""
     match event:
-        case Warned(text=text):
+        case WarningRaised(text=text):
             worker.warnings.append(text)
-        case Skipped(step=step, workers=guilty):
+        case StepSkipped(step=step, workers=guilty):
             whose = ", ".join(f"worker {rank}" for rank in guilty) or "no single worker"
             worker.warnings.append(f"step {step} skipped: gradients of {whose} are not finite")
-        case Entered():
+        case WorkerEntered():
             worker.entered.append(event)
-        case Ended(exit=state, error=error, step=step, fingerprint=fingerprint):
+        case WorkerEnded(exit=state, error=error, step=step, fingerprint=fingerprint):
             worker.state, worker.error = state, error
             worker.ended_at, worker.fingerprint = step, fingerprint
 
 
-def _without_end(worker: Worker, finished: bool) -> str:
+def _without_end(worker: WorkerRecord, finished: bool) -> str:
     if not worker.pid:
         return "silent"
     if not finished and worker.host != platform.node():

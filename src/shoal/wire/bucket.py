@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 
 CAPACITY = 4 << 20
 """Bytes of a bucket: small enough to leave while the backward pass still runs and to stay in a cache."""
 
 
 @dataclass(frozen=True)
-class Space:
+class BucketSpace:
     """A flat tensor to be exchanged: what an engine needs to know of a bucket."""
 
     numel: int
@@ -29,7 +29,7 @@ class Space:
 
 
 @dataclass(frozen=True)
-class Slot:
+class GradientSlot:
     """A gradient's place in its bucket."""
 
     index: int
@@ -44,15 +44,15 @@ class Slot:
 class BucketPlan:
     """What goes into a bucket: plain data, the same on every worker."""
 
-    slots: tuple[Slot, ...]
+    slots: tuple[GradientSlot, ...]
     payload: int
     """Elements that are gradients."""
-    space: Space
+    space: BucketSpace
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> FlatLayout:
         """The gradients in it, as codecs see them."""
-        return Layout.of([(slot.name, tuple(slot.shape)) for slot in self.slots])
+        return FlatLayout.of([(slot.name, tuple(slot.shape)) for slot in self.slots])
 
 
 def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY, names: Sequence[str] = ()) -> list[BucketPlan]:
@@ -76,13 +76,13 @@ def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY, names: Sequence
 def _plan(tensors: Sequence[Tensor], group: list[int], names: Sequence[str]) -> BucketPlan:
     slots, offset = [], 0
     for index in sorted(group, key=lambda i: tensors[i].dim() < 2):
-        slots.append(Slot(index, offset, tensors[index].shape, names[index] if names else ""))
+        slots.append(GradientSlot(index, offset, tensors[index].shape, names[index] if names else ""))
         offset += tensors[index].numel()
     first = tensors[group[0]]
-    return BucketPlan(tuple(slots), offset, Space(offset + len(slots), first.dtype, first.device))
+    return BucketPlan(tuple(slots), offset, BucketSpace(offset + len(slots), first.dtype, first.device))
 
 
-class Bucket:
+class GradientBucket:
     """A bucket's memory and what is in it during one exchange. What leaves and what comes back may lie apart."""
 
     def __init__(self, plan: BucketPlan, flat: Tensor, result: Tensor | None = None) -> None:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from shoal.wire import kernels
-from shoal.wire.push import Push
-from shoal.wire.shares import Shares
+from shoal.wire.push import VelocityState
+from shoal.wire.shares import ElementShares
 
 TINY = float(np.finfo(np.float32).tiny)
 KEPT = 1 << 20
@@ -26,7 +26,7 @@ Values = npt.NDArray[np.float32]
 
 
 def largest(
-    values: Tensor, rest: Tensor | None, shares: Shares, shift: int = 0, push: Push | None = None
+    values: Tensor, rest: Tensor | None, shares: ElementShares, shift: int = 0, push: VelocityState | None = None
 ) -> tuple[Places, Values] | None:
     """Places and values of what travels of `values + rest`; None where something is not finite.
 
@@ -45,7 +45,9 @@ def largest(
     return _reference(values, rest, shares, push)
 
 
-def _reference(values: Tensor, rest: Tensor | None, shares: Shares, push: Push | None) -> tuple[Places, Values] | None:
+def _reference(
+    values: Tensor, rest: Tensor | None, shares: ElementShares, push: VelocityState | None
+) -> tuple[Places, Values] | None:
     values = values if push is None else push.gain(values)
     whole = values if rest is None else rest.add_(values)
     if not bool(torch.isfinite(whole).all()):

@@ -26,13 +26,13 @@ from torch import Tensor
 
 from shoal.core.errors import ShoalError
 from shoal.wire import kernels
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 State = dict[str, Tensor]
 
 
-class Codec(ABC):
+class GradientCodec(ABC):
     """A way to write a flat tensor of gradients as bytes."""
 
     code: ClassVar[int]
@@ -46,10 +46,10 @@ class Codec(ABC):
     compiled: ClassVar[tuple[str, ...]] = ()
     """Names of the kernels that it calls itself, beside `largest`, which refuses what is not finite."""
 
-    def start(self, layout: Layout) -> State:
+    def start(self, layout: FlatLayout) -> State:
         return {}
 
-    def named(self, state: State, layout: Layout) -> State:
+    def named(self, state: State, layout: FlatLayout) -> State:
         """The state as views named `kind.layer`: what a checkpoint holds, whatever buckets the layers lie in."""
         return {
             f"{kind}.{part.name}": tensor[part.offset : part.end].view(part.shape)
@@ -58,44 +58,54 @@ class Codec(ABC):
         }
 
     @abstractmethod
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         """The most bytes a payload can have."""
 
     @abstractmethod
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int: ...
 
     @abstractmethod
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None: ...
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None: ...
 
-    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         """As `add` to zeros, whatever `out` holds; dense codecs write without reading it."""
         out.zero_()
         self.add(payload, layout, out)
 
     def encode(
-        self, values: Tensor, layout: Layout | None = None, state: State | None = None, moment: Moment | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout | None = None,
+        state: State | None = None,
+        moment: EncodeContext | None = None,
     ) -> tuple[Tensor, State]:
         """A payload of any tensor, and the state after it."""
         flat = values.detach().float().contiguous().view(-1)
-        layout = layout or Layout.of([("values", tuple(values.shape))])
+        layout = layout or FlatLayout.of([("values", tuple(values.shape))])
         state = {name: t.clone() for name, t in (self.start(layout) if state is None else state).items()}
         out = torch.zeros(self.bound(layout), dtype=torch.uint8)
-        length = self.pack(flat, layout, state, moment or Moment(), out)
+        length = self.pack(flat, layout, state, moment or EncodeContext(), out)
         return out[:length], state
 
-    def decode(self, payload: Tensor, layout: Layout) -> Tensor:
+    def decode(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         out = torch.empty(layout.numel)
         self.put(aligned(payload), layout, out)
         return out
 
 
-def kernels_of(codec: Codec) -> set[str]:
+def kernels_of(codec: GradientCodec) -> set[str]:
     """Names of all kernels that a codec, and those it is made of, may call: what to compile before it is used."""
     inner: list[object] = [getattr(codec, field.name) for field in fields(codec)] if is_dataclass(codec) else []
     found = {"largest", *codec.compiled}
-    return found.union(*(kernels_of(each) for each in inner if isinstance(each, Codec)))
+    return found.union(*(kernels_of(each) for each in inner if isinstance(each, GradientCodec)))
 
 
 def aligned(payload: Tensor) -> Tensor:
@@ -103,7 +113,7 @@ def aligned(payload: Tensor) -> Tensor:
     return payload.clone() if payload.data_ptr() % 16 else payload
 
 
-def refuse_non_finite(values: Tensor, layout: Layout, rest: Tensor | None = None) -> None:
+def refuse_non_finite(values: Tensor, layout: FlatLayout, rest: Tensor | None = None) -> None:
     """Raise, with the layer's name, if a value is NaN or infinite."""
     if rest is None and kernels.fast() and math.isfinite(magnitude(values)):
         return
@@ -123,7 +133,7 @@ def magnitude(values: Tensor) -> float:
     return float(np.int32(kernels.get("largest")(values.numpy())).view(np.float32))
 
 
-def refuse(values: Tensor, layout: Layout, rest: Tensor | None) -> NoReturn:
+def refuse(values: Tensor, layout: FlatLayout, rest: Tensor | None) -> NoReturn:
     """Say why a kernel could not encode this."""
     refuse_non_finite(values, layout, rest)
     names = ", ".join(part.name for part in layout.parts[:3])

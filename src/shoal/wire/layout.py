@@ -15,7 +15,7 @@ Table = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Part:
+class LayoutPart:
     """One layer's tensor in the flat one."""
 
     name: str
@@ -37,10 +37,10 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FlatLayout:
     """Parts side by side, without gaps, from 0."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[LayoutPart, ...]
     _tables: dict[tuple[int, int], Table] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -56,15 +56,15 @@ class Layout:
         return self._hash
 
     @classmethod
-    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> "Layout":
+    def of(cls, shapes: Sequence[tuple[str, Sequence[int]]]) -> "FlatLayout":
         parts, offset = [], 0
         for name, shape in shapes:
-            parts.append(Part(name, offset, tuple(shape)))
+            parts.append(LayoutPart(name, offset, tuple(shape)))
             offset = parts[-1].end
         return cls(tuple(parts))
 
     @classmethod
-    def flat(cls, numel: int, name: str = "values") -> "Layout":
+    def flat(cls, numel: int, name: str = "values") -> "FlatLayout":
         return cls.of([(name, (numel,))])
 
     def blocks(self, size: int, bits: int) -> Table:

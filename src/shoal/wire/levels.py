@@ -7,7 +7,7 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
 from shoal.wire.codec import refuse, refuse_non_finite
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 
 KERNELS = ("pack_levels", "add_levels", "any_three")
 """What `pack`, `add` and `check` call."""
@@ -23,7 +23,7 @@ def write(codes: Tensor, out: Tensor) -> None:
     out.copy_((torch.cat([codes, padding]).view(-1, 4) * 4 ** torch.arange(4)).sum(1).to(torch.uint8))
 
 
-def pack(values: Tensor, layout: Layout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
+def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
     """The codes of `values + rest` against the threshold."""
     if kernels.fast():
         left = values if rest is None else rest

@@ -16,7 +16,7 @@ MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Moment:
+class EncodeContext:
     """When and where something is encoded."""
 
     seed: int = 0
@@ -31,7 +31,7 @@ class Moment:
 
     def common(self, *more: int | str) -> tuple[int, int]:
         """As `words`, but the same for all workers."""
-        return Moment(self.seed, self.step, -1, self.bucket).words(*more)
+        return EncodeContext(self.seed, self.step, -1, self.bucket).words(*more)
 
 
 def hashes(start: int, count: int, words: tuple[int, int]) -> Tensor:

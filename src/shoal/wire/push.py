@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Push:
+class VelocityState:
     """velocity = momentum * velocity + gradient; with masking, none is left where something was sent."""
 
     velocity: Tensor

@@ -1,8 +1,8 @@
 """Residuals when the number of workers changes: whatever waits to be sent goes on waiting, in fewer or more hands.
 
 A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision. What
-an owner keeps of the sum of its share (`sync/meet/twostage.py`) is part of the same total: it may wait at any worker.
-What is the same on every worker (the factors of lowrank, how far a guard has tightened) stays as it is.
+an owner keeps of the sum of its share (`sync/aggregate/two_stage.py`) is part of the same total: it may wait at any
+worker. What is the same on every worker (the factors of lowrank, how far a guard has tightened) stays as it is.
 """
 
 from collections.abc import Mapping, Sequence

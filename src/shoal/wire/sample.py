@@ -10,7 +10,7 @@ MOST = 1 << 16
 
 
 @dataclass(frozen=True)
-class Lines:
+class SampledLines:
     """Every `stride`-th line; all of what is little."""
 
     number: int
@@ -18,7 +18,7 @@ class Lines:
     stride: int
 
     @classmethod
-    def of(cls, numel: int) -> "Lines":
+    def of(cls, numel: int) -> "SampledLines":
         if numel <= MOST:
             return cls(1, numel, 1)
         number = numel // LINE

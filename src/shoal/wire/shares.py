@@ -12,7 +12,7 @@ import numpy as np
 
 from shoal.wire.kernels.ranks import LINE
 from shoal.wire.kernels.select import PIECE
-from shoal.wire.layout import Layout, Table
+from shoal.wire.layout import FlatLayout, Table
 
 SLACK = 1.25
 """Of the number wanted, what a payload has room for."""
@@ -30,7 +30,7 @@ def wanted(ratio: float, numel: int) -> int:
 
 
 @dataclass(frozen=True)
-class Shares:
+class ElementShares:
     """How many travel of which runs of elements, as the kernel wants it; made once."""
 
     rows: Table
@@ -40,7 +40,7 @@ class Shares:
     most: int
 
     @classmethod
-    def of(cls, ratio: float, runs: Iterable[tuple[int, int]]) -> "Shares":
+    def of(cls, ratio: float, runs: Iterable[tuple[int, int]]) -> "ElementShares":
         rows = [_row(start, end, wanted(ratio, end - start)) for start, end in runs if start < end]
         here = [max(2 * count + 8 * PIECE, 8 * math.isqrt(end - start) + LINE) for start, end, count, _, _ in rows]
         room = sum(row[2] for row in rows) + max(here, default=0)
@@ -61,10 +61,10 @@ def _row(start: int, end: int, count: int) -> tuple[int, int, int, int, int]:
 
 
 @lru_cache(maxsize=1024)
-def by_layer(ratio: float, layout: Layout) -> Shares:
-    return Shares.of(ratio, [(part.offset, part.end) for part in layout.parts])
+def by_layer(ratio: float, layout: FlatLayout) -> ElementShares:
+    return ElementShares.of(ratio, [(part.offset, part.end) for part in layout.parts])
 
 
 @lru_cache(maxsize=1024)
-def of_all(ratio: float, layout: Layout) -> Shares:
-    return Shares.of(ratio, [(0, layout.numel)])
+def of_all(ratio: float, layout: FlatLayout) -> ElementShares:
+    return ElementShares.of(ratio, [(0, layout.numel)])

@@ -2,28 +2,32 @@
 
 from dataclasses import replace
 
-from shoal.wire.codec import Codec
-from shoal.wire.codecs.randomk import RandomK
-from shoal.wire.codecs.sparse import Sparse
-from shoal.wire.wrappers.feedback import Feedback
-from shoal.wire.wrappers.momentum import Momentum
-from shoal.wire.wrappers.parts import Parts
-from shoal.wire.wrappers.warmup import WarmUp
+from shoal.wire.codec import GradientCodec
+from shoal.wire.codecs.randomk import RandomKCodec
+from shoal.wire.codecs.sparse import SparseCodec
+from shoal.wire.wrappers.feedback import ErrorFeedback
+from shoal.wire.wrappers.momentum import MomentumCorrection
+from shoal.wire.wrappers.parts import PartialCodec
+from shoal.wire.wrappers.warmup import RatioWarmUp
 
 
-def ratio_of(codec: Codec) -> float | None:
+def ratio_of(codec: GradientCodec) -> float | None:
     """The share of elements that travel; None for codecs that say something of all."""
-    if isinstance(codec, Sparse | RandomK):
+    if isinstance(codec, SparseCodec | RandomKCodec):
         return codec.ratio
-    return ratio_of(codec.codec) if isinstance(codec, Parts | Feedback | Momentum | WarmUp) else None
+    return (
+        ratio_of(codec.codec)
+        if isinstance(codec, PartialCodec | ErrorFeedback | MomentumCorrection | RatioWarmUp)
+        else None
+    )
 
 
-def with_ratio(codec: Codec, ratio: float) -> Codec:
+def with_ratio(codec: GradientCodec, ratio: float) -> GradientCodec:
     """The same codec with another ratio; itself where it has none."""
-    if isinstance(codec, Sparse | RandomK):
+    if isinstance(codec, SparseCodec | RandomKCodec):
         return replace(codec, ratio=ratio)
-    if isinstance(codec, WarmUp):
+    if isinstance(codec, RatioWarmUp):
         return replace(codec, codec=with_ratio(codec.codec, ratio), ratio=ratio)  # type: ignore[arg-type]
-    if isinstance(codec, Parts | Feedback | Momentum):
+    if isinstance(codec, PartialCodec | ErrorFeedback | MomentumCorrection):
         return replace(codec, codec=with_ratio(codec.codec, ratio))  # type: ignore[arg-type]  # a sparsifier stays one
     return codec

@@ -9,16 +9,16 @@ from typing import NamedTuple
 import torch
 
 from shoal.core.clock import now
-from shoal.wire.codec import Codec
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.codec import GradientCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 SAMPLE = 1 << 17
 """Elements: large enough that calls do not count, small enough to be nothing beside a step."""
 REPEATS = 3
 
 
-class Tried(NamedTuple):
+class CodecTrial(NamedTuple):
     """Seconds and bytes an element."""
 
     encode: float
@@ -26,22 +26,22 @@ class Tried(NamedTuple):
     sent: float
 
 
-def try_codec(codec: Codec) -> Tried:
+def try_codec(codec: GradientCodec) -> CodecTrial:
     """Encode, and decode one payload; compiles what is not compiled yet first."""
-    layout = Layout.of([("sample", (SAMPLE // 256, 256))])
+    layout = FlatLayout.of([("sample", (SAMPLE // 256, 256))])
     values, out = _numbers(), torch.zeros(codec.bound(layout), dtype=torch.uint8)
     state, total, length = codec.start(layout), torch.zeros(SAMPLE), 0
 
     def encode() -> None:
         nonlocal length
-        length = codec.pack(values, layout, state, Moment(), out)
+        length = codec.pack(values, layout, state, EncodeContext(), out)
 
     encode()
     codec.add(out[:length], layout, total)
-    return Tried(_best(encode), _best(lambda: codec.add(out[:length], layout, total)), length / SAMPLE)
+    return CodecTrial(_best(encode), _best(lambda: codec.add(out[:length], layout, total)), length / SAMPLE)
 
 
-def try_casting(dtype: torch.dtype = torch.float16) -> Tried:
+def try_casting(dtype: torch.dtype = torch.float16) -> CodecTrial:
     """Cast with a scale and back, as payloads that are summed do; compiles nothing."""
     values, half, scratch = _numbers(), torch.empty(SAMPLE, dtype=dtype), torch.empty(SAMPLE)
 
@@ -49,7 +49,7 @@ def try_casting(dtype: torch.dtype = torch.float16) -> Tried:
         half.copy_(torch.mul(values, 1024.0, out=scratch).clamp_(-60000.0, 60000.0))
 
     encode()
-    return Tried(_best(encode), _best(lambda: torch.mul(half.float(), 1.0 / 1024, out=scratch)), 2.0)
+    return CodecTrial(_best(encode), _best(lambda: torch.mul(half.float(), 1.0 / 1024, out=scratch)), 2.0)
 
 
 def try_adding(dtype: torch.dtype = torch.float32) -> float:

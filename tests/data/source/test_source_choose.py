@@ -6,13 +6,13 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 from torch.utils.data.distributed import DistributedSampler
 
 from shoal.core.errors import UsageError
-from shoal.data.source.base import Place
-from shoal.data.source.batches import Batches
+from shoal.data.source.base import WorkerPlace
+from shoal.data.source.batches import IterableSource
 from shoal.data.source.choose import choose
-from shoal.data.source.mapped import Mapped
-from shoal.data.source.streamed import Streamed
+from shoal.data.source.mapped import MapDatasetSource
+from shoal.data.source.streamed import StreamSource
 
-HERE = Place(0, 2)
+HERE = WorkerPlace(0, 2)
 
 
 class Stream(IterableDataset):
@@ -26,10 +26,10 @@ class Doubling(DataLoader):
 
 
 def test_each_kind_has_its_source():
-    assert isinstance(choose(DataLoader(range(4)), HERE), Mapped)
-    assert isinstance(choose(DataLoader(Stream()), HERE), Streamed)
-    assert isinstance(choose([1, 2], HERE), Batches)
-    assert isinstance(choose(Doubling(range(4)), HERE), Batches)
+    assert isinstance(choose(DataLoader(range(4)), HERE), MapDatasetSource)
+    assert isinstance(choose(DataLoader(Stream()), HERE), StreamSource)
+    assert isinstance(choose([1, 2], HERE), IterableSource)
+    assert isinstance(choose(Doubling(range(4)), HERE), IterableSource)
 
 
 @pytest.mark.parametrize("wrapped", [False, True])

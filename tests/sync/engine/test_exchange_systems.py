@@ -9,12 +9,12 @@ import torch
 from by_links import linked_by_files
 from forked import soon
 
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.links.allowance import BANDWIDTH_VARIABLE
 from shoal.core.clock import now
+from shoal.groups.links import LinkedGroup
 from shoal.plan.plan import Plan
-from shoal.testing.world import Result, World, run_world
-from shoal.train.build import Engines, build_exchange
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.train.build import EngineChooser, build_exchange
+from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 
@@ -30,9 +30,9 @@ def left(group: LinkedGroup) -> int:
     return sum(link.delivered + link.under_way for link in links)
 
 
-def steps(world: World, group: LinkedGroup, plan: str, side: int, count: int) -> Result:
+def steps(world: WorkerWorld, group: LinkedGroup, plan: str, side: int, count: int) -> Result:
     """The exchanges of some steps, of one square layer: seconds and bytes of each, and the last mean."""
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     (bucket,) = exchange.open(lay_out([torch.zeros(side, side)], 1 << 30, ["w"]))
     gradient = torch.randn(side, side, generator=torch.Generator().manual_seed(group.rank))
     seconds, sizes = [], []
@@ -52,7 +52,7 @@ def steps(world: World, group: LinkedGroup, plan: str, side: int, count: int) ->
 
 
 def linked(plan: str, workers: int, side: int, count: int, rate: str = "") -> list[Result]:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         os.environ[BANDWIDTH_VARIABLE] = rate
         return steps(world, linked_by_files(world.group, world.dir), plan, side, count)
 
@@ -81,7 +81,7 @@ def test_ring_eight_workers_take_a_fifth_longer_than_four_at_the_most() -> None:
 def connected(workers: int) -> int:
     """Bytes of all workers in one exchange in which everybody sends to everybody: an exact codec, gathered."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_files(world.group, world.dir)
         summed, sent = (steps(world, group, plan, 40, 1) for plan in ("bsp", "nonzero, meet(gather)"))
         torch.testing.assert_close(sent["mean"], summed["mean"])

@@ -6,28 +6,28 @@ from pathlib import Path
 import torch
 from by_links import linked_by_files
 
-from shoal.cluster.arena import Arena
-from shoal.cluster.group import Group
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.shared import SharedGroup
-from shoal.sync.engine.hosts import HostsEngine
+from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
+from shoal.groups.shared_memory import SharedGroup
+from shoal.hosts.arena import SharedArena
+from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.exchange.allreduce import AllReduceExchange
-from shoal.sync.exchange.base import Exchange
+from shoal.sync.exchange.base import GradientExchange
 from shoal.testing.exchange import ExchangeCase
-from shoal.testing.world import Result, World, run_world
-from shoal.wire.bucket import Space
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.wire.bucket import BucketSpace
 
 PER_HOST = 2
 
 
-def on_hosts(group: Group, folder: Path) -> LinkedGroup:
+def on_hosts(group: WorkerGroup, folder: Path) -> LinkedGroup:
     """Two workers make a host; the last may be alone on its own."""
     linked = linked_by_files(group, folder)
     first = group.rank - group.rank % PER_HOST
-    arena = Arena.create() if group.rank == first else None
+    arena = SharedArena.create() if group.rank == first else None
     told = group.gather(f"{os.getpid()}:{arena.descriptor}".encode() if arena is not None else b"")
     pid, descriptor = (int(word) for word in told[first].decode().split(":"))
-    arena = arena or Arena.of_process(pid, descriptor)
+    arena = arena or SharedArena.of_process(pid, descriptor)
     linked.settle_hosts(SharedGroup(arena, group.rank - first, min(PER_HOST, group.size - first)))
     return linked
 
@@ -35,16 +35,16 @@ def on_hosts(group: Group, folder: Path) -> LinkedGroup:
 class TestHosts(ExchangeCase):
     sizes = (3, 4)
 
-    def make(self, group: Group, directory: Path) -> Exchange:
+    def make(self, group: WorkerGroup, directory: Path) -> GradientExchange:
         linked = on_hosts(group, directory)
-        return AllReduceExchange(linked, lambda _device: HostsEngine(linked))
+        return AllReduceExchange(linked, lambda _device: HierarchicalEngine(linked))
 
 
 def test_only_leaders_speak_between_hosts() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = on_hosts(world.group, world.dir)
-        engine = HostsEngine(group)
-        ((leaving, result),) = engine.open([Space(100_000, torch.float32, torch.device("cpu"))])
+        engine = HierarchicalEngine(group)
+        ((leaving, result),) = engine.open([BucketSpace(100_000, torch.float32, torch.device("cpu"))])
         for number in range(3):
             engine.prepare()
             leaving.fill_(group.rank + number)

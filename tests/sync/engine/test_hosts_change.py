@@ -6,16 +6,16 @@ import pytest
 import torch
 from changing import Play, Stage, changing
 
-from shoal.cluster.arena import Regions
-from shoal.cluster.house import House, Household, leaders
-from shoal.cluster.linked import LinkedGroup
-from shoal.cluster.membership.session import member_name, seat_of
-from shoal.cluster.membership.view import View
-from shoal.cluster.shared import SharedGroup
+from shoal.groups.host_workers import HostGroup, HostWorkers, leaders
+from shoal.groups.links import LinkedGroup
+from shoal.groups.shared_memory import SharedGroup
+from shoal.hosts.arena import ArenaRegions
+from shoal.membership.session import member_name, seat_of
+from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
-from shoal.train.build import Engines, build_exchange
+from shoal.train.build import EngineChooser, build_exchange
 from shoal.wire.bucket import lay_out
 
 SHAPES = {"w0": (70, 50), "w1": (33, 9), "b": (60,)}
@@ -31,17 +31,17 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def housed(world: World, houses: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
+def housed(world: WorkerWorld, houses: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
     """Over links, with the memory that workers of one house share; here all share one, each house its own part."""
     group, session = changing(world, links=True)
     assert isinstance(group, LinkedGroup)
     assert isinstance(world.group, SharedGroup)
     seats = tuple(other for other, name in enumerate(houses) if name == houses[seat])
-    house = House(world.group.arena, Household(seats, houses[seat]), seat, group.board, 60.0, session)
+    house = HostGroup(world.group.arena, HostWorkers(seats, houses[seat]), seat, group.board, 60.0, session)
     start = (1 << 24) * (1 + sorted(set(houses)).index(houses[seat]))
-    house.region = Regions(world.group.arena, start).take
+    house.region = ArenaRegions(world.group.arena, start).take
 
-    def entered(view: View) -> None:
+    def entered(view: MembershipView) -> None:
         names = [houses[seat_of(member)] for member in view.members]
         house.enter(view, names)
         group.leaders = leaders(view, names)
@@ -52,10 +52,10 @@ def housed(world: World, houses: Sequence[str], seat: int) -> tuple[LinkedGroup,
     return group, session
 
 
-def train(world: World, houses: Sequence[str], stage: Stage, plan: str) -> Result:
+def train(world: WorkerWorld, houses: Sequence[str], stage: Stage, plan: str) -> Result:
     size, rank = len(houses), world.group.rank
     group, session = housed(world, houses, rank)
-    exchange = build_exchange(Plan.parse(plan), group, Engines(group, world.dir))
+    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     assert exchange.repeatable
     mine = Play(exchange, buckets, world.dir)
@@ -91,14 +91,14 @@ def test_the_others_go_on_with_the_same_bits(houses: Sequence[str], stage: Stage
     assert results[0]["leaders"].tolist() == [houses.index(name) for name in dict.fromkeys(houses[:-1])]
 
 
-def lose_the_leader(world: World) -> Result:
+def lose_the_leader(world: WorkerWorld) -> Result:
     """Seats are dealt so that the last, which is lost, has led its house: those behind it in rank stay."""
     houses, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
     group, session = housed(world, houses, world.group.seat)
     members = [member_name(seat) for seat in order]
     session.change(members)
     rank = session.view.rank(session.member)
-    exchange = build_exchange(Plan(), group, Engines(group, world.dir))
+    exchange = build_exchange(Plan(), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     mine = Play(exchange, buckets, world.dir)
     mine.round(gradients(rank, 0), 0.25)

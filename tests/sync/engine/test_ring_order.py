@@ -6,22 +6,22 @@ from typing import Any
 
 import torch
 
-from shoal.cluster.links.task import Task
-from shoal.sync.engine.ring import RingEngine
-from shoal.wire.bucket import Space
+from shoal.sync.engine.links import LinkEngine
+from shoal.transport.tasks import CollectiveTask
+from shoal.wire.bucket import BucketSpace
 
 
-def engine_that_notes(tasks: list[Task]) -> RingEngine:
+def engine_that_notes(tasks: list[CollectiveTask]) -> LinkEngine:
     view = SimpleNamespace(size=2, ranks=[0, 1])
     mesh = SimpleNamespace(view=view, submit=tasks.append)
     group: Any = SimpleNamespace(mesh=mesh, new_channel=lambda: 1, session=SimpleNamespace(elastic=False))
-    engine = RingEngine(group)
-    engine.open([Space(4, torch.float32, torch.device("cpu"))] * 4)
+    engine = LinkEngine(group)
+    engine.open([BucketSpace(4, torch.float32, torch.device("cpu"))] * 4)
     return engine
 
 
 def test_what_is_left_of_a_step_goes_before_the_urgent_of_the_next() -> None:
-    tasks: list[Task] = []
+    tasks: list[CollectiveTask] = []
     engine = engine_that_notes(tasks)
     engine.hurry([3, 2, 1, 0])  # the first layers were last in the backward pass; bucket 3 is a word all wait for
     for _ in range(3):
@@ -37,7 +37,7 @@ def test_what_is_left_of_a_step_goes_before_the_urgent_of_the_next() -> None:
 
 
 def test_without_an_order_all_are_equal() -> None:
-    tasks: list[Task] = []
+    tasks: list[CollectiveTask] = []
     engine = engine_that_notes(tasks)
     for _ in range(2):
         engine.prepare()

@@ -8,15 +8,15 @@ import torch
 from by_links import linked_by_files
 from torch import Tensor
 
-from shoal.cluster.links.frames import CHUNK
 from shoal.core.errors import UsageError
-from shoal.sync.engine.ring import EXTRA, MIDDLE, RingEngine, way
-from shoal.sync.engine.sums.arithmetic import Arithmetic
-from shoal.sync.engine.sums.owners import Owners
-from shoal.sync.engine.sums.ring import Ring
-from shoal.sync.engine.sums.straight import Straight
-from shoal.testing.world import Result, World, run_world
-from shoal.wire.bucket import Space
+from shoal.sync.engine.algorithms.base import DtypeArithmetic
+from shoal.sync.engine.algorithms.direct import DirectSum
+from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
+from shoal.sync.engine.algorithms.ring import RingAllReduce
+from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, way
+from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.transport.messages import CHUNK
+from shoal.wire.bucket import BucketSpace
 
 NUMELS = (0, 1, 2, 5, CHUNK // 4 - 1, CHUNK // 4 * 3 + 1, 70_001)
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.int64)
@@ -36,14 +36,14 @@ def close(dtype: torch.dtype) -> dict[str, float]:
 
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         mesh = linked_by_files(world.group, world.dir).mesh
         results, tasks = {}, []
-        for kind in (Straight, Owners, Ring):
-            for dtype in DTYPES if kind is not Ring else (torch.float32, torch.float64):
+        for kind in (DirectSum, ReduceScatterGather, RingAllReduce):
+            for dtype in DTYPES if kind is not RingAllReduce else (torch.float32, torch.float64):
                 for numel in NUMELS:
                     leaving = tensor(mesh.rank, numel, dtype)
-                    result, arithmetic = torch.zeros_like(leaving), Arithmetic(dtype)
+                    result, arithmetic = torch.zeros_like(leaving), DtypeArithmetic(dtype)
                     task = kind(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
                     mesh.submit(task)
                     tasks.append((task, leaving, result, f"{kind.kind} {str(dtype)[6:]} {numel}"))
@@ -67,41 +67,43 @@ def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "dtype", "workers", "kind"),
     [
-        (4, torch.float32, 4, Straight),
-        (EXTRA // 2, torch.float32, 4, Straight),
-        (EXTRA, torch.float32, 4, Owners),
-        (MIDDLE, torch.float64, 3, Owners),
-        (MIDDLE + 4, torch.float32, 3, Ring),
-        (2 * MIDDLE, torch.bfloat16, 3, Owners),
-        (2 * MIDDLE, torch.float32, 2, Straight),
-        (2 * MIDDLE, torch.bfloat16, 2, Straight),
+        (4, torch.float32, 4, DirectSum),
+        (EXTRA // 2, torch.float32, 4, DirectSum),
+        (EXTRA, torch.float32, 4, ReduceScatterGather),
+        (MIDDLE, torch.float64, 3, ReduceScatterGather),
+        (MIDDLE + 4, torch.float32, 3, RingAllReduce),
+        (2 * MIDDLE, torch.bfloat16, 3, ReduceScatterGather),
+        (2 * MIDDLE, torch.float32, 2, DirectSum),
+        (2 * MIDDLE, torch.bfloat16, 2, DirectSum),
     ],
 )
 def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, workers: int, kind: type) -> None:
     assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
 
 
-@pytest.mark.parametrize(("by", "kind"), [("ring", Ring), ("owners", Owners), ("straight", Straight)])
+@pytest.mark.parametrize(
+    ("by", "kind"), [("ring", RingAllReduce), ("owners", ReduceScatterGather), ("straight", DirectSum)]
+)
 def test_the_plan_may_say_the_way(by: str, kind: type) -> None:
     assert way(torch.empty(4), 4, by) is kind is way(torch.empty(MIDDLE), 4, by)
-    assert way(torch.empty(4, dtype=torch.bfloat16), 4, by) is (Owners if by == "ring" else kind)
+    assert way(torch.empty(4, dtype=torch.bfloat16), 4, by) is (ReduceScatterGather if by == "ring" else kind)
 
 
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"torch\.bool"):
-        Arithmetic(torch.bool)
-    engine = RingEngine(SimpleNamespace(new_channel=lambda: 1))  # type: ignore[arg-type]
+        DtypeArithmetic(torch.bool)
+    engine = LinkEngine(SimpleNamespace(new_channel=lambda: 1))  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="--trusted"):
-        engine.open([Space(1, torch.float32, torch.device("meta"))])
+        engine.open([BucketSpace(1, torch.float32, torch.device("meta"))])
 
 
 def test_an_exchange_that_was_aborted_can_be_repeated() -> None:
     """The last worker leaves before it takes part; the others repeat the same start without it."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_files(world.group, world.dir)
-        engine, rank = RingEngine(group), group.rank
-        ((leaving, result),) = engine.open([Space(MIDDLE, torch.float32, torch.device("cpu"))])
+        engine, rank = LinkEngine(group), group.rank
+        ((leaving, result),) = engine.open([BucketSpace(MIDDLE, torch.float32, torch.device("cpu"))])
         leaving.fill_(rank + 1.0)
         if rank == 2:
             return {}

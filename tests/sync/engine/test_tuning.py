@@ -1,11 +1,11 @@
 """Which way is taken: both are tried in turns, all workers choose alike, and nothing is chosen from half a hearing."""
 
-from shoal.sync.engine.sums.tuning import AGAIN, TRIALS, WARM, Tuning
+from shoal.sync.engine.algorithms.tuner import AGAIN, TRIALS, WARM, AlgorithmTuner
 
 WAYS = ("auto", "ring")
 
 
-def exchange(tuning: Tuning, seconds: dict[str, float], late: float = 0.3) -> str:
+def exchange(tuning: AlgorithmTuner, seconds: dict[str, float], late: float = 0.3) -> str:
     """One exchange of two workers, of which the first waits for the second; the way it took."""
     tuning.next()
     way = tuning.way
@@ -14,7 +14,7 @@ def exchange(tuning: Tuning, seconds: dict[str, float], late: float = 0.3) -> st
 
 
 def ways(seconds: dict[str, float], number: int = WARM + TRIALS + 3) -> list[str]:
-    tuning = Tuning(WAYS)
+    tuning = AlgorithmTuner(WAYS)
     return [exchange(tuning, seconds) for _ in range(number)]
 
 
@@ -29,7 +29,7 @@ def test_a_tie_changes_nothing() -> None:
 
 
 def test_a_figure_that_is_missing_makes_no_choice() -> None:
-    tuning = Tuning(WAYS)
+    tuning = AlgorithmTuner(WAYS)
     for number in range(WARM + TRIALS + 1):
         tuning.next()
         tuning.heard([0.01 if tuning.way == "ring" else 0.02, None if number == WARM else 0.01])
@@ -37,7 +37,7 @@ def test_a_figure_that_is_missing_makes_no_choice() -> None:
 
 
 def test_other_members_or_a_long_time_begin_anew() -> None:
-    tuning, quick = Tuning(WAYS), {"auto": 0.02, "ring": 0.01}
+    tuning, quick = AlgorithmTuner(WAYS), {"auto": 0.02, "ring": 0.01}
     for _ in range(AGAIN):
         exchange(tuning, quick)
     assert tuning.way == "ring"

@@ -5,16 +5,16 @@ import torch
 from by_links import linked_by_files
 from torch.optim import SGD, AdamW
 
-from shoal.cluster.group import Group
+from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
-from shoal.sync.choosing import Choice
+from shoal.sync.choosing import CodecChoice
 from shoal.sync.exchange import auto
 from shoal.sync.exchange.allreduce import AllReduceExchange
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result
-from shoal.train.build import Engines, build_exchange
-from shoal.train.candidates import codecs_to_try
+from shoal.train.build import EngineChooser, build_exchange
+from shoal.train.codec_candidates import codecs_to_try
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 
@@ -28,9 +28,9 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(60, 50, generator=generator), torch.randn(60, generator=generator)]
 
 
-def exchanged(world: World, group: Group, rounds: int = ROUNDS):  # type: ignore[no-untyped-def]
+def exchanged(world: WorkerWorld, group: WorkerGroup, rounds: int = ROUNDS):  # type: ignore[no-untyped-def]
     optimizers = [SGD(PARAMETERS, lr=0.1)]
-    exchange = build_exchange(Plan.parse("wire(auto)"), group, Engines(group, world.dir), 0, optimizers)
+    exchange = build_exchange(Plan.parse("wire(auto)"), group, EngineChooser(group, world.dir), 0, optimizers)
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 13, ["w", "b"]))
     results, sent = [], []
     for number in range(rounds):
@@ -59,12 +59,12 @@ def test_all_switch_at_the_same_step_and_stay_one_model(
 
     def chosen(measured, prices, network):  # type: ignore[no-untyped-def]
         seen.append((measured, prices, network))
-        return Choice(codec, "the test says so", {"": 1.0})
+        return CodecChoice(codec, "the test says so", {"": 1.0})
 
     monkeypatch.setattr(auto, "choose", chosen)
     monkeypatch.setenv("SHOAL_ENGINE", "collective" if engine == "gloo" else "auto")
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         group = linked_by_files(world.group, world.dir) if engine == "links" else world.group
         exchange, results, sent = exchanged(world, group)
         ((measured, prices, network),) = seen
@@ -97,7 +97,7 @@ def test_all_switch_at_the_same_step_and_stay_one_model(
 def test_a_fast_link_is_left_as_it_is() -> None:
     """Sockets of this host carry twelve kilobytes faster than anybody encodes them, or too few to tell."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, linked_by_files(world.group, world.dir))
         (news,) = exchange.news
         return {"none": torch.tensor(news.codec == ""), "steps": torch.tensor(len(news.steps))}
@@ -108,7 +108,7 @@ def test_a_fast_link_is_left_as_it_is() -> None:
 
 
 def test_inside_one_host_nothing_is_chosen_or_wrapped() -> None:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, world.group, 2)
         assert type(exchange) is AllReduceExchange
         assert [(news.codec, news.reason) for news in exchange.news] == [

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.checkpoint.manifest import newest
 from shoal.train.run import Run
 
@@ -52,7 +52,7 @@ def train(run: Run, steps: int) -> Result:
 def saved(size: int, place: Path) -> Result:
     """Train a few steps on `size` workers, with a checkpoint after them in `place`."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         run = world.start(checkpoint=f"{STEPS}steps")
         result = train(run, STEPS)
         assert run._together.keeper is not None
@@ -68,7 +68,7 @@ def saved(size: int, place: Path) -> Result:
 
 
 def loaded(size: int, place: Path) -> list[Result]:
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         folder, _ = newest(place, "run")
         run = world.start(resume=folder)
         model, optimizer, scheduler = make()

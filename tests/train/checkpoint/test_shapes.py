@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.checkpoint.manifest import newest
 from shoal.train.run import Run
 
@@ -107,13 +107,13 @@ SHAPES: dict[str, Callable[[Training], None]] = {
 def results(size: int, place: Path, stop: int | None, resume: bool) -> Result:
     """What every shape comes to, one run after the other."""
 
-    def body(world: World) -> Result:
+    def body(world: WorkerWorld) -> Result:
         found: Result = {}
         for shape in SHAPES:
             found |= one(world, shape)
         return found
 
-    def one(world: World, shape: str) -> Result:
+    def one(world: WorkerWorld, shape: str) -> Result:
         kept = place / shape
         run = world.start(name=shape, checkpoint="2steps", resume=newest(kept, shape)[0] if resume else None)
         training = Training(run, stop)

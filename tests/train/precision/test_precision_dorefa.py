@@ -8,8 +8,8 @@ from classes import learn, network
 from torch import nn
 
 from shoal.core.errors import UsageError
-from shoal.plan.precision import Dorefa
-from shoal.testing import World, run_world
+from shoal.plan.precision import DorefaTerm
+from shoal.testing import WorkerWorld, run_world
 from shoal.train.precision.dorefa import LowBits, coarse, levels, weights
 from shoal.wire import kernels
 
@@ -49,7 +49,7 @@ def test_gradients_have_few_levels_per_sample_and_the_right_mean(bits: int) -> N
 
 def test_layers_in_the_middle_see_few_levels_and_the_others_all() -> None:
     model = network()
-    LowBits(Dorefa(1, 2, 6), [model], seed=0, rank=0)
+    LowBits(DorefaTerm(1, 2, 6), [model], seed=0, rank=0)
     seen: dict[int, torch.Tensor] = {}
     for number in (0, 3, 8, 11):
         model[number].register_forward_pre_hook(lambda _, inputs, n=number: seen.update({n: inputs[0].detach()}))
@@ -61,7 +61,7 @@ def test_layers_in_the_middle_see_few_levels_and_the_others_all() -> None:
 
 
 def test_the_models_own_weights_and_names_stay(tmp_path) -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("dorefa")
         names = list(network().state_dict())
         model, _ = learn(run, epochs=1)
@@ -83,7 +83,7 @@ def test_the_models_own_weights_and_names_stay(tmp_path) -> None:
 
 @pytest.mark.soak("convergence")
 def test_zhou_one_two_six_bits_learn_almost_as_well_and_travel_so() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         found = {}
         for name, text in {"full": "", "low": "dorefa(1, 2, 6)"}.items():
             run = world.start(text, name=name)
@@ -103,12 +103,12 @@ def test_zhou_one_two_six_bits_learn_almost_as_well_and_travel_so() -> None:
 
 def test_a_model_without_a_middle_is_refused() -> None:
     with pytest.raises(UsageError, match=r"Sequential has 2 convolutions and linear layers.*it needs 3 or more$"):
-        LowBits(Dorefa(), [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))], seed=0, rank=0)
+        LowBits(DorefaTerm(), [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))], seed=0, rank=0)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # what torch.compile imports
 def test_a_compiled_model_is_refused() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run, model = world.start("alone, dorefa"), network()
         with pytest.raises(UsageError, match=r"join the model without torch\.compile$"):
             run.join(torch.compile(model), torch.optim.SGD(model.parameters(), lr=0.1))
@@ -119,5 +119,5 @@ def test_a_compiled_model_is_refused() -> None:
 def test_a_weight_that_is_made_of_others_is_refused() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 2))
     with pytest.raises(UsageError, match="is made of other parameters") as refused:
-        LowBits(Dorefa(), [model], seed=0, rank=0)
+        LowBits(DorefaTerm(), [model], seed=0, rank=0)
     assert "\n" not in str(refused.value)

@@ -5,11 +5,11 @@ import torch
 from classes import learn
 from torch import nn
 
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 
 
 def test_weights_are_on_the_grid_from_the_first_moment_and_replicas_are_equal() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("weights(bits=6, frac=3), fp16")
         model = nn.Linear(20, 30)
         nn.init.normal_(model.weight, std=4)
@@ -35,7 +35,7 @@ def test_gupta_random_rounding_trains_where_the_nearest_does_not() -> None:
     """8 bits before the point and 8 behind: most updates are below half of 1/256, so to the nearest they are lost."""
     plans = {"full": "", "random": "weights(16, 8, stochastic)", "nearest": "weights(16, 8, nearest)"}
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         found = {}
         for name, text in plans.items():
             run = world.start(text, name=name)

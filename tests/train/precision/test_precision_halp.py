@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.errors import UsageError
-from shoal.testing import World, run_world
+from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import error_of, launch_world
 
 SAMPLES, WIDTH, BATCH = 96, 8, 8
@@ -42,7 +42,7 @@ def plan(bits: int = 8) -> str:
     return f"halp(bits={bits}, mu={curvature():.4f}, anchor={STEPS}, inner={2 * STEPS})"
 
 
-def descend(world: World, text: str, epochs: int, name: str = "run") -> Tensor:
+def descend(world: WorkerWorld, text: str, epochs: int, name: str = "run") -> Tensor:
     run = world.start(text, name=name)
     torch.manual_seed(2)
     model = nn.Linear(WIDTH, 1, bias=False)
@@ -81,7 +81,7 @@ def svrg(epochs: int) -> Tensor:
 def test_de_sa_eight_bits_go_below_the_floor_of_low_precision_sgd() -> None:
     """8 bits of fixed point for SGD with a range that holds the solution, against 8 bits round an anchor."""
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         return {
             "halp": descend(world, plan(), 45, "halp"),
             "sgd": descend(world, "weights(bits=8, frac=5)", 45, "sgd"),
@@ -97,7 +97,7 @@ def test_de_sa_eight_bits_go_below_the_floor_of_low_precision_sgd() -> None:
 
 
 def test_workers_stay_one_model_and_find_the_solution_together() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         return {"weight": descend(world, plan(), 30)}
 
     one, two = run_world(2, body)
@@ -106,7 +106,7 @@ def test_workers_stay_one_model_and_find_the_solution_together() -> None:
 
 
 def test_anchor_steps_change_nothing_and_inner_steps_stay_on_the_grid() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("halp(bits=4, mu=0.5, anchor=2, inner=3)")
         model = nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.3), nn.BatchNorm1d(5), nn.Linear(5, 1))
         model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
@@ -135,7 +135,7 @@ def test_anchor_steps_change_nothing_and_inner_steps_stay_on_the_grid() -> None:
 def test_the_correction_is_exact_where_weights_have_not_moved() -> None:
     """At the anchor both gradients are equal, dropout and all: what is left is the anchor's own."""
 
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("halp(bits=8, mu=1.0, anchor=1, inner=5)")
         torch.manual_seed(4)
         model = nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.5), nn.Linear(5, 1))
@@ -150,7 +150,7 @@ def test_the_correction_is_exact_where_weights_have_not_moved() -> None:
 
 
 def test_a_pass_that_goes_another_way_is_refused() -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("halp(bits=8, mu=1.0, anchor=1, inner=5)")
         model, optimizer = run.join(model := nn.Linear(3, 1), torch.optim.SGD(model.parameters(), lr=0.1))
         for _ in range(2):
@@ -164,7 +164,7 @@ def test_a_pass_that_goes_another_way_is_refused() -> None:
 
 @pytest.mark.parametrize("case", ["two models", "strange parameter", "lbfgs"])
 def test_what_it_cannot_take_is_refused(case: str) -> None:
-    def body(world: World):
+    def body(world: WorkerWorld):
         run = world.start("halp")
         one, two, extra = nn.Linear(2, 2), nn.Linear(2, 2), nn.Parameter(torch.ones(2))
         things = {

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.testing.world import Result, World, run_world
+from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.checkpoint.manifest import newest
 from shoal.train.run import Run
 
@@ -45,10 +45,10 @@ def train(run: Run, steps: int) -> Result:
 def test_a_continued_run_ends_where_one_without_a_break_ends(name: str) -> None:
     plan, workers = PLANS[name]
 
-    def whole(world: World) -> Result:
+    def whole(world: WorkerWorld) -> Result:
         return train(world.start(plan, checkpoint="off"), END)
 
-    def begun(world: World) -> Result:
+    def begun(world: WorkerWorld) -> Result:
         run = world.start(plan, checkpoint=f"{STOP}steps")
         result = train(run, STOP)
         run.close()
@@ -57,7 +57,7 @@ def test_a_continued_run_ends_where_one_without_a_break_ends(name: str) -> None:
             shutil.copytree(run.dir / "checkpoints", place / "checkpoints")
         return result
 
-    def continued(world: World) -> Result:
+    def continued(world: WorkerWorld) -> Result:
         folder, _ = newest(place, "run")
         return train(world.start(plan, resume=folder), END)
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shoal.train.precision.twin import Twin, pair
+from shoal.train.precision.twin import TwinTensor, pair
 
 
 class Ear:
@@ -45,7 +45,7 @@ LOSSES = {
 def test_both_sides_get_the_gradient_of_their_own(name: str) -> None:
     here, there, ear, out = sides()
     loss = LOSSES[name](out)
-    assert isinstance(loss, Twin)
+    assert isinstance(loss, TwinTensor)
     loss.backward()
     for side in (here, there):
         copy = side.detach().clone().requires_grad_()
@@ -70,7 +70,7 @@ def test_the_script_sees_its_own_numbers() -> None:
 def test_structures_of_outputs_are_taken_apart() -> None:
     one, two = (torch.ones(2, requires_grad=True) for _ in range(2))
     made = pair({"a": one * 1, "b": [one * 2, 3]}, {"a": two * 1, "b": [two * 2, 3]}, Ear())
-    assert isinstance(made["a"], Twin)
+    assert isinstance(made["a"], TwinTensor)
     assert made["b"][1] == 3
     (made["a"] + made["b"][0]).sum().backward()
     assert one.grad is not None

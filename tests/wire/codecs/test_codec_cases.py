@@ -5,48 +5,48 @@ import torch
 
 from shoal.testing import CodecCase, codec
 from shoal.testing.codec import LAYOUTS, sample
-from shoal.wire.codecs.cast import Bf16, Fp16
-from shoal.wire.codecs.fixed import Fixed
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.largest import Largest
-from shoal.wire.codecs.layerk import LayerK
-from shoal.wire.codecs.lowrank import LowRank
-from shoal.wire.codecs.nonzero import Nonzero
-from shoal.wire.codecs.onebit import OneBit
-from shoal.wire.codecs.qsgd import Qsgd
-from shoal.wire.codecs.randomk import RandomK
-from shoal.wire.codecs.raw import Raw
-from shoal.wire.codecs.ternary import Ternary
-from shoal.wire.codecs.threshold import Threshold
-from shoal.wire.codecs.topk import TopK
-from shoal.wire.codecs.twobit import TwoBit
-from shoal.wire.codecs.uniform import Uniform
+from shoal.wire.codecs.cast import Bf16Codec, Fp16Codec
+from shoal.wire.codecs.fixed import FixedPointCodec
+from shoal.wire.codecs.int8 import Int8Codec
+from shoal.wire.codecs.largest import LargestCodec
+from shoal.wire.codecs.layerk import LayerKCodec
+from shoal.wire.codecs.lowrank import LowRankCodec
+from shoal.wire.codecs.nonzero import NonzeroCodec
+from shoal.wire.codecs.onebit import OneBitCodec
+from shoal.wire.codecs.qsgd import QsgdCodec
+from shoal.wire.codecs.randomk import RandomKCodec
+from shoal.wire.codecs.raw import RawCodec
+from shoal.wire.codecs.ternary import TernaryCodec
+from shoal.wire.codecs.threshold import ThresholdCodec
+from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.codecs.twobit import TwoBitCodec
+from shoal.wire.codecs.uniform import UniformCodec
 from shoal.wire.head import HEAD, padded
 
 CODECS = {
-    "raw": Raw(),
-    "fp16": Fp16(),
-    "bf16": Bf16(),
-    "int8": Int8(256),
-    "onebit": OneBit(256),
-    "twobit": TwoBit(0.5),
-    "ternary": Ternary(0.0),
-    "clipped": Ternary(2.5),
-    "golomb": Ternary(0.0, "golomb"),
-    "uniform": Uniform(6),
-    "fixed": Fixed(16, 8),
-    "nearest": Fixed(9, 3, "nearest"),
-    "qsgd": Qsgd(4, 128),
-    "nonzero": Nonzero(),
-    "topk": TopK(0.02),
-    "topk8": TopK(0.05, Int8(64)),
-    "dense": TopK(0.9),
-    "layerk": LayerK(0.02),
-    "randomk": RandomK(0.1),
-    "threshold": Threshold(2.0),
-    "often": Threshold(0.05),
-    "lowrank": LowRank(2),
-    "largest": Largest(1000),
+    "raw": RawCodec(),
+    "fp16": Fp16Codec(),
+    "bf16": Bf16Codec(),
+    "int8": Int8Codec(256),
+    "onebit": OneBitCodec(256),
+    "twobit": TwoBitCodec(0.5),
+    "ternary": TernaryCodec(0.0),
+    "clipped": TernaryCodec(2.5),
+    "golomb": TernaryCodec(0.0, "golomb"),
+    "uniform": UniformCodec(6),
+    "fixed": FixedPointCodec(16, 8),
+    "nearest": FixedPointCodec(9, 3, "nearest"),
+    "qsgd": QsgdCodec(4, 128),
+    "nonzero": NonzeroCodec(),
+    "topk": TopKCodec(0.02),
+    "topk8": TopKCodec(0.05, Int8Codec(64)),
+    "dense": TopKCodec(0.9),
+    "layerk": LayerKCodec(0.02),
+    "randomk": RandomKCodec(0.1),
+    "threshold": ThresholdCodec(2.0),
+    "often": ThresholdCodec(0.05),
+    "lowrank": LowRankCodec(2),
+    "largest": LargestCodec(1000),
 }
 SUMS = {"onebit", "clipped"}
 """Their kernels add up in another order than torch does."""
@@ -88,7 +88,7 @@ def test_seide_mxnet_and_strom_send_all_in_the_end(name: str) -> None:
 
 @pytest.mark.parametrize("clip", [0.0, 2.5])
 def test_terngrad_has_three_levels_a_layer_in_two_bits_an_element(clip: float) -> None:
-    layout, codec = LAYOUTS["blocks"], Ternary(clip)
+    layout, codec = LAYOUTS["blocks"], TernaryCodec(clip)
     payload, _ = codec.encode(sample(layout), layout)
     decoded = codec.decode(payload, layout)
     scales = []

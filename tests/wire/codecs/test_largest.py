@@ -6,11 +6,11 @@ import torch
 from torch import nn
 
 from shoal.wire.codecs import largest
-from shoal.wire.codecs.largest import Largest, choose, elements, spans, weigh, within
-from shoal.wire.layout import Layout
-from shoal.wire.wrappers.feedback import Feedback
+from shoal.wire.codecs.largest import LargestCodec, choose, elements, spans, weigh, within
+from shoal.wire.layout import FlatLayout
+from shoal.wire.wrappers.feedback import ErrorFeedback
 
-LAYOUT = Layout.of([("w", (10, 100)), ("empty", (0,)), ("b", (7,))])
+LAYOUT = FlatLayout.of([("w", (10, 100)), ("empty", (0,)), ("b", (7,))])
 
 
 def test_pieces_never_span_two_layers() -> None:
@@ -22,7 +22,7 @@ def test_pieces_never_span_two_layers() -> None:
 def test_a_small_layer_with_a_large_gradient_goes_first() -> None:
     values = torch.full((1007,), 0.1)
     values[1000:] = 1.0
-    codec = Feedback(Largest(1200))
+    codec = ErrorFeedback(LargestCodec(1200))
     payload, state = codec.encode(values, LAYOUT)
     decoded = codec.decode(payload, LAYOUT)
     assert decoded[1000:].tolist() == [1.0] * 7
@@ -54,8 +54,8 @@ def loss_after(order: str, monkeypatch: pytest.MonkeyPatch, steps: int = 60) -> 
     with torch.no_grad():
         model.weight.zero_()
         model.bias.zero_()
-    layout = Layout.of([("weight", (400, 4)), ("bias", (4,))])
-    codec = Feedback(Largest(1400))
+    layout = FlatLayout.of([("weight", (400, 4)), ("bias", (4,))])
+    codec = ErrorFeedback(LargestCodec(1400))
     state = codec.start(layout)
     for _ in range(steps):
         gradients = torch.autograd.grad((model(inputs) - labels).square().mean(), list(model.parameters()))

@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.wire.codecs.nonzero import ALL, Nonzero
+from shoal.wire.codecs.nonzero import ALL, NonzeroCodec
 from shoal.wire.head import HEAD
-from shoal.wire.layout import Layout
-from shoal.wire.wrappers.feedback import Feedback
+from shoal.wire.layout import FlatLayout
+from shoal.wire.wrappers.feedback import ErrorFeedback
 
-LAYOUT = Layout.of([("sparse", (300, 40)), ("dense", (50, 40)), ("empty", (0,)), ("bias", (50,)), ("none", (30, 30))])
+LAYOUT = FlatLayout.of(
+    [("sparse", (300, 40)), ("dense", (50, 40)), ("empty", (0,)), ("bias", (50,)), ("none", (30, 30))]
+)
 
 
 def gradients(*densities: float) -> Tensor:
@@ -28,7 +30,7 @@ def sent(payload: Tensor) -> list[int]:
 
 def test_nexus_each_tensor_is_dense_or_sparse_by_its_own_density() -> None:
     values = gradients(0.01, 1.0, 1.0, 0.02, 0.0)
-    payload, _ = Nonzero().encode(values, LAYOUT)
+    payload, _ = NonzeroCodec().encode(values, LAYOUT)
     places = [int((values[part.offset : part.end] != 0).sum()) for part in LAYOUT.parts]
     assert sent(payload) == [places[0], ALL, ALL, places[3], 0]
     assert payload.numel() < 1.1 * 4 * sum(places) < 0.2 * 4 * LAYOUT.numel
@@ -37,20 +39,20 @@ def test_nexus_each_tensor_is_dense_or_sparse_by_its_own_density() -> None:
 @pytest.mark.parametrize("density", [0.0, 0.001, 0.1, 0.5, 0.9, 0.95, 0.98, 1.0])
 def test_nexus_is_exact_and_never_a_hundredth_longer_than_dense(density: float) -> None:
     values = gradients(*[density] * len(LAYOUT.parts))
-    payload, _ = Nonzero().encode(values, LAYOUT)
-    assert torch.equal(Nonzero().decode(payload, LAYOUT), values)
-    assert payload.numel() <= Nonzero().bound(LAYOUT) < 1.01 * 4 * LAYOUT.numel
+    payload, _ = NonzeroCodec().encode(values, LAYOUT)
+    assert torch.equal(NonzeroCodec().decode(payload, LAYOUT), values)
+    assert payload.numel() <= NonzeroCodec().bound(LAYOUT) < 1.01 * 4 * LAYOUT.numel
 
 
 def test_the_smallest_and_the_largest_survive() -> None:
     values = torch.zeros(1000)
     values[[3, 500, 999]] = torch.tensor([-1e-45, 1e-45, -3e38])
-    payload, _ = Nonzero().encode(values)
-    assert torch.equal(Nonzero().decode(payload, Layout.flat(1000)), values)
+    payload, _ = NonzeroCodec().encode(values)
+    assert torch.equal(NonzeroCodec().decode(payload, FlatLayout.flat(1000)), values)
     assert payload.numel() < 100
 
 
 def test_nothing_is_left_for_the_next_step() -> None:
     values = gradients(0.01, 1.0, 1.0, 0.02, 0.0)
-    _, state = Feedback(Nonzero()).encode(values, LAYOUT)
+    _, state = ErrorFeedback(NonzeroCodec()).encode(values, LAYOUT)
     assert not state["residual"].any()

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from shoal.wire import kernels
-from shoal.wire.codecs.onebit import OneBit
+from shoal.wire.codecs.onebit import OneBitCodec
 from shoal.wire.kernels import progress
 from shoal.wire.kernels.kernel_cache import cache_folder
-from shoal.wire.layout import Layout
+from shoal.wire.layout import FlatLayout
 
 PROGRAM = "import torch; from shoal.wire.codecs.twobit import TwoBit; print(len(TwoBit().encode(torch.ones(9))[0]))"
 
@@ -60,9 +60,9 @@ print(float((Qsgd(8).decode(Qsgd(8).encode(x)[0], Layout.flat(90)) - x).abs().ma
 
 
 def test_a_kernel_without_feedback_leaves_its_input_alone():
-    layout, values = Layout.flat(5000), torch.randn(5000)
+    layout, values = FlatLayout.flat(5000), torch.randn(5000)
     before = values.clone()
-    OneBit().encode(values, layout)
+    OneBitCodec().encode(values, layout)
     assert torch.equal(values, before)
 
 

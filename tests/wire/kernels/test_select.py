@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shoal.wire import choice, kernels
 from shoal.wire.kernels.select import PIECE
-from shoal.wire.layout import Layout
-from shoal.wire.push import Push
+from shoal.wire.layout import FlatLayout
+from shoal.wire.push import VelocityState
 from shoal.wire.shares import by_layer, of_all
 
 SHAPES = {
@@ -37,7 +37,7 @@ WAYS = ["plain", "feedback", "moving", "masking"]
 def run(values, shares, way, shift, fast):
     """Two steps; everything that came of them."""
     rest, velocity = torch.linspace(-1, 1, values.numel()), torch.linspace(2, -2, values.numel())
-    push = Push(velocity, 0.9, way == "masking") if way in ("moving", "masking") else None
+    push = VelocityState(velocity, 0.9, way == "masking") if way in ("moving", "masking") else None
     results = []
     for step in range(2):
         given = values.clone()
@@ -52,7 +52,7 @@ def run(values, shares, way, shift, fast):
 
 
 def check(sizes, kind, way, ratio, share):
-    layout = Layout.of([(f"layer{number}", (size,)) for number, size in enumerate(sizes)])
+    layout = FlatLayout.of([(f"layer{number}", (size,)) for number, size in enumerate(sizes)])
     torch.manual_seed(layout.numel)
     values, shares = KINDS[kind](layout.numel), share(ratio, layout)
     one, other = (run(values, shares, way, 5, fast) for fast in (True, False))
@@ -90,7 +90,7 @@ def test_every_kind_at_every_ratio_is_the_references(shape, way):
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sample_that_holds_all_the_large_ones_is_not_believed(way):
     """Its lines are those that shift 0 takes: the threshold it gives is reached by too few."""
-    shares = of_all(0.01, Layout.flat(100_000))
+    shares = of_all(0.01, FlatLayout.flat(100_000))
     _, _, count, stride, rank = shares.rows[0].tolist()
     values = torch.randn(100_000)
     values[torch.arange(100_000) // 16 % stride == 0] *= 1000
@@ -103,11 +103,11 @@ def test_a_sample_that_holds_all_the_large_ones_is_not_believed(way):
 @pytest.mark.parametrize("fast", [True, False])
 @pytest.mark.parametrize("where", ["values", "rest", "velocity"])
 def test_what_is_not_finite_is_told_in_any_layer(bad, fast, where):
-    layout = Layout.of([("a", (5000,)), ("b", (30,)), ("c", (3 * PIECE + 5,))])
+    layout = FlatLayout.of([("a", (5000,)), ("b", (30,)), ("c", (3 * PIECE + 5,))])
     for place in (0, 4999, 5003, 5030 + PIECE, layout.numel - 1):
         tensors = {name: torch.randn(layout.numel) for name in ("values", "rest", "velocity")}
         tensors[where][place] = bad
-        push = Push(tensors["velocity"], 0.9, True)
+        push = VelocityState(tensors["velocity"], 0.9, True)
         shares = by_layer(0.01, layout)
         if fast:
             assert choice.largest(tensors["values"], tensors["rest"], shares, 0, push) is None
@@ -118,4 +118,4 @@ def test_what_is_not_finite_is_told_in_any_layer(bad, fast, where):
 
 def test_a_sum_that_overflows_is_told():
     huge = torch.full((3000,), 3e38)
-    assert choice.largest(huge, huge.clone(), of_all(0.01, Layout.flat(3000))) is None
+    assert choice.largest(huge, huge.clone(), of_all(0.01, FlatLayout.flat(3000))) is None

@@ -6,10 +6,10 @@ import torch
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, kernels_of
-from shoal.wire.codecs.largest import Largest
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.codec import GradientCodec, kernels_of
+from shoal.wire.codecs.largest import LargestCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 CHAINS = (
     *("fp16", "bf16", "int8", "fixed", "onebit", "twobit", "ternary", "ternary(packing=golomb)", "qsgd", "nonzero"),
@@ -24,10 +24,10 @@ CHAINS = (
     ),
     *("topk(0.01), int8", "topk(0.01), fp16", "topk(0.01), warmup(10)", "randomk(0.1), int8"),
 )
-LAYOUT = Layout.of([("a", (30, 256)), ("b", (256,)), ("c", (70, 512)), ("d", (4, 4))])
+LAYOUT = FlatLayout.of([("a", (30, 256)), ("b", (256,)), ("c", (70, 512)), ("d", (4, 4))])
 
 
-def called(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+def called(codec: GradientCodec, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Names of the kernels in payloads of full and of nearly empty gradients."""
     names: set[str] = set()
     real = kernels.get
@@ -36,7 +36,7 @@ def called(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> set[str]:
         values = torch.randn(LAYOUT.numel) * (torch.rand(LAYOUT.numel) < density)
         values[-16:] = 1.0  # a layer in which run lengths save nothing
         out = torch.zeros(codec.bound(LAYOUT), dtype=torch.uint8)
-        length = codec.pack(values, LAYOUT, codec.start(LAYOUT), Moment(), out)
+        length = codec.pack(values, LAYOUT, codec.start(LAYOUT), EncodeContext(), out)
         codec.add(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
         codec.put(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
     return names
@@ -51,7 +51,7 @@ def test_codecs_call_the_kernels_they_name(text: str, monkeypatch: pytest.Monkey
 
 
 def test_so_does_what_orders_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec = Largest(10000)
+    codec = LargestCodec(10000)
     assert called(codec, monkeypatch) == kernels_of(codec)
 
 

@@ -8,26 +8,26 @@ import torch
 from shoal.core.errors import PayloadError, ShoalError, UsageError
 from shoal.testing.codec import mutated, sample
 from shoal.wire import kernels
-from shoal.wire.chain import Wrapping, chain
-from shoal.wire.codecs.cast import Fp16
-from shoal.wire.codecs.int8 import Int8
-from shoal.wire.codecs.layerk import LayerK
-from shoal.wire.codecs.lowrank import LowRank
-from shoal.wire.codecs.onebit import OneBit
-from shoal.wire.codecs.topk import TopK
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.chain import WrappedCodec, chain
+from shoal.wire.codecs.cast import Fp16Codec
+from shoal.wire.codecs.int8 import Int8Codec
+from shoal.wire.codecs.layerk import LayerKCodec
+from shoal.wire.codecs.lowrank import LowRankCodec
+from shoal.wire.codecs.onebit import OneBitCodec
+from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 from shoal.wire.redeal import merge, split
-from shoal.wire.wrappers.feedback import Feedback
-from shoal.wire.wrappers.momentum import Momentum
-from shoal.wire.wrappers.parts import Parts
-from shoal.wire.wrappers.warmup import WarmUp
+from shoal.wire.wrappers.feedback import ErrorFeedback
+from shoal.wire.wrappers.momentum import MomentumCorrection
+from shoal.wire.wrappers.parts import PartialCodec
+from shoal.wire.wrappers.warmup import RatioWarmUp
 
-LAYOUT = Layout.of([("a.weight", (40, 30)), ("a.bias", (40,)), ("norm.weight", (40,)), ("b.weight", (9, 40))])
+LAYOUT = FlatLayout.of([("a.weight", (40, 30)), ("a.bias", (40,)), ("norm.weight", (40,)), ("b.weight", (9, 40))])
 
 
 def test_tensors_of_one_dimension_travel_as_they_are():
-    codec, values = Parts(TopK(0.01)), sample(LAYOUT)
+    codec, values = PartialCodec(TopKCodec(0.01)), sample(LAYOUT)
     payload, _ = codec.encode(values, LAYOUT)
     decoded = codec.decode(payload, LAYOUT)
     assert torch.equal(decoded[1200:1280], values[1200:1280])
@@ -37,15 +37,15 @@ def test_tensors_of_one_dimension_travel_as_they_are():
 
 def test_by_size_and_by_name():
     values = sample(LAYOUT)
-    everything = Parts(OneBit(), least=0)
+    everything = PartialCodec(OneBitCodec(), least=0)
     assert len(everything.decode(everything.encode(values, LAYOUT)[0], LAYOUT)[1200:1240].unique()) == 2
-    some = Parts(OneBit(), least=41, words=("b.w",))
+    some = PartialCodec(OneBitCodec(), least=41, words=("b.w",))
     decoded = some.decode(some.encode(values, LAYOUT)[0], LAYOUT)
     assert torch.equal(decoded[1200:], values[1200:])
 
 
 def test_parts_survive_attacks():
-    codec = Parts(Feedback(TopK(0.1)))
+    codec = PartialCodec(ErrorFeedback(TopKCodec(0.1)))
     payload, _ = codec.encode(sample(LAYOUT), LAYOUT)
     refused = 0
     for number in range(2000):
@@ -59,7 +59,7 @@ def test_parts_survive_attacks():
 def test_momentum_correction_sends_what_sgd_with_momentum_would():
     """With a ratio of 1 nothing waits: each step sends the gradient itself, for masking lets go of every velocity."""
     values = sample(LAYOUT)
-    masked, kept = Momentum(LayerK(1.0), 0.9), Momentum(LayerK(1.0), 0.9, masking=False)
+    masked, kept = MomentumCorrection(LayerKCodec(1.0), 0.9), MomentumCorrection(LayerKCodec(1.0), 0.9, masking=False)
     for codec, expected in ((masked, 3 * values), (kept, (1 + 1.9 + 2.71) * values)):
         state, total = codec.start(LAYOUT), torch.zeros(LAYOUT.numel)
         for _ in range(3):
@@ -69,28 +69,30 @@ def test_momentum_correction_sends_what_sgd_with_momentum_would():
 
 
 def test_momentum_conserves_velocities():
-    codec, values = Momentum(LayerK(0.05), 0.5, masking=False), sample(LAYOUT)
+    codec, values = MomentumCorrection(LayerKCodec(0.05), 0.5, masking=False), sample(LAYOUT)
     state, sent, velocity, due = codec.start(LAYOUT), torch.zeros(LAYOUT.numel), 0 * values, 0 * values
     for step in range(6):
-        payload, state = codec.encode(values, LAYOUT, state, Moment(step=step))
+        payload, state = codec.encode(values, LAYOUT, state, EncodeContext(step=step))
         sent += codec.decode(payload, LAYOUT)
         velocity = 0.5 * velocity + values
         due += velocity
     torch.testing.assert_close(sent + state["residual"], due, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("codec", [LayerK(0.05), TopK(0.02), TopK(0.05, Int8(64)), LayerK(1.0)])
+@pytest.mark.parametrize(
+    "codec", [LayerKCodec(0.05), TopKCodec(0.02), TopKCodec(0.05, Int8Codec(64)), LayerKCodec(1.0)]
+)
 @pytest.mark.parametrize("masking", [True, False])
 def test_momentum_by_the_kernel_is_momentum_by_torch(codec, masking):
     """To the bit: payloads, velocity and residual."""
-    wrapped = Momentum(codec, 0.9, masking=masking)
+    wrapped = MomentumCorrection(codec, 0.9, masking=masking)
     results = []
     for slow in (False, True):
         state = wrapped.start(LAYOUT)
         payloads = []
         for step in range(4):
             with kernels.reference() if slow else nullcontext():
-                payload, state = wrapped.encode(sample(LAYOUT, step), LAYOUT, state, Moment(step=step))
+                payload, state = wrapped.encode(sample(LAYOUT, step), LAYOUT, state, EncodeContext(step=step))
             payloads.append(payload)
         results.append([*payloads, state["velocity"], state["residual"]])
     assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
@@ -101,11 +103,11 @@ def test_momentum_refuses_what_is_not_finite_by_name(slow):
     values = sample(LAYOUT)
     values[LAYOUT.parts[2].offset] = float("nan")
     with kernels.reference() if slow else nullcontext(), pytest.raises(ShoalError, match=r"'norm\.weight' holds NaN"):
-        Momentum(LayerK(0.05)).encode(values, LAYOUT)
+        MomentumCorrection(LayerKCodec(0.05)).encode(values, LAYOUT)
 
 
 @pytest.mark.parametrize("slow", [False, True])
-@pytest.mark.parametrize("codec", [Momentum(LayerK(0.05)), Feedback(TopK(0.05))])
+@pytest.mark.parametrize("codec", [MomentumCorrection(LayerKCodec(0.05)), ErrorFeedback(TopKCodec(0.05))])
 def test_a_residual_that_is_not_finite_is_refused_by_name(codec, slow):
     state = codec.start(LAYOUT)
     state["residual"][LAYOUT.parts[3].offset + 7] = float("inf")
@@ -116,17 +118,17 @@ def test_a_residual_that_is_not_finite_is_refused_by_name(codec, slow):
 def test_clipping_is_by_layer():
     values = torch.zeros(LAYOUT.numel)
     values[:1200], values[1200:] = 1.0, 1e-3
-    codec = Momentum(LayerK(1.0), 0.0, clip=1.0)
+    codec = MomentumCorrection(LayerKCodec(1.0), 0.0, clip=1.0)
     decoded = codec.decode(codec.encode(values, LAYOUT)[0], LAYOUT)
     assert float(decoded[:1200].norm()) == pytest.approx(1.0, abs=1e-4)
     assert torch.equal(decoded[1200:], values[1200:])
 
 
 def test_a_warm_up_tightens():
-    codec = WarmUp(Feedback(TopK(0.01)), 0.01, 10)
+    codec = RatioWarmUp(ErrorFeedback(TopKCodec(0.01)), 0.01, 10)
     state, sizes = codec.start(LAYOUT), []
     for step in range(12):
-        payload, state = codec.encode(sample(LAYOUT, step), LAYOUT, state, Moment(step=step))
+        payload, state = codec.encode(sample(LAYOUT, step), LAYOUT, state, EncodeContext(step=step))
         assert payload.numel() <= codec.bound(LAYOUT)
         codec.decode(payload, LAYOUT)
         sizes.append(payload.numel())
@@ -136,7 +138,7 @@ def test_a_warm_up_tightens():
 
 
 def test_a_residual_that_decays_forgets():
-    codec, values = Feedback(TopK(0.05), decay=0.5), sample(LAYOUT)
+    codec, values = ErrorFeedback(TopKCodec(0.05), decay=0.5), sample(LAYOUT)
     _, state = codec.encode(values, LAYOUT)
     before = state["residual"].clone()
     _, state = codec.encode(torch.zeros_like(values), LAYOUT, state)
@@ -146,7 +148,7 @@ def test_a_residual_that_decays_forgets():
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_what_waits_is_conserved_when_the_number_of_workers_changes(workers):
-    codec = Feedback(LowRank(1))
+    codec = ErrorFeedback(LowRankCodec(1))
     states = [codec.encode(sample(LAYOUT, worker), LAYOUT)[1] for worker in range(3)]
     dealt = split(merge(states), workers)
     total = sum(state["residual"] for state in states)
@@ -159,11 +161,11 @@ def test_what_waits_is_conserved_when_the_number_of_workers_changes(workers):
 @pytest.mark.parametrize(
     ("first", "second", "wrapping", "words"),
     [
-        (OneBit(), Int8(), Wrapping(), "only a sparsifier's values are coded again"),
-        (TopK(0.1), TopK(0.1), Wrapping(), "what was chosen is not chosen again"),
-        (OneBit(), None, Wrapping(warmup=5), "no ratio to tighten"),
-        (OneBit(), None, Wrapping(momentum=0.9), "momentum round onebit"),
-        (Fp16(), None, Wrapping(least=5), "by_size and by_name do not go with fp16"),
+        (OneBitCodec(), Int8Codec(), WrappedCodec(), "only a sparsifier's values are coded again"),
+        (TopKCodec(0.1), TopKCodec(0.1), WrappedCodec(), "what was chosen is not chosen again"),
+        (OneBitCodec(), None, WrappedCodec(warmup=5), "no ratio to tighten"),
+        (OneBitCodec(), None, WrappedCodec(momentum=0.9), "momentum round onebit"),
+        (Fp16Codec(), None, WrappedCodec(least=5), "by_size and by_name do not go with fp16"),
     ],
 )
 def test_what_does_not_compose_is_refused(first, second, wrapping, words):

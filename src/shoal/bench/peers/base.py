@@ -18,12 +18,12 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.pace.base import Spent
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.pace.base import ExchangeCost
 
 
 @dataclass(frozen=True)
-class Place:
+class PeerPlace:
     """Where a peer's worker stands."""
 
     rank: int
@@ -35,11 +35,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Cost:
+class PeerCost:
     """Where a peer writes down what it spends, so that the run's record has it."""
 
-    spent: Spent
-    exchange: Exchange
+    spent: ExchangeCost
+    exchange: GradientExchange
 
     def sent(self, raw: int, sent: int, size: int) -> None:
         """Count one all-reduce among `size` workers: float32 bytes, and bytes of the payload that stood for them."""
@@ -48,14 +48,14 @@ class Cost:
         self.exchange.wire += 2 * (size - 1) * sent // size
 
 
-class Peer(ABC):
+class BenchPeer(ABC):
     """One worker's side of another tool. Called by the script's main thread."""
 
     @abstractmethod
-    def open(self, place: Place) -> None: ...
+    def open(self, place: PeerPlace) -> None: ...
 
     @abstractmethod
-    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: Cost) -> None: ...
+    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: PeerCost) -> None: ...
 
     @contextmanager
     def quiet(self) -> Iterator[None]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from shoal.bench.peers.base import Cost, Peer, Place, trained
+from shoal.bench.peers.base import BenchPeer, PeerCost, PeerPlace, trained
 from shoal.bench.peers.gloo import close_group, open_group
 
 POWER_FROM = 2
@@ -24,7 +24,7 @@ ONE_BUCKET_MB = 1000
 """PowerSGD's hook has several collectives per bucket, whose order gloo does not keep: with several it may deadlock."""
 
 
-class Ddp(Peer):
+class DdpPeer(BenchPeer):
     """Plain DDP with its default buckets; the base of those with a hook."""
 
     options: ClassVar[dict[str, Any]] = {}
@@ -33,11 +33,11 @@ class Ddp(Peer):
         self._wrapped: list[DistributedDataParallel] = []
         self._steps = 0
 
-    def open(self, place: Place) -> None:
+    def open(self, place: PeerPlace) -> None:
         self._size = place.size
         open_group(place)
 
-    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: Cost) -> None:
+    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: PeerCost) -> None:
         for model in models:
             if trained([model]):
                 self._wrapped.append(self._wrap(model))
@@ -81,7 +81,7 @@ class Ddp(Peer):
         close_group()
 
 
-class DdpFp16(Ddp):
+class DdpFp16Peer(DdpPeer):
     """Gradients travel as float16."""
 
     def hook(self, wrapped: DistributedDataParallel) -> None:
@@ -93,7 +93,7 @@ class DdpFp16(Ddp):
         return sum(2 * p.numel() for p in parameters)
 
 
-class DdpPowerSgd(Ddp):
+class DdpPowerSgdPeer(DdpPeer):
     """Gradient matrices travel as their best approximation of rank 1, with error feedback."""
 
     options: ClassVar[dict[str, Any]] = {"bucket_cap_mb": ONE_BUCKET_MB}

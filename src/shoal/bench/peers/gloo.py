@@ -6,10 +6,10 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore  # torch.distributed has it, unseen by mypy
 
-from shoal.bench.peers.base import Place
+from shoal.bench.peers.base import PeerPlace
 
 
-def open_group(place: Place) -> None:
+def open_group(place: PeerPlace) -> None:
     """Meet the other workers through a file in the run's folder."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = FileStore(str(place.dir / "rendezvous-peer"), place.size)

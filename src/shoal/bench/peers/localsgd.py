@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from torch import nn
 from torch.optim import Optimizer
 
-from shoal.bench.peers.base import Cost, Peer, Place, trained
+from shoal.bench.peers.base import BenchPeer, PeerCost, PeerPlace, trained
 from shoal.bench.peers.gloo import close_group, open_group
 from shoal.core.clock import now
 
 PERIOD = 8
 
 
-class LocalSgd(Peer):
+class LocalSgdPeer(BenchPeer):
     """No gradient travels: there is nothing for DDP to do, so it is left out."""
 
-    def open(self, place: Place) -> None:
+    def open(self, place: PeerPlace) -> None:
         self._size = place.size
         open_group(place)
 
-    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: Cost) -> None:
+    def attach(self, models: Sequence[nn.Module], optimizers: Sequence[Optimizer], cost: PeerCost) -> None:
         from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
         # its own count begins with an average; beginning at 1, the first comes after `PERIOD` steps

@@ -4,15 +4,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shoal.bench.peers.base import Cost, Peer, Place
-from shoal.cluster.launch.context import Context
+from shoal.bench.peers.base import BenchPeer, PeerCost, PeerPlace
 from shoal.core.errors import UsageError
-from shoal.data.loader import Loader
+from shoal.data.loader import ShardedLoader
 from shoal.data.remaining import FRESH, Left
-from shoal.data.source.base import Source, Step
-from shoal.data.turn import Turn
+from shoal.data.source.base import BatchSource, LoaderStep
+from shoal.data.turn import PassKey
+from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
-from shoal.train.members import Members
+from shoal.train.members import JoinedMembers
 from shoal.train.run import Run
 
 PLAN = "alone, every(1)"
@@ -22,10 +22,10 @@ PLAN = "alone, every(1)"
 class PeerRun(Run):
     """`join` deals the loader and hands the models to the peer."""
 
-    def __init__(self, context: Context, plan: Plan, peer: Peer) -> None:
+    def __init__(self, context: WorkerContext, plan: Plan, peer: BenchPeer) -> None:
         super().__init__(context, plan)
         self.peer = peer
-        peer.open(Place(self.rank, self.size, self.dir, context.group.seconds))
+        peer.open(PeerPlace(self.rank, self.size, self.dir, context.group.seconds))
 
     def join(self, *things: Any, loss: str = "mean") -> Any:
         if loss != "mean":
@@ -33,14 +33,14 @@ class PeerRun(Run):
         results = super().join(*things)
         joined = self._together.joined[-1]
         _check(joined.members)
-        cost = Cost(joined.pace.spent, joined.exchange)
+        cost = PeerCost(joined.pace.spent, joined.exchange)
         self.peer.attach(joined.members.models, joined.members.optimizers, cost)
         return results
 
     def _welcome(self, thing: Any) -> Any:
         welcomed = super()._welcome(thing)
-        if isinstance(welcomed, Loader):
-            welcomed._source = Even(welcomed._source)
+        if isinstance(welcomed, ShardedLoader):
+            welcomed._source = EvenSource(welcomed._source)
         return welcomed
 
     @contextmanager
@@ -55,13 +55,13 @@ class PeerRun(Run):
             self.peer.close()
 
 
-class Even:
+class EvenSource:
     """A source without the step in which some worker has no sample: the others would wait for it."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BatchSource) -> None:
         self._source = source
 
-    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
         return (step for step in self._source.steps(turn, left) if 0 not in step.counts)
 
     @property
@@ -72,14 +72,14 @@ class Even:
     def drops(self) -> int:
         return self._source.drops
 
-    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
         return self._source.names(turn, places)
 
     def __len__(self) -> int:
         return len(self._source)
 
 
-def _check(members: Members) -> None:
+def _check(members: JoinedMembers) -> None:
     owned = {id(parameter) for model in members.models for parameter in model.parameters()}
     for name, parameter in zip(members.names, members.parameters, strict=True):
         if id(parameter) not in owned:

@@ -1,12 +1,12 @@
 """The peers by name."""
 
-from shoal.bench.peers.base import Peer
-from shoal.bench.peers.ddp import Ddp, DdpFp16, DdpPowerSgd
-from shoal.bench.peers.localsgd import LocalSgd
+from shoal.bench.peers.base import BenchPeer
+from shoal.bench.peers.ddp import DdpFp16Peer, DdpPeer, DdpPowerSgdPeer
+from shoal.bench.peers.localsgd import LocalSgdPeer
 
-PEERS: dict[str, type[Peer]] = {
-    "ddp": Ddp,
-    "ddp-fp16": DdpFp16,
-    "ddp-powersgd": DdpPowerSgd,
-    "ddp-localsgd": LocalSgd,
+PEERS: dict[str, type[BenchPeer]] = {
+    "ddp": DdpPeer,
+    "ddp-fp16": DdpFp16Peer,
+    "ddp-powersgd": DdpPowerSgdPeer,
+    "ddp-localsgd": LocalSgdPeer,
 }

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple, Protocol
 
 from shoal.data.deal import Counts
 from shoal.data.remaining import FRESH, Left, Ranges
-from shoal.data.turn import Turn
+from shoal.data.turn import PassKey
 
 
-class Step(NamedTuple):
+class LoaderStep(NamedTuple):
     """One step of a pass."""
 
     counts: Counts
@@ -23,14 +23,14 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerPlace:
     """This worker among all."""
 
     rank: int
     size: int
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Gives the steps of a pass as one worker sees them.
 
     Every worker gets the same number of steps with the same counts, as a pure function of the turn; a step in
@@ -38,7 +38,7 @@ class Source(Protocol):
     only the user's own dataset and `collate_fn` do, if they run in this process.
     """
 
-    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
         """The steps of one pass, or of what is `left` of it; turns are begun one after the other, and may be left
         before their end."""
         ...
@@ -53,7 +53,7 @@ class Source(Protocol):
         """Positions at the end of a pass that may be dropped are fewer than this; 0: none are."""
         ...
 
-    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
         """What the dataset calls the samples at `places`; empty if only their positions are known."""
         ...
 

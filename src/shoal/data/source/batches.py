@@ -9,26 +9,26 @@ from typing import Any
 
 from shoal.data.alike import CommonReader, reading
 from shoal.data.deal import Read, by_batch, steps
-from shoal.data.remaining import FRESH, Left, Remaining, placed
-from shoal.data.source.base import Place, Step
-from shoal.data.turn import Turn
+from shoal.data.remaining import FRESH, Left, RemainingSamples, placed
+from shoal.data.source.base import LoaderStep, WorkerPlace
+from shoal.data.turn import PassKey
 
 
-class Batches:
+class IterableSource:
     """Deals the items of `items`, read alike on every worker."""
 
-    def __init__(self, items: Iterable[Any], place: Place) -> None:
+    def __init__(self, items: Iterable[Any], place: WorkerPlace) -> None:
         self._items = items
         self._place = place
 
-    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
         rank, size = self._place.rank, self._place.size
         dealt = placed(
             self._read(turn),
-            left.get(0, Remaining()),
+            left.get(0, RemainingSamples()),
             lambda read: by_batch(read, rank=rank, size=size, weight=_one),
         )
-        return (Step(sizes, own, ranges) for sizes, own, ranges in dealt)
+        return (LoaderStep(sizes, own, ranges) for sizes, own, ranges in dealt)
 
     @property
     def items(self) -> int | None:
@@ -36,10 +36,10 @@ class Batches:
 
     drops = 0
 
-    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
         return []
 
-    def _read(self, turn: Turn) -> Read[Any]:
+    def _read(self, turn: PassKey) -> Read[Any]:
         if isinstance(self._items, list | tuple):
             return reading(self._items)  # it draws nothing, so nothing has to be borrowed for it
         return CommonReader(self._items, turn.mix("batches")).read

@@ -6,20 +6,20 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataP
 from torch.utils.data.distributed import DistributedSampler
 
 from shoal.core.errors import UsageError
-from shoal.data.source.base import Place, Source
-from shoal.data.source.batches import Batches
-from shoal.data.source.mapped import Mapped
-from shoal.data.source.streamed import Streamed
+from shoal.data.source.base import BatchSource, WorkerPlace
+from shoal.data.source.batches import IterableSource
+from shoal.data.source.mapped import MapDatasetSource
+from shoal.data.source.streamed import StreamSource
 
 
-def choose(loader: Any, place: Place) -> Source:
+def choose(loader: Any, place: WorkerPlace) -> BatchSource:
     """The source of `loader`'s batches for the worker at `place`."""
     if not isinstance(loader, DataLoader):
-        return Batches(_iterable(loader), place)
+        return IterableSource(_iterable(loader), place)
     _refuse_dealt_already(loader)
     if type(loader).__iter__ is not DataLoader.__iter__:
-        return Batches(loader, place)  # a loader with an iteration of its own: only its results can be dealt
-    kind = Streamed if isinstance(loader.dataset, IterableDataset) else Mapped
+        return IterableSource(loader, place)  # a loader with an iteration of its own: only its results can be dealt
+    kind = StreamSource if isinstance(loader.dataset, IterableDataset) else MapDatasetSource
     return kind(loader, place)
 
 

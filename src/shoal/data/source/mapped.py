@@ -14,27 +14,27 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from shoal.data.alike import read_sampler, reading
 from shoal.data.deal import Counts, Read, by_batch, by_sample, steps
 from shoal.data.order import order
-from shoal.data.remaining import FRESH, Left, Ranges, Remaining, placed
-from shoal.data.source.base import Place, Step
+from shoal.data.remaining import FRESH, Left, Ranges, RemainingSamples, placed
+from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.source.rebuild import like
-from shoal.data.turn import Turn
+from shoal.data.turn import PassKey
 
 
-class Mapped:
+class MapDatasetSource:
     """Deals the indices of the loader's sampler, or whole batches if it has a batch sampler or no batches."""
 
-    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+    def __init__(self, loader: DataLoader[Any], place: WorkerPlace) -> None:
         self._loader = loader
         self._place = place
         self._generator = torch.Generator()
-        self._chosen = _Chosen()
+        self._chosen = _ChosenIndices()
         role = {"batch_size": None, "sampler": self._chosen}
         if loader.batch_sampler is not None:
             role = {"batch_sampler": self._chosen}
         self._inner = like(loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role)
 
-    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
-        rest = left.get(0, Remaining())
+    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
+        rest = left.get(0, RemainingSamples())
         # torch derives the seeds of its worker processes from this generator: augmentation differs by rank, and the
         # rest of a pass does not repeat its beginning.
         self._generator.manual_seed(turn.mix("augment", self._place.rank, *([rest.position] * (rest.position > 0))))
@@ -52,7 +52,7 @@ class Mapped:
         loader = self._loader
         return self._place.size * loader.batch_size if loader.drop_last and loader.batch_size else 0
 
-    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
         sampler = _sampler(self._loader)
         if type(sampler) is SequentialSampler:
             return list(places)
@@ -67,7 +67,7 @@ class Mapped:
         total = len(_sampler(self._loader))
         return steps(total, size=self._place.size, batch=batch, drop_last=drop_last)
 
-    def _own(self, turn: Turn, left: Remaining, ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Any]:
+    def _own(self, turn: PassKey, left: RemainingSamples, ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Any]:
         """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""
         for sizes, own, ranges in placed(_read(_sampler(self._loader), turn), left, self._dealt):
             ahead.append((sizes, ranges))
@@ -81,19 +81,19 @@ class Mapped:
             return by_batch(read, rank=rank, size=size, weight=weight)
         return by_sample(read, rank=rank, size=size, batch=loader.batch_size, drop_last=loader.drop_last)
 
-    def _in_step(self, batches: Iterable[Any], ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Step]:
+    def _in_step(self, batches: Iterable[Any], ahead: deque[tuple[Counts, Ranges]]) -> Iterator[LoaderStep]:
         rank = self._place.rank
         for batch in batches:
             while not ahead[0][0][rank]:
                 sizes, ranges = ahead.popleft()
-                yield Step(sizes, None, ranges)
+                yield LoaderStep(sizes, None, ranges)
             sizes, ranges = ahead.popleft()
-            yield Step(sizes, batch, ranges)
+            yield LoaderStep(sizes, batch, ranges)
         for sizes, ranges in ahead:
-            yield Step(sizes, None, ranges)
+            yield LoaderStep(sizes, None, ranges)
 
 
-class _Chosen:
+class _ChosenIndices:
     """What the inner loader takes for its sampler: the choice of the turn begun last."""
 
     now: Iterator[Any]
@@ -108,7 +108,7 @@ def _sampler(loader: DataLoader[Any]) -> Any:
     return loader.batch_sampler if given else loader.sampler
 
 
-def _read(sampler: Any, turn: Turn) -> Read[Any]:
+def _read(sampler: Any, turn: PassKey) -> Read[Any]:
     if type(sampler) is SequentialSampler:
         return reading(range(len(sampler)))
     if _shuffles_all(sampler):

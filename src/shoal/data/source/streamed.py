@@ -14,33 +14,33 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from shoal.core.seeds import mix
 from shoal.data.alike import CommonReader
 from shoal.data.deal import Counts, Read, by_sample, counts, steps
-from shoal.data.remaining import FRESH, Left, Ranges, Remaining, placed
-from shoal.data.source.base import Place, Step
+from shoal.data.remaining import FRESH, Left, Ranges, RemainingSamples, placed
+from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.source.rebuild import like
-from shoal.data.turn import Turn
+from shoal.data.turn import PassKey
 
 Share = tuple[int, Any, Ranges, int]
 """Samples of all workers in one step, this worker's batch of them, where they lie, and in whose stream."""
 
 
-class Streamed:
+class StreamSource:
     """Deals the samples of a stream; each dataloader process groups its own stream, as without Shoal."""
 
-    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+    def __init__(self, loader: DataLoader[Any], place: WorkerPlace) -> None:
         self._loader = loader
         self._place = place
         self._generator = torch.Generator()
-        self._portion = Portion(loader, place)
+        self._portion = StreamPortion(loader, place)
         self._inner = like(
             loader,
             self._portion,
             generator=self._generator,
             batch_size=None,
             collate_fn=_as_it_is,
-            worker_init_fn=_Init(loader.worker_init_fn),
+            worker_init_fn=_WorkerInit(loader.worker_init_fn),
         )
 
-    def steps(self, turn: Turn, left: Left = FRESH) -> Iterator[Step]:
+    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
         # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
         self._generator.manual_seed(turn.mix("stream"))
         self._portion.seed.fill_(turn.mix("stream"))
@@ -54,9 +54,9 @@ class Streamed:
         drop_last = self._loader.drop_last
         return steps(len(dataset), size=self._place.size, batch=batch, drop_last=drop_last)
 
-    def _counted(self, shares: Iterator[Share]) -> Iterator[Step]:
+    def _counted(self, shares: Iterator[Share]) -> Iterator[LoaderStep]:
         for total, batch, ranges, stream in shares:
-            yield Step(counts(total, self._place.size), batch, ranges, stream)
+            yield LoaderStep(counts(total, self._place.size), batch, ranges, stream)
 
     items = None
 
@@ -66,17 +66,17 @@ class Streamed:
         loader = self._loader
         return self._place.size * (loader.batch_size or 1) * max(1, loader.num_workers) if loader.drop_last else 0
 
-    def names(self, turn: Turn, places: Iterable[int]) -> list[Any]:
+    def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
         return []
 
 
-class Portion(IterableDataset[Share]):
+class StreamPortion(IterableDataset[Share]):
     """One worker's part of a stream; lives in the dataloader's processes if there are any."""
 
-    def __init__(self, loader: DataLoader[Any], place: Place) -> None:
+    def __init__(self, loader: DataLoader[Any], place: WorkerPlace) -> None:
         self.dataset: Any = loader.dataset
         self.seed = torch.zeros((), dtype=torch.int64)
-        self.left: dict[tuple[int, int], Remaining] = {}
+        self.left: dict[tuple[int, int], RemainingSamples] = {}
         """What remains, by seed of the turn and process: one that lives on must not think so of later turns."""
         if loader.persistent_workers:
             # A process that lives on has no other way to learn of a new turn; it looks when it starts one.
@@ -92,9 +92,9 @@ class Portion(IterableDataset[Share]):
         # The generators of a process differ, a generator of the dataset does not: torch copies it to all.
         stream = info.id if info else 0
         reader = CommonReader(self.dataset, mix("process", seed, stream), generator=seed)
-        return self._shares(reader, self.left.get((seed, stream), Remaining()), stream)
+        return self._shares(reader, self.left.get((seed, stream), RemainingSamples()), stream)
 
-    def _shares(self, reader: CommonReader[Any], left: Remaining, stream: int) -> Iterator[Share]:
+    def _shares(self, reader: CommonReader[Any], left: RemainingSamples, stream: int) -> Iterator[Share]:
         for sizes, own, ranges in placed(reader.read, left, self._dealt):
             yield sum(sizes), self._collated(own) if own else None, ranges, stream
 
@@ -106,7 +106,7 @@ class Portion(IterableDataset[Share]):
         return self._collate(own[0] if self._batch is None else own)
 
 
-class _Init:
+class _WorkerInit:
     """The user's `worker_init_fn`; it finds the user's own dataset in `get_worker_info()`."""
 
     def __init__(self, user: Callable[[int], None] | None) -> None:

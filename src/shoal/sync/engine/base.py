@@ -34,13 +34,13 @@ from typing import NoReturn
 from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError
-from shoal.sync.price import Network
-from shoal.sync.repeatable import Repeatable
-from shoal.wire.bucket import Space
+from shoal.sync.price import NetworkEstimate
+from shoal.sync.repeatable import RetryableExchange
+from shoal.wire.bucket import BucketSpace
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PayloadSpec:
     """A payload to be exchanged again and again."""
 
     bound: int
@@ -59,11 +59,11 @@ class Parcel:
         return self.bound * self.pieces
 
 
-class Engine(Repeatable, ABC):
+class ExchangeEngine(RetryableExchange, ABC):
     """Sums buckets over a group. Used by the thread that runs the backward pass, and by no other."""
 
     @abstractmethod
-    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]: ...
+    def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]: ...
 
     def prepare(self) -> None:
         """Wait until nobody reads what left last time; most engines have nothing to wait for."""
@@ -100,11 +100,11 @@ class Engine(Repeatable, ABC):
         """Asked between `post` and `collect`; False where nobody can tell."""
         return False
 
-    def network(self) -> Network:
+    def network(self) -> NetworkEstimate:
         """What is known of the way to the others."""
-        return Network()
+        return NetworkEstimate()
 
-    def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
+    def open_payloads(self, parcels: Sequence[PayloadSpec]) -> list[Tensor]:
         """Own areas of bytes, `bound` (times the pieces) long, aligned to 64."""
         self._refuse()
 

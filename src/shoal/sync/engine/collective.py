@@ -11,11 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from shoal.core.errors import PayloadError, PeerLost
-from shoal.sync.engine.base import Engine, Parcel
-from shoal.wire.bucket import Space
+from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
+from shoal.wire.bucket import BucketSpace
 
 
-class CollectiveEngine(Engine):
+class CollectiveEngine(ExchangeEngine):
     """Over a process group that is ours alone."""
 
     def __init__(self, process_group: dist.ProcessGroup) -> None:
@@ -23,12 +23,12 @@ class CollectiveEngine(Engine):
         self._tensors: list[Tensor] = []
         self._works: dict[int, dist.Work] = {}
 
-    def open(self, spaces: Sequence[Space]) -> list[tuple[Tensor, Tensor]]:
+    def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         self._tensors = [torch.zeros(s.numel, dtype=s.dtype, device=s.device) for s in spaces]
         return [(tensor, tensor) for tensor in self._tensors]
 
-    def open_payloads(self, parcels: Sequence[Parcel]) -> list[Tensor]:
-        self._post = CollectivePost(self.process_group, parcels)
+    def open_payloads(self, parcels: Sequence[PayloadSpec]) -> list[Tensor]:
+        self._post = CollectivePayloads(self.process_group, parcels)
         return self._post.areas
 
     def post(self, index: int, length: int) -> None:
@@ -70,14 +70,14 @@ class CollectiveEngine(Engine):
         return 2 * (size - 1) * tensor.numel() * tensor.element_size() // size
 
 
-class CollectivePost:
+class CollectivePayloads:
     """Payloads by all-gather, padded to the largest: one round if all are equally long, else lengths travel first.
 
     Those in pieces by all-to-all. The second round of every payload starts when the first is collected: the order is
     the same on all workers.
     """
 
-    def __init__(self, process_group: dist.ProcessGroup, parcels: Sequence[Parcel]) -> None:
+    def __init__(self, process_group: dist.ProcessGroup, parcels: Sequence[PayloadSpec]) -> None:
         self.process_group, self.parcels = process_group, parcels
         size, room = process_group.size(), [_padded(parcel.bound) for parcel in parcels]
         self._own = [torch.zeros(m * parcel.pieces, dtype=torch.uint8) for m, parcel in zip(room, parcels, strict=True)]

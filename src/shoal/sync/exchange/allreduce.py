@@ -10,31 +10,31 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from shoal.cluster.group import LARGEST_WORD, Check, Group
 from shoal.core.clock import now
-from shoal.sync.engine.base import Engine
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.price import Network, merged
-from shoal.wire.bucket import Bucket, BucketPlan
+from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup
+from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.price import NetworkEstimate, merged
+from shoal.wire.bucket import BucketPlan, GradientBucket
 
 
-class AllReduceExchange(Exchange):
+class AllReduceExchange(GradientExchange):
     """Sums every bucket over the group, on the engine that suits where the bucket lies."""
 
     codes = False
 
-    def __init__(self, group: Group, engine_for: Callable[[str], Engine]) -> None:
+    def __init__(self, group: WorkerGroup, engine_for: Callable[[str], ExchangeEngine]) -> None:
         self.group, self.session = group, group.session
         self.weight = 1.0 / group.size
         self._engine_for = engine_for
-        self._engines: list[tuple[Engine, int]] = []
-        self._busy: list[Engine] = []
+        self._engines: list[tuple[ExchangeEngine, int]] = []
+        self._busy: list[ExchangeEngine] = []
 
     @property
     def peers(self) -> list[int]:  # type: ignore[override]
         return [rank for rank in range(self.group.size) if rank != self.group.rank]
 
-    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
+    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]:
         kinds = sorted({plan.space.device.type for plan in plans})
         self._engines = [(None, 0)] * len(plans)  # type: ignore[list-item]
         tensors = {}
@@ -82,7 +82,7 @@ class AllReduceExchange(Exchange):
         if self.meter is not None:
             self.meter.finished(index, began, now() - began, 0, 0)
 
-    def network(self) -> Network:
+    def network(self) -> NetworkEstimate:
         return merged(engine.network() for engine in self._busy)
 
     def hurry(self, urgencies: Sequence[int]) -> None:
@@ -112,5 +112,5 @@ class AllReduceExchange(Exchange):
         return self.group.gather(data, limit, check)
 
 
-def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> Bucket:
-    return Bucket(plan, leaving, None if result is leaving else result)
+def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> GradientBucket:
+    return GradientBucket(plan, leaving, None if result is leaving else result)

@@ -20,16 +20,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from shoal.cluster.group import LARGEST_WORD, Check
 from shoal.core.clock import delayed, now
-from shoal.sync.averages import Figures, pack, unpack, width
+from shoal.groups.base import LARGEST_WORD, Check
+from shoal.sync.averages import WorkerFigures, pack, unpack, width
 from shoal.sync.choosing import choose
-from shoal.sync.engine.base import Engine
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.meter import Meter
-from shoal.sync.news import Switched
-from shoal.sync.price import Network, Price, summing_hops
-from shoal.wire.bucket import Bucket, BucketPlan, Space
+from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.meter import ExchangeMeter
+from shoal.sync.news import CodecSwitched
+from shoal.sync.price import CodecPrice, NetworkEstimate, summing_hops
+from shoal.wire.bucket import BucketPlan, BucketSpace, GradientBucket
 
 SKIPPED, MEASURED = 2, 6
 LAST = SKIPPED + MEASURED
@@ -40,24 +40,24 @@ MEASURING, NO_CODEC = -1, 0
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CodecCandidate:
     """A codec that may be chosen."""
 
-    price: Price
+    price: CodecPrice
     """By the trial on this worker."""
-    take: Callable[[Sequence[Bucket]], Exchange]
+    take: Callable[[Sequence[GradientBucket]], GradientExchange]
     """The exchange that codes these buckets."""
 
 
-class AutoExchange(Exchange):
+class AutoCodecExchange(GradientExchange):
     """Round an exchange without a codec; `candidates` are made once the buckets are known."""
 
     def __init__(
         self,
-        inner: Exchange,
-        engine: Engine,
+        inner: GradientExchange,
+        engine: ExchangeEngine,
         workers: Callable[[], int],
-        candidates: Callable[[Sequence[BucketPlan]], list[Candidate]],
+        candidates: Callable[[Sequence[BucketPlan]], list[CodecCandidate]],
     ) -> None:
         """`engine` carries the figures; `workers`: how many they are now."""
         self.inner, self.session = inner, inner.session
@@ -73,12 +73,12 @@ class AutoExchange(Exchange):
         """What the thread had waited for a core when the first of them began."""
         self._epoch = -1
         """The view in which they are measured."""
-        self._own: Meter | None = None
-        self._given: Meter | None = None
-        self._next: Exchange | None = None
+        self._own: ExchangeMeter | None = None
+        self._given: ExchangeMeter | None = None
+        self._next: GradientExchange | None = None
         self._choice = MEASURING
         self._used = self._telling = False
-        self._word: Switched | None = None
+        self._word: CodecSwitched | None = None
         """What was decided with the exchange under way."""
 
     @property
@@ -103,12 +103,12 @@ class AutoExchange(Exchange):
         self.inner.weight = weight
 
     @property
-    def meter(self) -> Meter | None:
+    def meter(self) -> ExchangeMeter | None:
         """Of those that measure from outside; while this exchange measures by itself, they wait."""
         return self._given
 
     @meter.setter
-    def meter(self, meter: Meter | None) -> None:
+    def meter(self, meter: ExchangeMeter | None) -> None:
         self._given = None if self._measuring else meter
         if not self._measuring:
             self._now.meter = meter
@@ -117,10 +117,10 @@ class AutoExchange(Exchange):
     def encoding(self) -> float:  # type: ignore[override]
         return self._now.encoding
 
-    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]:
+    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]:
         self._buckets = buckets = self.inner.open(plans)
         self._plans, self._candidates, self._made = plans, self._make(plans), self._workers()
-        space = Space(width(MEASURED, 2 * len(self._candidates)), torch.float64, torch.device("cpu"))
+        space = BucketSpace(width(MEASURED, 2 * len(self._candidates)), torch.float64, torch.device("cpu"))
         ((self._leaving, self._result),) = self._engine.open([space])
         return buckets
 
@@ -152,7 +152,7 @@ class AutoExchange(Exchange):
         number = len(self._began) - 1 - SKIPPED
         self._delayed = delayed() if number == 0 else self._delayed
         if number == 0 and self._own is None:
-            self._own = self.inner.meter = Meter.over(self.layers)
+            self._own = self.inner.meter = ExchangeMeter.over(self.layers)
         elif self._telling:
             self.inner.meter = None
         if self._own is not None and 0 <= number < MEASURED:  # once more, if members changed before it had begun
@@ -201,7 +201,7 @@ class AutoExchange(Exchange):
         """This worker's part of the averages."""
         meter = self._own
         assert meter is not None
-        figures = Figures(
+        figures = WorkerFigures(
             # from the first measured exchange's beginning to the end of the step of the last: all spans lie in it
             step=(self._began[-1] - self._began[SKIPPED]) / MEASURED,
             wait=sum(account.wait for account in meter.accounts) / MEASURED,
@@ -218,12 +218,12 @@ class AutoExchange(Exchange):
         hops, buckets = summing_hops(self._workers()), max(1, len(self._buckets))
         measured, network, costs = unpack(self._result.tolist(), MEASURED, hops, buckets)
         prices = [
-            Price(c.price.codec, encode, decode, c.price.wire, c.price.hops)
+            CodecPrice(c.price.codec, encode, decode, c.price.wire, c.price.hops)
             for c, encode, decode in zip(self._candidates, costs[::2], costs[1::2], strict=True)
         ]
         choice = choose(measured, prices, network)
         names = [candidate.price.codec for candidate in self._candidates]
-        self._word = Switched(choice.codec, choice.reason, choice.steps)
+        self._word = CodecSwitched(choice.codec, choice.reason, choice.steps)
         self._choose(1 + names.index(choice.codec) if choice.codec in names else 0)
         self.tell(self._word)
 
@@ -256,7 +256,7 @@ class AutoExchange(Exchange):
         if self._telling:
             self._engine.recover()
 
-    def network(self) -> Network:
+    def network(self) -> NetworkEstimate:
         return self._now.network()
 
     def state(self) -> dict[str, Tensor]:

@@ -18,16 +18,16 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from shoal.cluster.group import LARGEST_WORD, Check
-from shoal.cluster.membership.session import Session
-from shoal.sync.meter import Meter
+from shoal.groups.base import LARGEST_WORD, Check
+from shoal.membership.session import MembershipSession
+from shoal.sync.meter import ExchangeMeter
 from shoal.sync.news import News
-from shoal.sync.price import Network
-from shoal.sync.repeatable import Repeatable
-from shoal.wire.bucket import Bucket, BucketPlan
+from shoal.sync.price import NetworkEstimate
+from shoal.sync.repeatable import RetryableExchange
+from shoal.wire.bucket import BucketPlan, GradientBucket
 
 
-class Exchange(Repeatable, ABC):
+class GradientExchange(RetryableExchange, ABC):
     """HOW replicas agree on the content of buckets."""
 
     weight: float
@@ -45,10 +45,10 @@ class Exchange(Repeatable, ABC):
     """Whether what all agree on may be less than what they have, so that most of it may be zero."""
     meets: str = "sum"
     """How the payloads of all workers come together."""
-    _buckets: Sequence[Bucket] = ()
+    _buckets: Sequence[GradientBucket] = ()
     news: Sequence[News] = ()
     """What it has decided since somebody last took these away."""
-    meter: Meter | None = None
+    meter: ExchangeMeter | None = None
     """Takes the figures of each bucket, while a step is measured."""
 
     @property
@@ -63,12 +63,12 @@ class Exchange(Repeatable, ABC):
     def tell(self, news: News) -> None:
         self.news = [*self.news, news]
 
-    def network(self) -> Network:
+    def network(self) -> NetworkEstimate:
         """What is known of the way to the others."""
-        return Network()
+        return NetworkEstimate()
 
     @abstractmethod
-    def open(self, plans: Sequence[BucketPlan]) -> list[Bucket]: ...
+    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]: ...
 
     def prepare(self) -> None:
         """Wait until buckets may be written again; most exchanges have nothing to wait for."""
@@ -92,7 +92,7 @@ class Exchange(Repeatable, ABC):
         """When bucket i, now finished, had come in; None where nobody looked."""
         return None
 
-    session: Session
+    session: MembershipSession
     """Whose members take part."""
 
     def state(self) -> dict[str, Tensor]:

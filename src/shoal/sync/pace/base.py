@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @dataclass
-class Spent:
+class ExchangeCost:
     """Seconds and bytes since the run began."""
 
     encode: float = 0.0
@@ -31,10 +31,10 @@ class Spent:
     """Of the last complete exchange, per bucket: which parameters were in it."""
 
 
-class Pace(ABC):
+class SyncPace(ABC):
     """WHEN replicas agree. Called by the thread that runs the backward pass."""
 
-    spent: Spent
+    spent: ExchangeCost
     late: bool = False
     """Whether nothing leaves before the pass has ended: there is something to be said first."""
 

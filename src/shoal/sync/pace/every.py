@@ -12,16 +12,16 @@ from torch import Tensor
 
 from shoal.core.clock import now
 from shoal.core.errors import ShoalError, ViewEnded
-from shoal.sync.exchange.base import Exchange
-from shoal.sync.pace.base import Pace, Spent
-from shoal.sync.pace.flight import Flight
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.pace.base import ExchangeCost, SyncPace
+from shoal.sync.pace.flight import BucketFlight
 from shoal.sync.pace.tag import SIZE, BatchTag, tag_plan, with_tag
 from shoal.sync.sparse import mean_of_sparse
-from shoal.sync.statistics import Statistics
-from shoal.wire.bucket import CAPACITY, Bucket, BucketPlan, lay_out
+from shoal.sync.statistics import RunningStatistics
+from shoal.wire.bucket import CAPACITY, BucketPlan, GradientBucket, lay_out
 
 
-class EveryPace(Pace):
+class EveryPace(SyncPace):
     """Exchanges dense gradients in buckets, sparse ones whole, and running statistics with them."""
 
     capacity = CAPACITY
@@ -31,19 +31,19 @@ class EveryPace(Pace):
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: GradientExchange,
         names: Sequence[str],
         parameters: Sequence[Tensor],
         sparse: Sequence[int] = (),
-        statistics: Statistics | None = None,
+        statistics: RunningStatistics | None = None,
     ) -> None:
         self.exchange, self.names, self.parameters = exchange, names, parameters
         self.session = exchange.session
         self.sparse = set(sparse)
-        self.statistics = statistics or Statistics([])
-        self.spent = Spent()
+        self.statistics = statistics or RunningStatistics([])
+        self.spent = ExchangeCost()
         self._open()
-        self._flight = Flight()
+        self._flight = BucketFlight()
         self._began = 0.0
         self._empty_handed = False
         self._midway = False
@@ -54,7 +54,7 @@ class EveryPace(Pace):
 
     def _open(self) -> None:
         plans, self._members = self._lay_out()
-        self.buckets: list[Bucket] = self.exchange.open(plans)
+        self.buckets: list[GradientBucket] = self.exchange.open(plans)
         self._place = {i: (b, s) for b, group in enumerate(self._members) for s, i in enumerate(group)}
         self._order: list[int] = []
         self._next = 0
@@ -103,7 +103,7 @@ class EveryPace(Pace):
         else:
             self._enter()
         self._put_tag()
-        self._flight = Flight(self._began)
+        self._flight = BucketFlight(self._began)
 
     def _put_tag(self) -> None:
         bucket, slot, _ = self._tag_at

@@ -7,10 +7,10 @@ worker     computes ───────────── waits │ …       
 
 from collections.abc import Sequence
 
-from shoal.sync.pace.base import Spent
+from shoal.sync.pace.base import ExchangeCost
 
 
-class Flight:
+class BucketFlight:
     """Of the exchange that began at `began`."""
 
     def __init__(self, began: float = 0.0) -> None:
@@ -31,7 +31,7 @@ class Flight:
             self._seen[number] = (self._left[number], came)
             self._exposed[number] = ended - began
 
-    def tell(self, spent: Spent, order: Sequence[int]) -> None:
+    def tell(self, spent: ExchangeCost, order: Sequence[int]) -> None:
         """Add it to what was spent so far."""
         spent.ready[:] = [self._left[number] - self.began for number in order]
         spent.done[:] = [self._done[number] - self.began for number in order]

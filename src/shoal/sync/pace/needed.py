@@ -23,7 +23,7 @@ from shoal.core.errors import ShoalError
 from shoal.sync import touch
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.tag import SIZE
-from shoal.wire.bucket import BucketPlan, Slot, Space
+from shoal.wire.bucket import BucketPlan, BucketSpace, GradientSlot
 
 
 class NeededPace(EveryPace):
@@ -51,7 +51,9 @@ class NeededPace(EveryPace):
         plans, members = super()._lay_out()
         device = self.parameters[0].device if self.parameters else torch.device("cpu")
         size = 1 + SIZE + self.figures
-        plans.append(BucketPlan((Slot(0, 0, torch.Size([size])),), size, Space(size + 1, torch.float32, device)))
+        plans.append(
+            BucketPlan((GradientSlot(0, 0, torch.Size([size])),), size, BucketSpace(size + 1, torch.float32, device))
+        )
         members.append([len(self.parameters) + len(self.statistics.tensors)])
         self.word = len(plans) - 1
         self._tag_at = (self.word, 0, 1)

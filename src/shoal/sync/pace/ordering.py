@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from shoal.sync.news import Switched
+from shoal.sync.news import CodecSwitched
 from shoal.sync.pace.needed import NeededPace
 
 SKIPPED, TURNS = 2, 6
@@ -67,7 +67,7 @@ class OrderingPace(NeededPace):
             steps = {name: total / workers for name, total in zip(NAMES, figures.tolist(), strict=True)}
             ready, needed = (f"{1e3 * seconds:.1f} ms" for seconds in steps.values())
             self.exchange.tell(
-                Switched(NAMES[self._chosen], f"a step takes {needed} layer by layer, {ready} otherwise", steps)
+                CodecSwitched(NAMES[self._chosen], f"a step takes {needed} layer by layer, {ready} otherwise", steps)
             )
 
 

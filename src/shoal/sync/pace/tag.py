@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from shoal.wire.bucket import BucketPlan, Slot, Space
+from shoal.wire.bucket import BucketPlan, BucketSpace, GradientSlot
 
 CLASSES = 3
 SIZE = 1 + CLASSES
@@ -37,11 +37,11 @@ class BatchTag(NamedTuple):
 
 def tag_plan(index: int, device: torch.device) -> BucketPlan:
     """A bucket of its own, for exchanges whose codecs take the others."""
-    return with_tag(BucketPlan((), 0, Space(0, torch.float32, device)), index)
+    return with_tag(BucketPlan((), 0, BucketSpace(0, torch.float32, device)), index)
 
 
 def with_tag(plan: BucketPlan, index: int) -> BucketPlan:
     """The same bucket with room for a tag behind its marks: it is no gradient, and not counted as one."""
     marks = plan.payload + len(plan.slots) + 1
-    slots = (*plan.slots, Slot(index, marks, torch.Size([SIZE])))
-    return BucketPlan(slots, plan.payload, Space(marks + SIZE, plan.space.dtype, plan.space.device))
+    slots = (*plan.slots, GradientSlot(index, marks, torch.Size([SIZE])))
+    return BucketPlan(slots, plan.payload, BucketSpace(marks + SIZE, plan.space.dtype, plan.space.device))

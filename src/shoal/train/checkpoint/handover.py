@@ -12,32 +12,36 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from shoal.cluster.group import Group
-from shoal.cluster.membership.elastic import Elastic
-from shoal.cluster.membership.view import View
 from shoal.core.clock import now
-from shoal.core.events import Entered
-from shoal.train.checkpoint.agenda import Agenda
+from shoal.core.events import WorkerEntered
+from shoal.groups.base import WorkerGroup
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.view import MembershipView
+from shoal.train.catchup.receiver import CatchUpReceiver
+from shoal.train.catchup.update import UPDATE, bulk, proof
+from shoal.train.checkpoint.coordinator import SyncSchedule
 from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
-from shoal.train.checkpoint.snapshot import Where, common
-from shoal.train.joined import Joined
-from shoal.train.loan.borrower import Borrower
-from shoal.train.loan.bulk import UPDATE, bulk, proof
+from shoal.train.checkpoint.snapshot import TrainingPosition, common
+from shoal.train.joined import JoinedModels
 
 
 @dataclass(frozen=True)
-class Handed:
+class HandedState:
     """What a newcomer gets."""
 
     state: State
-    dealt: View
-    agenda: Agenda
+    dealt: MembershipView
+    agenda: SyncSchedule
 
 
 def write(
-    joined: Sequence[Joined], where: Where, dealt: View, agenda: Agenda, updates: Mapping[int, bytes] | None = None
+    joined: Sequence[JoinedModels],
+    where: TrainingPosition,
+    dealt: MembershipView,
+    agenda: SyncSchedule,
+    updates: Mapping[int, bytes] | None = None,
 ) -> bytes:
     """The state as it is now, for newcomers; for one with a loan, what is not in it, and the last `updates`."""
     tensors, texts = common(joined)
@@ -57,10 +61,10 @@ def write(
 
 
 def give(
-    group: Group,
-    joined: Sequence[Joined],
-    where: Where,
-    agenda: Agenda,
+    group: WorkerGroup,
+    joined: Sequence[JoinedModels],
+    where: TrainingPosition,
+    agenda: SyncSchedule,
     rests: Mapping[str, Mapping[int, bytes]],
 ) -> None:
     """To all newcomers of the view what each needs; `rests`: the last updates, for those to whom the rest was lent."""
@@ -73,25 +77,27 @@ def give(
             transfer.give(session.view, [member], write(joined, where, session.dealt, agenda, rests[member]))
 
 
-def read(data: bytes | bytearray) -> Handed:
+def read(data: bytes | bytearray) -> HandedState:
     """What `write` wrote."""
     state = parse(bytes(data), "the state handed over")
     texts = state[1]
-    return Handed(
-        state, msgspec.json.decode(texts["dealt"], type=View), msgspec.json.decode(texts["agenda"], type=Agenda)
+    return HandedState(
+        state,
+        msgspec.json.decode(texts["dealt"], type=MembershipView),
+        msgspec.json.decode(texts["agenda"], type=SyncSchedule),
     )
 
 
-def take_over(group: Group, joined: Joined) -> tuple[Handed, Entered]:
+def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, WorkerEntered]:
     """Become a member of a run that trains already, with what its donor hands over."""
     session, transfer, began = group.session, group.transfer, now()
-    assert isinstance(session, Elastic)
-    handed: list[Handed] = []
+    assert isinstance(session, ElasticSession)
+    handed: list[HandedState] = []
     purse = group.purse() if joined.exchange.codes else None  # else nobody would lend, and asking takes some steps
-    borrower = Borrower(purse, joined) if purse is not None else None
+    borrower = CatchUpReceiver(purse, joined) if purse is not None else None
     given = 0
 
-    def take() -> View | None:
+    def take() -> MembershipView | None:
         nonlocal given
         data = transfer.take(session.view, session.install.donor)
         if data is None:
@@ -107,8 +113,8 @@ def take_over(group: Group, joined: Joined) -> tuple[Handed, Entered]:
     return handed[0], _told(borrower, "loan" in handed[0].state[1], given, now() - began)
 
 
-def _told(borrower: Borrower | None, lent: bool, given: int, seconds: float) -> Entered:
-    return Entered(
+def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: float) -> WorkerEntered:
+    return WorkerEntered(
         at=time.time(),
         step=0,
         given=given,

@@ -20,7 +20,7 @@ _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class Interval:
+class CheckpointInterval:
     """`seconds` or `steps` between checkpoints; neither: `auto`, unless it is off."""
 
     seconds: float | None = None
@@ -28,7 +28,7 @@ class Interval:
     off: bool = False
 
     @classmethod
-    def parse(cls, text: str, what: str = "--checkpoint") -> "Interval":
+    def parse(cls, text: str, what: str = "--checkpoint") -> "CheckpointInterval":
         if text in ("auto", "off"):
             return cls(off=text == "off")
         found = _SHAPE.fullmatch(text.strip())

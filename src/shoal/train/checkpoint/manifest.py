@@ -25,11 +25,11 @@ LARGEST_MANIFEST = 1 << 20
 _NAME = re.compile(r"step-(\d{12})")
 
 
-class Damaged(ShoalError):  # noqa: N818  (a fact about a file, not a mistake of ours)
+class CheckpointDamaged(ShoalError):  # noqa: N818  (a fact about a file, not a mistake of ours)
     """A checkpoint that must not be used; the message names step and file."""
 
 
-class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a checkpoint."""
 
     name: str
@@ -37,7 +37,7 @@ class Shard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What belongs together."""
 
     format: int
@@ -48,11 +48,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     workers: int
     plan: str
     seed: int
-    shards: list[Shard]
+    shards: list[ShardEntry]
 
 
-class _Sealed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    manifest: Manifest
+class _SealedManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    manifest: CheckpointManifest
     sha256: str
 
 
@@ -69,54 +69,54 @@ def shard_name(rank: int) -> str:
     return f"worker-{rank}.safetensors"
 
 
-def seal(manifest: Manifest) -> bytes:
+def seal(manifest: CheckpointManifest) -> bytes:
     """The manifest's file."""
-    return msgspec.json.encode(_Sealed(manifest, _digest(manifest)))
+    return msgspec.json.encode(_SealedManifest(manifest, _digest(manifest)))
 
 
-def _digest(manifest: Manifest) -> str:
+def _digest(manifest: CheckpointManifest) -> str:
     return hashlib.sha256(msgspec.json.encode(manifest)).hexdigest()
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> CheckpointManifest:
     """A checkpoint's manifest, if not a bit of it has changed."""
     path = folder / MANIFEST
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_MANIFEST + 1)
-        sealed = msgspec.json.decode(data, type=_Sealed)
+        sealed = msgspec.json.decode(data, type=_SealedManifest)
     except FileNotFoundError:
-        raise Damaged(f"{folder.name} has no {MANIFEST}") from None
+        raise CheckpointDamaged(f"{folder.name} has no {MANIFEST}") from None
     except (OSError, ValueError) as error:
-        raise Damaged(f"{folder.name}/{MANIFEST} cannot be read: {error}") from None
+        raise CheckpointDamaged(f"{folder.name}/{MANIFEST} cannot be read: {error}") from None
     manifest = sealed.manifest
     if len(data) > LARGEST_MANIFEST or msgspec.json.encode(sealed) != data or sealed.sha256 != _digest(manifest):
-        raise Damaged(f"{folder.name}/{MANIFEST} is damaged: its checksum does not fit")
+        raise CheckpointDamaged(f"{folder.name}/{MANIFEST} is damaged: its checksum does not fit")
     if manifest.format != FORMAT:
-        raise Damaged(f"{folder.name} has format {manifest.format}; this version reads {FORMAT}")
+        raise CheckpointDamaged(f"{folder.name} has format {manifest.format}; this version reads {FORMAT}")
     if folder.name != f"step-{manifest.step:012d}":
-        raise Damaged(f"{folder.name} holds the manifest of step {manifest.step}")
+        raise CheckpointDamaged(f"{folder.name} holds the manifest of step {manifest.step}")
     if [shard.name for shard in manifest.shards] != [shard_name(rank) for rank in range(manifest.workers)]:
-        raise Damaged(f"{folder.name} lists {len(manifest.shards)} shards for {manifest.workers} workers")
+        raise CheckpointDamaged(f"{folder.name} lists {len(manifest.shards)} shards for {manifest.workers} workers")
     return manifest
 
 
-def read_shard(folder: Path, shard: Shard) -> bytes:
+def read_shard(folder: Path, shard: ShardEntry) -> bytes:
     """The bytes of a shard, if they are the ones that were written."""
     try:
         with (folder / shard.name).open("rb") as file:
             data = file.read(shard.size + 1)
     except OSError as error:
-        raise Damaged(f"{folder.name}/{shard.name} cannot be read: {error.strerror}") from None
+        raise CheckpointDamaged(f"{folder.name}/{shard.name} cannot be read: {error.strerror}") from None
     if len(data) != shard.size:
         found = "longer" if len(data) > shard.size else f"{len(data)} bytes"
-        raise Damaged(f"{folder.name}/{shard.name} is {found}, and should have {shard.size}")
+        raise CheckpointDamaged(f"{folder.name}/{shard.name} is {found}, and should have {shard.size}")
     if hashlib.sha256(data).hexdigest() != shard.sha256:
-        raise Damaged(f"{folder.name}/{shard.name} is damaged or of another step: its checksum does not fit")
+        raise CheckpointDamaged(f"{folder.name}/{shard.name} is damaged or of another step: its checksum does not fit")
     return data
 
 
-def verify(folder: Path) -> Manifest:
+def verify(folder: Path) -> CheckpointManifest:
     """The manifest of a checkpoint every byte of which is right; Damaged if not."""
     manifest = read_manifest(folder)
     for shard in manifest.shards:
@@ -140,8 +140,8 @@ def newest(directory: Path, run: str) -> tuple[Path | None, list[str]]:
         try:
             manifest = verify(folder)
             if manifest.run != run:
-                raise Damaged(f"{folder.name} belongs to run {manifest.run!r}")
-        except Damaged as error:
+                raise CheckpointDamaged(f"{folder.name} belongs to run {manifest.run!r}")
+        except CheckpointDamaged as error:
             reasons.append(str(error))
         else:
             return folder, reasons

@@ -16,31 +16,31 @@ import msgspec
 from torch import Tensor
 
 from shoal.core import seeds
-from shoal.data.standing import Standing
+from shoal.data.standing import LoaderPosition
 from shoal.train.checkpoint.manifest import read_manifest, read_shard
 from shoal.train.checkpoint.residuals import MARK, dealt_again
 from shoal.train.checkpoint.shard import parse
-from shoal.train.checkpoint.snapshot import STATEFUL, Where, put_common, put_pace, put_random, put_stateful
-from shoal.train.joined import Joined
+from shoal.train.checkpoint.snapshot import STATEFUL, TrainingPosition, put_common, put_pace, put_random, put_stateful
+from shoal.train.joined import JoinedModels
 
 State = tuple[dict[str, Tensor], dict[str, str]]
 """Named tensors and texts, as a shard holds them."""
 
 
-class Resume:
+class ResumeState:
     """What one worker goes on from: the common state, and its own if it had any."""
 
     def __init__(
         self, common: State, own: State | None, carried: Mapping[str, Tensor], *, rank: int, same: bool, seed: int
     ) -> None:
         self._tensors, self._texts = common
-        self.where = msgspec.json.decode(self._texts["where"], type=Where)
+        self.where = msgspec.json.decode(self._texts["where"], type=TrainingPosition)
         self._own, self._carried, self._same, self._rank, self._seed = own, carried, same, rank, seed
         self._pending = True
         self._handed = False
 
     @classmethod
-    def from_checkpoint(cls, folder: Path, rank: int, size: int) -> "Resume":
+    def from_checkpoint(cls, folder: Path, rank: int, size: int) -> "ResumeState":
         manifest = read_manifest(folder)
 
         def read(number: int) -> State:
@@ -58,7 +58,7 @@ class Resume:
         return cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
 
     @classmethod
-    def from_donor(cls, state: State, seat: int, seed: int) -> "Resume":
+    def from_donor(cls, state: State, seat: int, seed: int) -> "ResumeState":
         """A newcomer's, handed over by a worker that trains."""
         carried = {name: tensor for name, tensor in state[0].items() if MARK in name}
         found = cls(state, None, carried, rank=max(1, seat), same=False, seed=seed)
@@ -76,11 +76,11 @@ class Resume:
             return self.where.samples[self._rank]
         return sum(self.where.samples) if self._rank == 0 else 0
 
-    def standing(self, loader: int) -> Standing | None:
+    def standing(self, loader: int) -> LoaderPosition | None:
         """Where loader number `loader` of the script stood."""
         return self.where.loaders[loader] if loader < len(self.where.loaders) else None
 
-    def join(self, one: Joined, number: int) -> None:
+    def join(self, one: JoinedModels, number: int) -> None:
         """Give join `number` of the script its state."""
         if f"{number}.states" in self._texts:  # else it came later than the checkpoint
             put_common(one, number, self._tensors, self._texts)
@@ -89,7 +89,7 @@ class Resume:
         """Give something that the script makes after its first join the state it had there."""
         put_stateful([thing], 0, place, self._tensors, self._texts)
 
-    def begin_loop(self, joined: list[Joined]) -> None:
+    def begin_loop(self, joined: list[JoinedModels]) -> None:
         """The script has a loop of its own, which no loader tells of: it begins where the script asks for its state."""
         if self._pending:
             for number, one in enumerate(joined):
@@ -101,7 +101,7 @@ class Resume:
         """Whether the run stood in the middle of an epoch."""
         return any(loader.open for loader in self.where.loaders)
 
-    def go_on(self, joined: list[Joined]) -> None:
+    def go_on(self, joined: list[JoinedModels]) -> None:
         """The training begins where it stood; called often, done once, and then the memory is given back."""
         if not self._pending:
             return
@@ -113,7 +113,7 @@ class Resume:
         if f"{len(joined)}.states" not in self._texts:  # else the script has more to join
             self._tensors = {name: tensor for name, tensor in self._tensors.items() if STATEFUL in name}
 
-    def _put_own(self, joined: list[Joined]) -> None:
+    def _put_own(self, joined: list[JoinedModels]) -> None:
         for number, one in enumerate(joined):
             put_pace(one, number, self._carried)
         if self._own is not None:

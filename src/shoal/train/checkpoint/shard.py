@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from shoal.cluster.group import as_bytes
 from shoal.core.disk import Buffer
 from shoal.core.errors import ShoalError
+from shoal.groups.base import as_bytes
 
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",

@@ -17,14 +17,14 @@ from torch import Tensor
 
 from shoal.core import seeds
 from shoal.core.errors import LayoutError
-from shoal.data.standing import Standing
-from shoal.train.joined import Joined
+from shoal.data.standing import LoaderPosition
+from shoal.train.joined import JoinedModels
 from shoal.train.state import flatten, patch, restore, schedulers
 
 STATEFUL = ".stateful"
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
+class TrainingPosition(msgspec.Struct, frozen=True, kw_only=True):
     """How far the training had come."""
 
     epoch: int
@@ -33,10 +33,10 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     """By rank."""
     phase: int
     """How often the script had asked for `run.epochs` before."""
-    loaders: list[Standing]
+    loaders: list[LoaderPosition]
 
 
-def common(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def common(joined: Sequence[JoinedModels]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The state all workers share."""
     tensors: dict[str, Tensor] = {}
     texts: dict[str, str] = {}
@@ -50,7 +50,7 @@ def common(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]
     return tensors, texts
 
 
-def _named(one: Joined) -> dict[str, Tensor]:
+def _named(one: JoinedModels) -> dict[str, Tensor]:
     members = one.members
     named = {f"parameter.{name}": p.detach() for name, p in zip(members.names, members.parameters, strict=True)}
     for number, model in enumerate(members.models):
@@ -58,11 +58,11 @@ def _named(one: Joined) -> dict[str, Tensor]:
     return named | {f"precision.{name}": tensor for name, tensor in one.kept().items()}
 
 
-def _owners(one: Joined) -> list[Any]:
+def _owners(one: JoinedModels) -> list[Any]:
     return [*one.members.optimizers, *schedulers(one.members.optimizers)]
 
 
-def put_common(one: Joined, number: int, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
+def put_common(one: JoinedModels, number: int, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
     """Give join `number` of a script the state it had; LayoutError names the first thing that does not fit."""
     with torch.no_grad():
         for name, mine in _named(one).items():
@@ -91,7 +91,7 @@ def put_stateful(
         thing.load_state_dict(patch(state, thing.state_dict()))
 
 
-def own(joined: Sequence[Joined]) -> tuple[dict[str, Tensor], dict[str, str]]:
+def own(joined: Sequence[JoinedModels]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The state of this worker alone."""
     generators, standard, numpy = seeds.capture()
     if numpy is not None:
@@ -113,7 +113,7 @@ def put_random(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
         torch.cuda.set_rng_state_all(devices)
 
 
-def put_pace(one: Joined, number: int, tensors: Mapping[str, Tensor]) -> None:
+def put_pace(one: JoinedModels, number: int, tensors: Mapping[str, Tensor]) -> None:
     """Give a pace back what it carried."""
     before = f"{number}.pace."
     state = {name.removeprefix(before): tensor for name, tensor in tensors.items() if name.startswith(before)}
@@ -138,7 +138,7 @@ def unpack(text: str, tensors: Mapping[str, Tensor], prefix: str) -> Any:
     return value
 
 
-class Camera:
+class SnapshotBuffer:
     """Copies tensors into memory of its own, the same each time: training goes on while the copy is written."""
 
     def __init__(self) -> None:

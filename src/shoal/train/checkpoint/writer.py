@@ -24,8 +24,8 @@ from shoal.core.disk import DISK, Buffer, Disk
 from shoal.core.durable import PART, publish_folder, write_file, write_new
 from shoal.train.checkpoint.manifest import (
     MANIFEST,
-    Manifest,
-    Shard,
+    CheckpointManifest,
+    ShardEntry,
     checkpoints,
     folder_of,
     listed,
@@ -43,7 +43,7 @@ NICE = 10
 
 
 @dataclass(frozen=True)
-class Written:
+class CheckpointResult:
     """What became of one checkpoint."""
 
     step: int
@@ -55,20 +55,20 @@ class Written:
     error: str = ""
 
 
-class Writer:
+class CheckpointWriter:
     """The checkpoints of one worker. `after` is called before the manifest: what it refers to must be durable."""
 
     def __init__(self, directory: Path, rank: int, after: Callable[[], None] = lambda: None, disk: Disk = DISK) -> None:
         self.directory, self.rank, self._after, self._disk = directory, rank, after, disk
         self._thread: threading.Thread | None = None
-        self.last: Written | None = None
+        self.last: CheckpointResult | None = None
         """Of the checkpoint that ended last, until it is taken away."""
 
     @property
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, manifest: Manifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
+    def start(self, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
         """Begin to write; `manifest` says all but the shards. Not while `busy`."""
 
         def work() -> None:
@@ -83,7 +83,9 @@ class Writer:
             self._thread.join(seconds)
         return not self.busy
 
-    def write(self, manifest: Manifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> Written:
+    def write(
+        self, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]
+    ) -> CheckpointResult:
         """All of it, now; never raises for what the disk does."""
         _be_nice()
         began, worked, step = now(), time.thread_time(), manifest.step
@@ -99,7 +101,7 @@ class Writer:
         except (OSError, ShardError) as failure:
             error = _reason(failure)
             self._give_up(part, error)
-        return Written(step, now() - began, time.thread_time() - worked, size, error)
+        return CheckpointResult(step, now() - began, time.thread_time() - worked, size, error)
 
     def _give_up(self, part: Path, reason: str) -> None:
         with contextlib.suppress(OSError):
@@ -126,7 +128,7 @@ def clear(directory: Path, upto: int, disk: Disk = DISK) -> None:
             disk.rename(folder, aside)
 
 
-def write_shard(part: Path, rank: int, content: Iterable[Buffer], disk: Disk = DISK) -> Shard:
+def write_shard(part: Path, rank: int, content: Iterable[Buffer], disk: Disk = DISK) -> ShardEntry:
     """One worker's file, durable, in a folder that has no name yet; a note beside it says what to expect."""
     disk.make_folder(part)
     digest, size = hashlib.sha256(), 0
@@ -139,13 +141,13 @@ def write_shard(part: Path, rank: int, content: Iterable[Buffer], disk: Disk = D
             yield piece
 
     write_new(part / shard_name(rank), hashed(), disk)
-    shard = Shard(shard_name(rank), size, digest.hexdigest())
+    shard = ShardEntry(shard_name(rank), size, digest.hexdigest())
     if rank:
         write_file(part / _note_name(rank), msgspec.json.encode(shard), disk)
     return shard
 
 
-def commit(directory: Path, manifest: Manifest, disk: Disk = DISK) -> None:
+def commit(directory: Path, manifest: CheckpointManifest, disk: Disk = DISK) -> None:
     """Make a checkpoint of shards that are all there, and let the oldest go."""
     part = _part(directory, manifest.step)
     for rank in range(1, manifest.workers):
@@ -159,18 +161,18 @@ def commit(directory: Path, manifest: Manifest, disk: Disk = DISK) -> None:
         disk.remove(gone)
 
 
-def _others(part: Path, workers: int) -> Sequence[Shard]:
+def _others(part: Path, workers: int) -> Sequence[ShardEntry]:
     """What the other workers wrote, as their notes say."""
     deadline = Deadline.after(PATIENCE)
     missing = set(range(1, workers))
-    found: dict[int, Shard] = {}
+    found: dict[int, ShardEntry] = {}
     while missing:
         for rank in sorted(missing):
             with contextlib.suppress(FileNotFoundError):
                 note = (part / _note_name(rank)).read_bytes()
                 if not note.startswith(b"{"):
                     raise OSError(0, f"worker {rank}: {note.decode(errors='replace')}")
-                found[rank] = msgspec.json.decode(note, type=Shard)
+                found[rank] = msgspec.json.decode(note, type=ShardEntry)
                 missing.discard(rank)
         if missing and deadline.expired:
             raise OSError(0, f"worker {min(missing)} wrote nothing within {PATIENCE:.0f} s")

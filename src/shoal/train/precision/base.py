@@ -3,7 +3,7 @@
 from torch import Tensor
 
 
-class Precision:
+class ModelPrecision:
     """Keeps a joined model in few bits. Used by the script's main thread."""
 
     def state(self) -> dict[str, Tensor]:

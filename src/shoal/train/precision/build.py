@@ -7,34 +7,34 @@ from torch import nn
 
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
-from shoal.plan.precision import Dorefa, Halp, Weights
-from shoal.train.members import Members
-from shoal.train.precision.base import Precision
+from shoal.plan.precision import DorefaTerm, HalpTerm, WeightsTerm
+from shoal.train.members import JoinedMembers
+from shoal.train.precision.base import ModelPrecision
 from shoal.train.precision.dorefa import LowBits
 from shoal.train.precision.fixed import FixedPoint
 from shoal.train.precision.halp import BitCentred
 
 
 def build_precision(
-    plan: Plan, members: Members, seed: int, rank: int, samples: Callable[[], int]
-) -> dict[str, Precision]:
+    plan: Plan, members: JoinedMembers, seed: int, rank: int, samples: Callable[[], int]
+) -> dict[str, ModelPrecision]:
     """By the terms' names. What is joined without an optimizer is not trained, and stays as it is."""
-    made: dict[str, Precision] = {}
+    made: dict[str, ModelPrecision] = {}
     if not members.optimizers:
         return made
     for term in plan.wire:
-        if isinstance(term, Weights):
+        if isinstance(term, WeightsTerm):
             made[term.name] = FixedPoint(term, members.optimizers, seed)
-        elif isinstance(term, Dorefa):
+        elif isinstance(term, DorefaTerm):
             _refuse_compiled(term, members.models)
             made[term.name] = LowBits(term, members.models, seed, rank)
-        elif isinstance(term, Halp):
+        elif isinstance(term, HalpTerm):
             _refuse_compiled(term, members.models)
             made[term.name] = _centred(term, members, seed, samples)
     return made
 
 
-def _centred(term: Halp, members: Members, seed: int, samples: Callable[[], int]) -> BitCentred:
+def _centred(term: HalpTerm, members: JoinedMembers, seed: int, samples: Callable[[], int]) -> BitCentred:
     models, optimizers = members.models, members.optimizers
     if (len(models), len(optimizers)) != (1, 1):
         raise UsageError(
@@ -46,6 +46,6 @@ def _centred(term: Halp, members: Members, seed: int, samples: Callable[[], int]
     return BitCentred(term, models[0], optimizers[0], seed, samples)
 
 
-def _refuse_compiled(term: Dorefa | Halp, models: list[nn.Module]) -> None:
+def _refuse_compiled(term: DorefaTerm | HalpTerm, models: list[nn.Module]) -> None:
     if any(isinstance(model, torch._dynamo.OptimizedModule) for model in models):
         raise UsageError(f"{term}: a compiled model stays as it was compiled; join the model without torch.compile")

@@ -22,17 +22,17 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.errors import UsageError
-from shoal.plan.precision import FULL, Dorefa
-from shoal.train.precision.base import Precision
+from shoal.plan.precision import FULL, DorefaTerm
+from shoal.train.precision.base import ModelPrecision
 from shoal.train.precision.rounding import noise
 
 LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 
 
-class LowBits(Precision):
+class LowBits(ModelPrecision):
     """The middle layers of some models, in few bits."""
 
-    def __init__(self, term: Dorefa, models: Sequence[nn.Module], seed: int, rank: int) -> None:
+    def __init__(self, term: DorefaTerm, models: Sequence[nn.Module], seed: int, rank: int) -> None:
         layers = [layer for model in models for layer in middle(model, term)]
         self._counts = torch.zeros(len(layers), dtype=torch.int64)
         for number, layer in enumerate(layers):
@@ -44,7 +44,7 @@ class LowBits(Precision):
         return {"passes": self._counts}
 
 
-def middle(model: nn.Module, term: Dorefa) -> list[nn.Module]:
+def middle(model: nn.Module, term: DorefaTerm) -> list[nn.Module]:
     """The layers that compute in few bits: all but the first and the last, in the order the model names them."""
     layers: list[nn.Module] = [module for module in model.modules() if isinstance(module, LAYERS)]
     if len(layers) < 3:
@@ -64,7 +64,7 @@ def middle(model: nn.Module, term: Dorefa) -> list[nn.Module]:
 class LayerHooks:
     """Round one layer's call."""
 
-    def __init__(self, term: Dorefa, count: Tensor, key: tuple[int, int, int]) -> None:
+    def __init__(self, term: DorefaTerm, count: Tensor, key: tuple[int, int, int]) -> None:
         self.term, self.count, self.key = term, count, key
 
     def before(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -80,10 +80,10 @@ class LayerHooks:
         vars(layer).pop("weight", None)
         if self.term.g == FULL or not isinstance(output, Tensor) or not output.requires_grad:
             return output
-        return Coarse.apply(output, self)  # type: ignore[no-untyped-call]
+        return CoarseGradient.apply(output, self)  # type: ignore[no-untyped-call]
 
 
-class Coarse(torch.autograd.Function):
+class CoarseGradient(torch.autograd.Function):
     """Passes values on, and gradients of g bits back: the largest of each sample's sets its scale."""
 
     @staticmethod

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoal.plan.precision import Weights
-from shoal.train.precision.base import Precision
+from shoal.plan.precision import WeightsTerm
+from shoal.train.precision.base import ModelPrecision
 from shoal.train.precision.rounding import noise, whole
 
 
-class FixedPoint(Precision):
+class FixedPoint(ModelPrecision):
     """All that the optimizers train, on one grid; from the moment it is joined."""
 
-    def __init__(self, term: Weights, optimizers: Sequence[Optimizer], seed: int) -> None:
+    def __init__(self, term: WeightsTerm, optimizers: Sequence[Optimizer], seed: int) -> None:
         self.term, self.seed = term, seed
         self._count = torch.zeros((), dtype=torch.int64)
         for optimizer in optimizers:

@@ -23,18 +23,18 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from shoal.core.errors import ShoalError, UsageError
-from shoal.plan.precision import Halp
+from shoal.plan.precision import HalpTerm
 from shoal.train.forward import StayingHook, add_hook, add_pre_hook
-from shoal.train.precision.base import Precision
+from shoal.train.precision.base import ModelPrecision
 from shoal.train.precision.rounding import noise, whole
 from shoal.train.precision.twin import pair
 
 
-class BitCentred(Precision):
+class BitCentred(ModelPrecision):
     """One model and its optimizer. `samples` says how many the step's gradient is a mean of."""
 
     def __init__(
-        self, term: Halp, model: nn.Module, optimizer: Optimizer, seed: int, samples: Callable[[], int]
+        self, term: HalpTerm, model: nn.Module, optimizer: Optimizer, seed: int, samples: Callable[[], int]
     ) -> None:
         self.term, self.model, self.seed, self._samples = term, model, seed, samples
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -157,7 +157,7 @@ class BitCentred(Precision):
         return whole(levels, noise(levels, self.seed, int(self._steps), index)).clamp_(-most, most).mul_(scale)
 
 
-def _names(term: Halp, model: nn.Module, parameters: Sequence[Tensor]) -> list[str]:
+def _names(term: HalpTerm, model: nn.Module, parameters: Sequence[Tensor]) -> list[str]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     if any(id(parameter) not in names for parameter in parameters):
         raise UsageError(f"{term}: the optimizer trains a parameter that is not in the model; put it there")

@@ -19,7 +19,7 @@ Told = Callable[[Tensor, Any, bool], AbstractContextManager[None]]
 """Gets the other loss, the `gradient` and the `retain_graph` of the script's call; its own pass runs inside."""
 
 
-class Twin(Tensor):
+class TwinTensor(Tensor):
     """See above; made by `pair`."""
 
     here: Tensor
@@ -43,7 +43,7 @@ def pair(here: Any, there: Any, told: Told) -> Any:
     if isinstance(here, Tensor) and isinstance(there, Tensor):
         if not here.requires_grad:
             return here
-        twin = here.as_subclass(Twin)
+        twin = here.as_subclass(TwinTensor)
         twin.here, twin.there, twin.told = here, there, told
         return twin
     if isinstance(here, dict) and isinstance(there, dict):
@@ -55,7 +55,7 @@ def pair(here: Any, there: Any, told: Told) -> Any:
 
 
 def _side(side: str, values: Any) -> Any:
-    return tree_map_only(Twin, lambda twin: getattr(twin, side), values)
+    return tree_map_only(TwinTensor, lambda twin: getattr(twin, side), values)
 
 
 def _trains(result: Any) -> bool:
@@ -66,13 +66,13 @@ def _trains(result: Any) -> bool:
 
 
 def _told(values: Any) -> Told:
-    found: list[Twin] = []
-    tree_map_only(Twin, found.append, values)
+    found: list[TwinTensor] = []
+    tree_map_only(TwinTensor, found.append, values)
     return found[0].told
 
 
 def _backward(
-    loss: Twin,
+    loss: TwinTensor,
     gradient: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,

@@ -6,9 +6,9 @@ header · loss curve · phases of a step · transfers · exchange · workers · 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from shoal.core.record import Summary
+from shoal.core.record import RunSummary
 from shoal.watch.draw.bars import phase_bars
-from shoal.watch.draw.curve import Curve
+from shoal.watch.draw.curve import BrailleCurve
 from shoal.watch.draw.exchange import decisions, exchange_section
 from shoal.watch.draw.header import header
 from shoal.watch.draw.hidden import hidden_line
@@ -22,16 +22,16 @@ from shoal.watch.draw.tables import (
     warnings_list,
     workers_table,
 )
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.series import main_scalar, mean_over_workers
 from shoal.watch.summary import known_summary
 from shoal.watch.verdict import verdict
-from shoal.watch.worker import Worker, read_workers
+from shoal.watch.worker import WorkerRecord, read_workers
 
 __all__ = ["draw_run"]
 
 
-def draw_run(record: Record) -> Group:
+def draw_run(record: RunRecord) -> Group:
     """Everything worth seeing of one run; sections without content are left out."""
     workers = read_workers(record)
     summary = known_summary(record, workers)
@@ -42,9 +42,11 @@ def draw_run(record: Record) -> Group:
     return Group(*parts)
 
 
-def _sections(record: Record, summary: Summary, workers: list[Worker]) -> list[tuple[str, RenderableType | None]]:
+def _sections(
+    record: RunRecord, summary: RunSummary, workers: list[WorkerRecord]
+) -> list[tuple[str, RenderableType | None]]:
     name = main_scalar(record)
-    curve = Curve(mean_over_workers(record, name)) if name else None
+    curve = BrailleCurve(mean_over_workers(record, name)) if name else None
     return [
         (f"{name}, mean over workers", curve),
         ("mean step", phase_bars(summary.phases) if summary.steps else None),

@@ -3,14 +3,14 @@
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
-from shoal.core.record import Phases
+from shoal.core.record import StepPhases
 from shoal.watch.figures import milliseconds
 from shoal.watch.worker import PHASES
 
 WIDTH = 40
 
 
-class Bar:
+class ShareBar:
     """A filled share of `WIDTH` characters."""
 
     def __init__(self, share: float) -> None:
@@ -20,7 +20,7 @@ class Bar:
         yield ("#" if options.ascii_only else "█") * round(self.share * min(WIDTH, options.max_width))
 
 
-def phase_bars(phases: Phases) -> Table:
+def phase_bars(phases: StepPhases) -> Table:
     """A table of bars; the shares add up to one step."""
     table = Table.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
@@ -33,7 +33,7 @@ def phase_bars(phases: Phases) -> Table:
         share = number / whole if whole else 0.0
         table.add_row(
             phase.replace("_", " + " if phase == "forward_backward" else " "),
-            Bar(share),
+            ShareBar(share),
             f"{share:.0%}",
             f"{milliseconds(number)} ms",
         )

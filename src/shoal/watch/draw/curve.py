@@ -17,7 +17,7 @@ MARGIN = 13
 """Room for the longest label, `-1.234e-100`, and the axis."""
 
 
-class Curve:
+class BrailleCurve:
     """Draws `points` as wide as the console, up to `widest`; what is not finite is counted, not drawn."""
 
     def __init__(self, points: Points, height: int = 8, widest: int = 100) -> None:

@@ -7,14 +7,14 @@ from rich.text import Text
 from shoal.core.events import BucketFigures
 from shoal.watch import figures
 from shoal.watch.table import add_figures, plain_table
-from shoal.watch.verdict import Verdict
-from shoal.watch.worker import Worker
+from shoal.watch.verdict import CodecVerdict
+from shoal.watch.worker import WorkerRecord
 
 SHOWN = 12
 """Rows at the most: the largest buckets."""
 
 
-def exchange_section(workers: list[Worker], found: Verdict | None) -> Group | None:
+def exchange_section(workers: list[WorkerRecord], found: CodecVerdict | None) -> Group | None:
     """The verdict's sentences over worker 0's buckets; nothing where nothing travelled."""
     exchanges = next((worker.exchanges for worker in workers if worker.exchanges), [])
     if found is None or not (found.codec or found.wired):
@@ -24,7 +24,7 @@ def exchange_section(workers: list[Worker], found: Verdict | None) -> Group | No
     return Group(*lines, _table(sorted(buckets, key=lambda bucket: -bucket.raw)[:SHOWN]))
 
 
-def decisions(workers: list[Worker]) -> Group | None:
+def decisions(workers: list[WorkerRecord]) -> Group | None:
     """What the run decided by itself: the choices of wire(auto) and order(auto), and what the guard found."""
     worker = next((worker for worker in workers if worker.chosen or worker.guarded), None)
     if worker is None:

@@ -5,13 +5,13 @@ import time
 from rich.table import Table
 from rich.text import Text
 
-from shoal.core.record import Summary
+from shoal.core.record import RunSummary
 from shoal.watch import figures
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.summary import NOT_ENDED
 
 
-def header(record: Record, summary: Summary) -> Table:
+def header(record: RunRecord, summary: RunSummary) -> Table:
     """Name and value, one to a line."""
     info = record.info
     table = Table.grid(padding=(0, 2))
@@ -35,7 +35,7 @@ def header(record: Record, summary: Summary) -> Table:
     return table
 
 
-def continued(record: Record) -> str:
+def continued(record: RunRecord) -> str:
     """When a run went on, where, and with how many workers."""
     return "; ".join(
         f"{time.strftime('%X', time.localtime(again.started))} from step {again.step} with {again.workers} workers"
@@ -43,7 +43,7 @@ def continued(record: Record) -> str:
     )
 
 
-def came_to(summary: Summary) -> str:
+def came_to(summary: RunSummary) -> str:
     """The result in one line."""
     if not summary.steps:
         return "no step was taken"

@@ -3,10 +3,10 @@
 from rich.text import Text
 
 from shoal.watch.figures import milliseconds
-from shoal.watch.worker import Worker
+from shoal.watch.worker import WorkerRecord
 
 
-def hidden_line(workers: list[Worker]) -> Text | None:
+def hidden_line(workers: list[WorkerRecord]) -> Text | None:
     """Of the mean step of all workers."""
     steps = sum(worker.steps for worker in workers)
     transfer = sum(worker.transfer * worker.steps for worker in workers) / max(1, steps)

@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.watch import figures
-from shoal.watch.running import Member, Running, shown_folder
+from shoal.watch.running import LiveRun, RunningMember, shown_folder
 from shoal.watch.table import add_figures, plain_table
 
 
-def draw_running(runs: Sequence[Running]) -> Group:
+def draw_running(runs: Sequence[LiveRun]) -> Group:
     """All of them."""
     if not runs:
         return Group(Text("no run of yours is live here; start one with 'shoal run'"))
@@ -23,7 +23,7 @@ def draw_running(runs: Sequence[Running]) -> Group:
     return Group(*parts)
 
 
-def _head(run: Running) -> list[str]:
+def _head(run: LiveRun) -> list[str]:
     again = f", attempt {run.attempt}" if run.attempt > 1 else ""
     first = f"{run.run}: {run.state} for {figures.seconds(run.seconds)}, step {run.step}{again} (pid {run.pid})"
     where = f"{run.plan}; {shown_folder(run.dir)}" + (f"; lab {run.lab}" if run.lab else "")
@@ -31,7 +31,7 @@ def _head(run: Running) -> list[str]:
     return [first, where, *([f"coordinator: {beside.state} (pid {beside.pid})"] if beside is not None else [])]
 
 
-def _table(members: Sequence[Member]) -> Table:
+def _table(members: Sequence[RunningMember]) -> Table:
     table = plain_table("worker", "rank")
     table.add_column("host", max_width=16, no_wrap=True, overflow="crop")
     add_figures(table, "pid", "step", "progress")

@@ -5,12 +5,12 @@ from rich.table import Table
 from rich.text import Text
 
 from shoal.watch import figures
-from shoal.watch.record import Record
+from shoal.watch.record import RunRecord
 from shoal.watch.table import add_figures, plain_table
-from shoal.watch.worker import Worker
+from shoal.watch.worker import WorkerRecord
 
 
-def workers_table(workers: list[Worker]) -> Table:
+def workers_table(workers: list[WorkerRecord]) -> Table:
     """One row per worker: what it did, and how it ended."""
     table = plain_table("rank")
     table.add_column("host", max_width=8, no_wrap=True, overflow="crop")
@@ -32,7 +32,7 @@ def workers_table(workers: list[Worker]) -> Table:
     return table
 
 
-def failures(workers: list[Worker]) -> list[Text]:
+def failures(workers: list[WorkerRecord]) -> list[Text]:
     """The workers that did not end well, in full sentences: the table has no room for an error."""
     why = {"failed": "no reason recorded", "killed": "no end recorded", "silent": "nothing recorded"}
     found = [(worker.rank, worker.state, worker.error or why.get(worker.state, "")) for worker in workers]
@@ -49,7 +49,7 @@ def metrics_table(metrics: dict[str, float]) -> Table | None:
     return table if metrics else None
 
 
-def peers_table(workers: list[Worker]) -> Table | None:
+def peers_table(workers: list[WorkerRecord]) -> Table | None:
     """Per worker the bytes to each peer; those on sockets only where there were any."""
     senders = [worker for worker in workers if worker.peers]
     table = Table.grid(padding=(0, 2))
@@ -59,7 +59,7 @@ def peers_table(workers: list[Worker]) -> Table | None:
     return table if senders else None
 
 
-def happenings(record: Record) -> Group | None:
+def happenings(record: RunRecord) -> Group | None:
     """Events of the lab, in order: when they were planned, when they came."""
     lines = [
         Text(f"{event.planned}: {figures.clean(event.text)} (second {event.second:.2f}, step {event.step})")
@@ -68,13 +68,13 @@ def happenings(record: Record) -> Group | None:
     return Group(*lines) if lines else None
 
 
-def losses(record: Record) -> Group | None:
+def losses(record: RunRecord) -> Group | None:
     """Workers that were lost on the way: when, why, and what became of them."""
     lines = [Text(f"second {event.second:.2f}: {figures.clean(event.text)}") for event in record.losses()]
     return Group(*lines) if lines else None
 
 
-def newcomers(workers: list[Worker]) -> Group | None:
+def newcomers(workers: list[WorkerRecord]) -> Group | None:
     """Workers that came while the others trained: how their state got to them, and what the others waited for."""
     lines = []
     for worker in workers:
@@ -88,7 +88,7 @@ def newcomers(workers: list[Worker]) -> Group | None:
     return Group(*lines) if lines else None
 
 
-def warnings_list(workers: list[Worker]) -> Group | None:
+def warnings_list(workers: list[WorkerRecord]) -> Group | None:
     """Each warning once, with the workers that gave it."""
     ranks: dict[str, list[str]] = {}
     for worker in workers:

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, State, magnitude, refuse
+from shoal.wire.codec import GradientCodec, State, magnitude, refuse
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 PIECE = 4096
 """Elements that share a scale."""
@@ -31,7 +31,7 @@ TOP = 14
 
 
 @dataclass(frozen=True)
-class Cast(Codec):
+class CastCodec(GradientCodec):
     """The common part of both: the layout of a payload, and the torch reference."""
 
     feedback = False
@@ -39,11 +39,11 @@ class Cast(Codec):
     scaled: ClassVar[bool]
 
     @abstractmethod
-    def _scales(self, payload: Tensor, layout: Layout) -> Tensor | None:
+    def _scales(self, payload: Tensor, layout: FlatLayout) -> Tensor | None:
         """A scale per piece, where there are scales."""
 
     @abstractmethod
-    def _body(self, layout: Layout) -> int: ...
+    def _body(self, layout: FlatLayout) -> int: ...
 
     @abstractmethod
     def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
@@ -53,11 +53,17 @@ class Cast(Codec):
     def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
         """out += sign * what is written; whether it is finite."""
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self._body(layout) + 2 * layout.numel
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         size, start = self.bound(layout), self._body(layout)
         whole = values if rest is None else rest.add_(values)
@@ -70,7 +76,7 @@ class Cast(Codec):
             self._widen(body, scales, -1.0, rest)
         return size
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         scales, body = self._scales(payload, layout), payload[self._body(layout) :].view(self.dtype)
@@ -81,7 +87,7 @@ class Cast(Codec):
 
 
 @dataclass(frozen=True)
-class Fp16(Cast):
+class Fp16Codec(CastCodec):
     """IEEE half precision: 11 bits of precision, with a scale."""
 
     code = 2
@@ -89,10 +95,10 @@ class Fp16(Cast):
     dtype = torch.float16
     scaled = True
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * -(-layout.numel // PIECE))
 
-    def _scales(self, payload: Tensor, layout: Layout) -> Tensor:
+    def _scales(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 4 * -(-layout.numel // PIECE)].view(torch.float32)
 
     def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:
@@ -117,7 +123,7 @@ class Fp16(Cast):
 
 
 @dataclass(frozen=True)
-class Bf16(Cast):
+class Bf16Codec(CastCodec):
     """The upper half of a float32: 8 bits of precision, full range, and so without a scale."""
 
     code = 3
@@ -125,10 +131,10 @@ class Bf16(Cast):
     dtype = torch.bfloat16
     scaled = False
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size
 
-    def _scales(self, payload: Tensor, layout: Layout) -> None:
+    def _scales(self, payload: Tensor, layout: FlatLayout) -> None:
         return None
 
     def _narrow(self, values: Tensor, scales: Tensor | None, body: Tensor) -> bool:

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from shoal.wire import bits
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment, uniforms
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
-class Fixed(Codec):
+class FixedPointCodec(GradientCodec):
     """Two's complement, shifted so that codes are not negative."""
 
     code = 8
@@ -36,11 +36,17 @@ class Fixed(Codec):
     def unbiased(self) -> bool:  # type: ignore[override]
         return self.rounding == "stochastic"
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return HEAD.size + bits.packed_size(layout.numel, self.bits)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         size = self.bound(layout)
@@ -56,7 +62,7 @@ class Fixed(Codec):
             rest -= (level * 2.0**-self.frac).float()
         return size
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         codes = bits.unpack(payload[HEAD.size :].numpy(), self.bits, layout.numel)

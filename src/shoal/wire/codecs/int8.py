@@ -15,17 +15,17 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment, uniforms
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext, uniforms
 
 SMALLEST = 1e-30
 """A block whose largest value is below travels as zeros: its scale would not be a normal number."""
 
 
 @dataclass(frozen=True)
-class Int8(Codec):
+class Int8Codec(GradientCodec):
     """Linear levels from -127 to 127 of each block's largest magnitude."""
 
     code = 4
@@ -34,17 +34,23 @@ class Int8(Codec):
     unbiased = True
     block: int = 1024
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self._body(layout) + layout.numel
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * (len(layout.blocks(self.block, 8)) - 1))
 
-    def _scales(self, payload: Tensor, layout: Layout) -> Tensor:
+    def _scales(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 4 * (len(layout.blocks(self.block, 8)) - 1)].view(torch.float32)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         size, body, words = self.bound(layout), self._body(layout), moment.words()
         write_head(out, self.code, layout.numel)
@@ -63,7 +69,13 @@ class Int8(Codec):
         return size
 
     def _reference(
-        self, values: Tensor, layout: Layout, words: tuple[int, int], rest: Tensor | None, scales: Tensor, codes: Tensor
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        words: tuple[int, int],
+        rest: Tensor | None,
+        scales: Tensor,
+        codes: Tensor,
     ) -> None:
         refuse_non_finite(values, layout)
         whole = values if rest is None else rest.add_(values)
@@ -78,13 +90,13 @@ class Int8(Codec):
             if rest is not None:
                 x -= level * scale
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=False)
 
-    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=True)
 
-    def _decode(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> None:
+    def _decode(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         scales, codes = self._scales(payload, layout), payload[self._body(layout) :].view(torch.int8)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout, Part
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout, LayoutPart
+from shoal.wire.moment import EncodeContext
 
 PIECE = 256
 """Elements of a piece at the most."""
@@ -29,7 +29,7 @@ Weights = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Largest(Codec):
+class LargestCodec(GradientCodec):
     """At most `budget` bytes of a tensor, if it has more; never less than a piece."""
 
     code = 40
@@ -37,19 +37,25 @@ class Largest(Codec):
     exact = False
     budget: int
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         count = len(spans(layout))
         return HEAD.size + padded(count // 4 + 4) + VALUE * layout.numel  # places take 2 bits each at the most
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         whole = values if rest is None else rest.add_(values)
         refuse_non_finite(values, layout, rest)
         (chosen,) = choose([weigh(whole, layout)], [layout], self.budget)
         return self.write(chosen, whole, layout, out, clear=rest is not None)
 
-    def write(self, chosen: Numbers, whole: Tensor, layout: Layout, out: Tensor, *, clear: bool) -> int:
+    def write(self, chosen: Numbers, whole: Tensor, layout: FlatLayout, out: Tensor, *, clear: bool) -> int:
         """A payload of the chosen pieces; `clear` takes them out of `whole`."""
         count, pieces = len(chosen), len(spans(layout))
         size = bits.places_size(count, pieces)
@@ -65,7 +71,7 @@ class Largest(Codec):
             source[where] = 0.0
         return end
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, _ = read_head(payload, self.code, layout.numel)
         pieces = len(spans(layout))
         size = bits.places_size(count, pieces)
@@ -79,12 +85,12 @@ class Largest(Codec):
         out.numpy()[where] += body.numpy()
 
 
-def spans(layout: Layout) -> Numbers:
+def spans(layout: FlatLayout) -> Numbers:
     """Begin and end of every piece: rows of the table, never across two layers."""
     return layout.blocks(PIECE, 8 * VALUE)[:-1, :2]
 
 
-def elements(chosen: Numbers, layout: Layout) -> Numbers:
+def elements(chosen: Numbers, layout: FlatLayout) -> Numbers:
     """The elements of some pieces, in order."""
     begin, end = spans(layout)[chosen].T
     lengths = end - begin
@@ -92,13 +98,13 @@ def elements(chosen: Numbers, layout: Layout) -> Numbers:
     return np.repeat(begin - firsts, lengths) + np.arange(int(lengths.sum()))
 
 
-def within(part: Part, layout: Layout) -> npt.NDArray[np.bool_]:
+def within(part: LayoutPart, layout: FlatLayout) -> npt.NDArray[np.bool_]:
     """Which pieces are a layer's."""
     begin = spans(layout)[:, 0]
     return (begin >= part.offset) & (begin < part.end)
 
 
-def weigh(whole: Tensor, layout: Layout) -> Weights:
+def weigh(whole: Tensor, layout: FlatLayout) -> Weights:
     """The mean magnitude of every piece."""
     begin, end = spans(layout).T
     if not len(begin):
@@ -107,7 +113,7 @@ def weigh(whole: Tensor, layout: Layout) -> Weights:
     return means
 
 
-def choose(weights: Sequence[Weights], layouts: Sequence[Layout], budget: int) -> list[Numbers]:
+def choose(weights: Sequence[Weights], layouts: Sequence[FlatLayout], budget: int) -> list[Numbers]:
     """Of several tensors together: the pieces of largest weight that the budget holds; a weight below 0 never goes.
 
     Heads, and places at their longest, are paid from the budget too.

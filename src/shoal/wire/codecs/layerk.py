@@ -11,25 +11,30 @@ from torch import Tensor
 
 from shoal.wire import choice, shares
 from shoal.wire.codec import refuse
-from shoal.wire.codecs.sparse import Chosen, Sparse
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
-from shoal.wire.push import Push
+from shoal.wire.codecs.sparse import ChosenElements, SparseCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
+from shoal.wire.push import VelocityState
 
 
 @dataclass(frozen=True)
-class LayerK(Sparse):
+class LayerKCodec(SparseCodec):
     """`ratio` of every layer's elements."""
 
     code = 11
 
-    def most(self, layout: Layout) -> int:
+    def most(self, layout: FlatLayout) -> int:
         return shares.by_layer(self.ratio, layout).most
 
     def choose(
-        self, values: Tensor, layout: Layout, moment: Moment, rest: Tensor | None, push: Push | None = None
-    ) -> Chosen:
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        moment: EncodeContext,
+        rest: Tensor | None,
+        push: VelocityState | None = None,
+    ) -> ChosenElements:
         chosen = choice.largest(values, rest, shares.by_layer(self.ratio, layout), moment.step, push)
         if chosen is None:
             refuse(values, layout, rest)
-        return Chosen(*chosen)
+        return ChosenElements(*chosen)

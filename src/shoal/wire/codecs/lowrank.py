@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from shoal.core.seeds import mix
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
-from shoal.wire.layout import Layout, Part
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout, LayoutPart
+from shoal.wire.moment import EncodeContext
 
 KEPT = "q."
 SMALL = 1e-28
@@ -29,24 +29,24 @@ SMALL = 1e-28
 
 
 @dataclass(frozen=True)
-class LowRank(Codec):
+class LowRankCodec(GradientCodec):
     """Rank `rank` for every matrix that is larger than its factors."""
 
     code = 15
     rank: int = 2
 
-    def _rank(self, part: Part) -> int:
+    def _rank(self, part: LayoutPart) -> int:
         """0 for what travels whole."""
         rows, columns = part.matrix
         rank = min(self.rank, rows, columns)
         return rank if len(part.shape) >= 2 and rank * (rows + columns) < rows * columns else 0
 
-    def sizes(self, layout: Layout) -> tuple[int, int]:
+    def sizes(self, layout: FlatLayout) -> tuple[int, int]:
         """Elements of the first round (P, and whole tensors) and of the second (Q)."""
         first = sum(self._rank(p) * p.matrix[0] if self._rank(p) else p.numel for p in layout.parts)
         return first, sum(self._rank(p) * p.matrix[1] for p in layout.parts)
 
-    def start(self, layout: Layout) -> State:
+    def start(self, layout: FlatLayout) -> State:
         """The same on every worker: a product of sums needs one common beginning."""
         state = {}
         for part in layout.parts:
@@ -55,14 +55,14 @@ class LowRank(Codec):
                 state[KEPT + part.name] = torch.randn(part.matrix[1], rank, generator=generator)
         return state
 
-    def named(self, state: State, layout: Layout) -> State:
+    def named(self, state: State, layout: FlatLayout) -> State:
         kept = {name: tensor for name, tensor in state.items() if name.startswith(KEPT)}
         return {**super().named({n: t for n, t in state.items() if n not in kept}, layout), **kept}
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return HEAD.size + 4 * sum(self.sizes(layout))
 
-    def first(self, whole: Tensor, layout: Layout, state: State, out: Tensor) -> None:
+    def first(self, whole: Tensor, layout: FlatLayout, state: State, out: Tensor) -> None:
         """P = M Q of every matrix, and what travels whole."""
         at = 0
         for part in layout.parts:
@@ -75,7 +75,7 @@ class LowRank(Codec):
                 place.copy_(x)
             at += size
 
-    def second(self, first: Tensor, whole: Tensor, layout: Layout, out: Tensor, rest: Tensor | None) -> None:
+    def second(self, first: Tensor, whole: Tensor, layout: FlatLayout, out: Tensor, rest: Tensor | None) -> None:
         """Make the columns of P orthogonal, in place; Q = M^T P; `rest` becomes what the two do not say."""
         at = to = 0
         for part in layout.parts:
@@ -93,7 +93,7 @@ class LowRank(Codec):
                 rest[part.offset : part.end].zero_()
             at += size
 
-    def last(self, first: Tensor, second: Tensor, layout: Layout, out: Tensor) -> None:
+    def last(self, first: Tensor, second: Tensor, layout: FlatLayout, out: Tensor) -> None:
         """out += P Q^T."""
         at = to = 0
         for part in layout.parts:
@@ -108,7 +108,7 @@ class LowRank(Codec):
                 place.add_(first[at : at + size])
             at += size
 
-    def keep(self, second: Tensor, layout: Layout, state: State) -> None:
+    def keep(self, second: Tensor, layout: FlatLayout, state: State) -> None:
         """Begin the next step with this Q."""
         to = 0
         for part in layout.parts:
@@ -119,7 +119,13 @@ class LowRank(Codec):
                     state[KEPT + part.name].copy_(kept.view(-1, rank))
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         size, (one, _) = self.bound(layout), self.sizes(layout)
@@ -131,7 +137,7 @@ class LowRank(Codec):
         self.keep(body[one:], layout, state)
         return size
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         body = payload[HEAD.size :].view(torch.float32)

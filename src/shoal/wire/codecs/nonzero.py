@@ -16,10 +16,10 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import ALIGNED, HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout, Part
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout, LayoutPart
+from shoal.wire.moment import EncodeContext
 
 ALL = -1
 VALUE = 4
@@ -27,7 +27,7 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Nonzero(Codec):
+class NonzeroCodec(GradientCodec):
     """Exact; never longer than the values and a number a layer."""
 
     code = 16
@@ -36,11 +36,17 @@ class Nonzero(Codec):
     unbiased = True
     exact = False
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return _start(layout) + VALUE * layout.numel
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         whole = values if rest is None else rest.add_(values)
         refuse_non_finite(values, layout, rest)
@@ -61,7 +67,7 @@ class Nonzero(Codec):
             rest.zero_()
         return end
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         at = _start(layout)
         if count or extra or payload.numel() < at:
@@ -85,11 +91,11 @@ class Nonzero(Codec):
             at += size
 
 
-def _start(layout: Layout) -> int:
+def _start(layout: FlatLayout) -> int:
     return HEAD.size + padded(4 * len(layout.parts))
 
 
-def _chosen(whole: Tensor, part: Part) -> Places | None:
+def _chosen(whole: Tensor, part: LayoutPart) -> Places | None:
     """What of a layer travels; None for all, where that is not longer."""
     places = np.flatnonzero(whole[part.offset : part.end].numpy())
     sparse = bits.places_size(len(places), part.numel) + VALUE * len(places)
@@ -97,7 +103,7 @@ def _chosen(whole: Tensor, part: Part) -> Places | None:
     return places if sparse + ALIGNED <= VALUE * part.numel else None
 
 
-def _write(whole: Tensor, layout: Layout, chosen: list[Places | None], out: Tensor, at: int) -> int:
+def _write(whole: Tensor, layout: FlatLayout, chosen: list[Places | None], out: Tensor, at: int) -> int:
     """The values, one layer after another; returns the payload's length."""
     for part, places in zip(layout.parts, chosen, strict=True):
         values = whole[part.offset : part.end]
@@ -107,7 +113,7 @@ def _write(whole: Tensor, layout: Layout, chosen: list[Places | None], out: Tens
     return at
 
 
-def _places_size(count: int, part: Part) -> int:
+def _places_size(count: int, part: LayoutPart) -> int:
     if count == ALL:
         return 0
     if not 0 <= count <= part.numel:

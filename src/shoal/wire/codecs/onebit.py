@@ -13,31 +13,37 @@ import torch
 from torch import Tensor
 
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
-class OneBit(Codec):
+class OneBitCodec(GradientCodec):
     """Signs and two means per block."""
 
     code = 5
     compiled = ("pack_signs", "add_signs")
     block: int = 2048
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self._body(layout) + int(layout.blocks(self.block, 1)[-1, 0])
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(8 * (len(layout.blocks(self.block, 1)) - 1))
 
-    def _means(self, payload: Tensor, layout: Layout) -> Tensor:
+    def _means(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 8 * (len(layout.blocks(self.block, 1)) - 1)].view(torch.float32).view(-1, 2)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         size, body = self.bound(layout), self._body(layout)
         write_head(out, self.code, layout.numel)
@@ -54,7 +60,7 @@ class OneBit(Codec):
             self._reference(values, layout, rest, means, data)
         return size
 
-    def _reference(self, values: Tensor, layout: Layout, rest: Tensor | None, means: Tensor, data: Tensor) -> None:
+    def _reference(self, values: Tensor, layout: FlatLayout, rest: Tensor | None, means: Tensor, data: Tensor) -> None:
         refuse_non_finite(values, layout)
         whole = values if rest is None else rest.add_(values)
         weights = 2 ** torch.arange(8)
@@ -69,13 +75,13 @@ class OneBit(Codec):
             if rest is not None:
                 x -= torch.where(up, means[number, 1], means[number, 0])
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=False)
 
-    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=True)
 
-    def _decode(self, payload: Tensor, layout: Layout, out: Tensor, fresh: bool) -> None:
+    def _decode(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         means, data = self._means(payload, layout), payload[self._body(layout) :]

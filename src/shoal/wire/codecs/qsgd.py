@@ -16,14 +16,14 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment, uniforms
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
-class Qsgd(Codec):
+class QsgdCodec(GradientCodec):
     """Levels of norm / (2^bits - 1)."""
 
     code = 9
@@ -38,23 +38,29 @@ class Qsgd(Codec):
     def levels(self) -> int:
         return (1 << self.bits) - 1
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         longest = 2 * (self.levels + 1).bit_length()  # a gamma code of the largest level, and its sign
         return self._body(layout) + -(-layout.numel * longest // 8)
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * (len(layout.blocks(self.bucket, 8)) - 1))
 
-    def _norms(self, payload: Tensor, layout: Layout) -> Tensor:
+    def _norms(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 4 * (len(layout.blocks(self.bucket, 8)) - 1)].view(torch.float32)
 
-    def _spread(self, norms: Tensor, layout: Layout) -> Tensor:
+    def _spread(self, norms: Tensor, layout: FlatLayout) -> Tensor:
         """The size of one level, for each element."""
         table = torch.from_numpy(layout.blocks(self.bucket, 8)[:-1])
         return (norms / self.levels).repeat_interleave(table[:, 1] - table[:, 0])
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         whole = values if rest is None else rest.add_(values)
@@ -72,7 +78,7 @@ class Qsgd(Codec):
             rest -= signed * step
         return body + int(length)
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         body = self._body(layout)
         if not body <= payload.numel() <= self.bound(layout):

@@ -16,36 +16,42 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import shares
-from shoal.wire.codec import Codec, State, refuse_non_finite
-from shoal.wire.codecs.raw import Raw
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
+from shoal.wire.codecs.raw import RawCodec
 from shoal.wire.head import HEAD, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import MASK, Moment, hashes
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import MASK, EncodeContext, hashes
 
 START = HEAD.size + 16
 
 
 @dataclass(frozen=True)
-class RandomK(Codec):
+class RandomKCodec(GradientCodec):
     """Exactly one element of every stratum."""
 
     code = 12
     unbiased = True
     ratio: float
-    values: Codec = field(default_factory=Raw)
+    values: GradientCodec = field(default_factory=RawCodec)
 
-    def _count(self, layout: Layout) -> int:
+    def _count(self, layout: FlatLayout) -> int:
         return shares.wanted(self.ratio, layout.numel)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
         return self.values.exact
 
-    def bound(self, layout: Layout) -> int:
-        return START + self.values.bound(Layout.flat(self._count(layout)))
+    def bound(self, layout: FlatLayout) -> int:
+        return START + self.values.bound(FlatLayout.flat(self._count(layout)))
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         count, words = self._count(layout), moment.common()
@@ -55,12 +61,12 @@ class RandomK(Codec):
         write_head(out, self.code, layout.numel, count)
         out[HEAD.size : START].view(torch.int64).copy_(torch.tensor(words))
         left = None if rest is None else torch.zeros(count)
-        length = self.values.pack(chosen, Layout.flat(count), {}, moment, out[START:], left)
+        length = self.values.pack(chosen, FlatLayout.flat(count), {}, moment, out[START:], left)
         if rest is not None:
             rest[places] = left if left is not None else 0.0
         return START + length
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         if extra or count != self._count(layout) or payload.numel() < START:
             raise PayloadError(f"a payload says {count} elements where {self._count(layout)} were due; it is foreign")
@@ -68,7 +74,7 @@ class RandomK(Codec):
         if not (0 <= first <= MASK and 0 <= second <= MASK):
             raise PayloadError("a payload's seed is out of range; it was changed or is foreign")
         values = torch.zeros(count)
-        self.values.add(payload[START:], Layout.flat(count), values)
+        self.values.add(payload[START:], FlatLayout.flat(count), values)
         out[strata(layout.numel, count, (first, second))[0]] += values
 
 

@@ -10,25 +10,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, Bytes, exactly, finite, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
-class Raw(Codec):
+class RawCodec(GradientCodec):
     """Four bytes an element, exact."""
 
     code = 1
     feedback = False
     unbiased = True
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return HEAD.size + 4 * layout.numel
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         size = self.bound(layout)
@@ -55,9 +61,9 @@ class Raw(Codec):
         finite(values, "value")
         return values
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         sums = out.numpy()
         sums += self.read(payload, layout.numel)
 
-    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         out.numpy()[:] = self.read(payload, layout.numel)

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels, levels
-from shoal.wire.codec import Codec, State, refuse, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout, Part
-from shoal.wire.moment import Moment, uniforms
-from shoal.wire.sample import MOST, Lines
+from shoal.wire.layout import FlatLayout, LayoutPart
+from shoal.wire.moment import EncodeContext, uniforms
+from shoal.wire.sample import MOST, SampledLines
 
 PLAIN = 31
 """Stands where a layer's shift would."""
@@ -35,7 +35,7 @@ LARGEST = 20
 
 
 @dataclass(frozen=True)
-class Ternary(Codec):
+class TernaryCodec(GradientCodec):
     """Stochastic signs with one scale per layer."""
 
     code = 7
@@ -56,13 +56,13 @@ class Ternary(Codec):
     def unbiased(self) -> bool:  # type: ignore[override]
         return self.clip == 0
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self._body(layout) + sum(levels.bytes_of(part.numel) for part in layout.parts)
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded((4 if self.packing == "plain" else 12) * len(layout.parts))
 
-    def _pieces(self, payload: Tensor, layout: Layout) -> list[tuple[Part, Tensor]]:
+    def _pieces(self, payload: Tensor, layout: FlatLayout) -> list[tuple[LayoutPart, Tensor]]:
         at, pieces = self._body(layout), []
         for part in layout.parts:
             size = levels.bytes_of(part.numel)
@@ -71,7 +71,13 @@ class Ternary(Codec):
         return pieces
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         write_head(out, self.code, layout.numel)
         out[HEAD.size : self._body(layout)].zero_()
@@ -82,12 +88,12 @@ class Ternary(Codec):
             scales[number] = self._layer(x, part, moment.words(), data, left)
         return self.bound(layout) if self.packing == "plain" else self._shorten(out, layout)
 
-    def _table(self, payload: Tensor, layout: Layout) -> Tensor:
+    def _table(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         """Bytes and shift of each layer."""
         start = HEAD.size + 4 * len(layout.parts)
         return payload[start : start + 8 * len(layout.parts)].view(torch.int32).view(-1, 2)
 
-    def _shorten(self, out: Tensor, layout: Layout) -> int:
+    def _shorten(self, out: Tensor, layout: FlatLayout) -> int:
         """Move the layers together, each in the shorter of its two forms; returns the payload's length."""
         table, at = self._table(out, layout), self._body(layout)
         for number, (part, data) in enumerate(self._pieces(out, layout)):
@@ -102,8 +108,8 @@ class Ternary(Codec):
             at += size
         return at
 
-    def _layer(self, x: Tensor, part: Part, words: tuple[int, int], data: Tensor, rest: Tensor | None) -> float:
-        layer = Layout.flat(part.numel, part.name)
+    def _layer(self, x: Tensor, part: LayoutPart, words: tuple[int, int], data: Tensor, rest: Tensor | None) -> float:
+        layer = FlatLayout.flat(part.numel, part.name)
         scale = self._scale(x, rest)
         if kernels.fast():
             good = kernels.get("pack_ternary")(
@@ -129,7 +135,7 @@ class Ternary(Codec):
         Of a large layer a sample tells how far its values spread, so that it is read once.
         """
         if self.clip and x.numel() > 4 * MOST:
-            sample = Lines.of(x.numel()).sample(x, rest)
+            sample = SampledLines.of(x.numel()).sample(x, rest)
             largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
         else:
             largest, squares, numel = *_measured(x, rest), x.numel()
@@ -137,7 +143,7 @@ class Ternary(Codec):
         clipped = self.clip * spread
         return float(np.float32(min(largest, clipped) if clipped else 0.0 if largest == math.inf else largest))
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         if self.packing == "plain":
             exactly(payload, self.bound(layout))
@@ -154,7 +160,7 @@ class Ternary(Codec):
         else:
             self._add_short(payload, layout, scales.tolist(), out)
 
-    def _add_short(self, payload: Tensor, layout: Layout, scales: list[float], out: Tensor) -> None:
+    def _add_short(self, payload: Tensor, layout: FlatLayout, scales: list[float], out: Tensor) -> None:
         at = self._body(layout)
         for part, scale, (size, shift) in zip(layout.parts, scales, self._table(payload, layout).tolist(), strict=True):
             whole, place = levels.bytes_of(part.numel), out[part.offset : part.end]

@@ -16,16 +16,16 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits, levels
-from shoal.wire.codec import Codec, State
+from shoal.wire.codec import GradientCodec, State
 from shoal.wire.head import HEAD, exactly, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 SPARSE, DENSE = 0, 1
 
 
 @dataclass(frozen=True)
-class Threshold(Codec):
+class ThresholdCodec(GradientCodec):
     """Strom's codec."""
 
     code = 13
@@ -33,11 +33,17 @@ class Threshold(Codec):
     exact = False
     t: float
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         numel, body = layout.numel, out[HEAD.size : self.bound(layout)]
         levels.pack(values, layout, self.t, body, rest)  # the dense form first: it is there if the sparse is longer
@@ -52,7 +58,7 @@ class Threshold(Codec):
         out[HEAD.size + size : length].numpy()[:] = np.packbits(down, bitorder="little")
         return length
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         if extra == DENSE:
             exactly(payload, self.bound(layout))

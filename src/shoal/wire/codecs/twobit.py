@@ -12,32 +12,38 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shoal.wire import levels
-from shoal.wire.codec import Codec, State
+from shoal.wire.codec import GradientCodec, State
 from shoal.wire.head import HEAD, exactly, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
-class TwoBit(Codec):
+class TwoBitCodec(GradientCodec):
     """Three levels, known to both sides."""
 
     code = 6
     compiled = levels.KERNELS
     threshold: float = 0.01
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         size = self.bound(layout)
         write_head(out, self.code, layout.numel)
         levels.pack(values, layout, self.threshold, out[HEAD.size : size], rest)
         return size
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         levels.check(payload[HEAD.size :])

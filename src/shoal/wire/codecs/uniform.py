@@ -15,14 +15,14 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
-from shoal.wire.codec import Codec, State, refuse_non_finite
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment, uniforms
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
-class Uniform(Codec):
+class UniformCodec(GradientCodec):
     """2^bits levels per layer."""
 
     code = 15
@@ -35,14 +35,20 @@ class Uniform(Codec):
     def steps(self) -> int:
         return (1 << self.bits) - 1
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self._body(layout) + bits.packed_size(layout.numel, self.bits)
 
-    def _body(self, layout: Layout) -> int:
+    def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * len(layout.parts))
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
         size, body = self.bound(layout), self._body(layout)
@@ -61,7 +67,7 @@ class Uniform(Codec):
             rest -= self._values(level, spread)
         return size
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         exactly(payload, self.bound(layout))
         tops = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
@@ -75,6 +81,6 @@ class Uniform(Codec):
         return ((level * (2 / self.steps) - 1) * spread).float()
 
 
-def _spread(tops: Tensor, layout: Layout) -> Tensor:
+def _spread(tops: Tensor, layout: FlatLayout) -> Tensor:
     """Each element's own layer's scale."""
     return tops.repeat_interleave(torch.tensor([part.numel for part in layout.parts], dtype=torch.int64))

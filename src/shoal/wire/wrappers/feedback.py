@@ -12,19 +12,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.wire.codec import Codec, State
-from shoal.wire.codecs.sparse import Sparse
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
+from shoal.wire.codec import GradientCodec, State
+from shoal.wire.codecs.sparse import SparseCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
 
 RESIDUAL = "residual"
 
 
 @dataclass(frozen=True)
-class Feedback(Codec):
+class ErrorFeedback(GradientCodec):
     """A codec that forgets nothing."""
 
-    codec: Codec
+    codec: GradientCodec
     decay: float = 1.0
 
     @property
@@ -35,30 +35,36 @@ class Feedback(Codec):
     def exact(self) -> bool:  # type: ignore[override]
         return self.codec.exact
 
-    def at(self, ratio: float) -> "Feedback":
+    def at(self, ratio: float) -> "ErrorFeedback":
         """The same with another ratio, for a warm-up of a sparsifier."""
-        assert isinstance(self.codec, Sparse)
-        return Feedback(self.codec.at(ratio), self.decay)
+        assert isinstance(self.codec, SparseCodec)
+        return ErrorFeedback(self.codec.at(ratio), self.decay)
 
-    def start(self, layout: Layout) -> State:
+    def start(self, layout: FlatLayout) -> State:
         return {RESIDUAL: torch.zeros(layout.numel), **self.codec.start(layout)}
 
-    def named(self, state: State, layout: Layout) -> State:
+    def named(self, state: State, layout: FlatLayout) -> State:
         return self.codec.named(state, layout)
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self.codec.bound(layout)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         residual = state[RESIDUAL]
         if self.decay != 1.0:
             residual.mul_(self.decay)
         return self.codec.pack(values, layout, state, moment, out, residual)
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self.codec.add(payload, layout, out)
 
-    def put(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self.codec.put(payload, layout, out)

@@ -15,22 +15,22 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from shoal.wire.codec import Codec, State, refuse_non_finite
-from shoal.wire.codecs.sparse import Sparse
-from shoal.wire.layout import Layout
-from shoal.wire.moment import Moment
-from shoal.wire.push import Push
+from shoal.wire.codec import GradientCodec, State, refuse_non_finite
+from shoal.wire.codecs.sparse import SparseCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.moment import EncodeContext
+from shoal.wire.push import VelocityState
 from shoal.wire.wrappers.feedback import RESIDUAL
 
 VELOCITY = "velocity"
 
 
 @dataclass(frozen=True)
-class Momentum(Codec):
+class MomentumCorrection(GradientCodec):
     """A sparsifier that sends velocities."""
 
     exact = False
-    codec: Sparse
+    codec: SparseCodec
     momentum: float = 0.9
     clip: float = 0.0
     """Largest norm of a layer's gradient; 0 does not clip."""
@@ -40,29 +40,35 @@ class Momentum(Codec):
     def code(self) -> int:  # type: ignore[override]
         return self.codec.code
 
-    def start(self, layout: Layout) -> State:
+    def start(self, layout: FlatLayout) -> State:
         return {VELOCITY: torch.zeros(layout.numel), RESIDUAL: torch.zeros(layout.numel)}
 
-    def bound(self, layout: Layout) -> int:
+    def bound(self, layout: FlatLayout) -> int:
         return self.codec.bound(layout)
 
-    def at(self, ratio: float) -> "Momentum":
+    def at(self, ratio: float) -> "MomentumCorrection":
         """The same with another ratio, for a warm-up."""
-        return Momentum(self.codec.at(ratio), self.momentum, self.clip, self.masking)
+        return MomentumCorrection(self.codec.at(ratio), self.momentum, self.clip, self.masking)
 
     def pack(
-        self, values: Tensor, layout: Layout, state: State, moment: Moment, out: Tensor, rest: Tensor | None = None
+        self,
+        values: Tensor,
+        layout: FlatLayout,
+        state: State,
+        moment: EncodeContext,
+        out: Tensor,
+        rest: Tensor | None = None,
     ) -> int:
         if self.clip:
             values = clipped(values, layout, self.clip)
-        push = Push(state[VELOCITY], self.momentum, self.masking)
+        push = VelocityState(state[VELOCITY], self.momentum, self.masking)
         return self.codec.send(values, layout, moment, out, state[RESIDUAL], push)
 
-    def add(self, payload: Tensor, layout: Layout, out: Tensor) -> None:
+    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self.codec.add(payload, layout, out)
 
 
-def clipped(values: Tensor, layout: Layout, clip: float) -> Tensor:
+def clipped(values: Tensor, layout: FlatLayout, clip: float) -> Tensor:
     """A copy in which no layer's norm is above `clip`."""
     refuse_non_finite(values, layout)
     values = values.clone()

@@ -1,1 +1,0 @@
-"""Workers and how they find each other: groups, the memory of one host, launchers."""

@@ -1,1 +1,0 @@
-"""Links: what workers of several hosts say to each other, with keys, numbers, checksums and deadlines."""

@@ -1,0 +1,136 @@
+"""Waiting on flags in shared memory: spin, then yield, then sleep, with a deadline; and the fences that order data
+before flags.
+"""
+
+import os
+import platform
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import DeadlineError, PeerLost, ViewEnded
+from shoal.hosts.status_board import StatusBoard, WorkerState
+from shoal.membership.session import FixedSession, MembershipSession
+
+_IN_ORDER = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
+_lock = threading.Lock()
+
+
+def fence() -> None:
+    """No memory access of this thread crosses this line."""
+    if not _IN_ORDER:
+        for _ in range(2):
+            with _lock:
+                pass
+
+
+def full_fence() -> None:
+    """As `fence`, and what was written before is seen by all before anything is read after: x86 does not promise it."""
+    with _lock:
+        pass
+
+
+Flags = npt.NDArray[np.int64]
+
+SPINS = 30
+"""Looks without giving up the core: a peer in the same step is usually microseconds away."""
+YIELDS = 300
+"""Looks that let another process run in between: right when there are more workers than cores."""
+SLEEP = 5e-5
+LONGEST_SLEEP = 1e-3
+LOOK_AROUND = 0.25
+"""Seconds between looks at whether the peers still live."""
+
+
+class FlagWaiter:
+    """Waits of one worker on rows of flags, one flag per seat; the flags of members count."""
+
+    def __init__(self, board: StatusBoard, seat: int, seconds: float, session: MembershipSession | None = None) -> None:
+        self.board, self.seat, self.seconds = board, seat, seconds
+        self.session = session or FixedSession(seat, seat + 1)
+        self.seats: npt.NDArray[np.int64] | None = None
+        """Of the members; None: all."""
+
+    def _lowest(self, row: Flags) -> int:
+        return int(row.min() if self.seats is None else row[self.seats].min())
+
+    def until(self, row: Flags, number: int) -> None:
+        """Return when every member's flag in `row` has reached `number`; ViewEnded if the members change before."""
+        for look in range(SPINS + YIELDS):
+            if self._lowest(row) >= number:
+                break
+            if look >= SPINS:
+                os.sched_yield()
+        else:
+            self._long(row, number)
+        fence()
+
+    def reached(self, row: Flags, number: int) -> bool:
+        """Whether `until` would return at once."""
+        if self._lowest(row) < number:
+            return False
+        fence()
+        return True
+
+    def publish(self, row: Flags, number: int) -> None:
+        """Set this worker's flag: everything it wrote before is there for whoever sees it."""
+        fence()
+        row[self.seat] = number
+
+    def _long(self, row: Flags, number: int) -> None:
+        deadline = Deadline.after(self.seconds)
+        looked, pause = now(), SLEEP
+        while self._lowest(row) < number:
+            if self.session.disturbed:
+                raise ViewEnded("the members change")
+            lost = self.board.aborted
+            if lost is not None:
+                raise PeerLost(f"worker {self.seat} stops: worker {lost} is lost")
+            if now() - looked > LOOK_AROUND:
+                looked = now()
+                behind = np.flatnonzero(row < number) if self.seats is None else self.seats[row[self.seats] < number]
+                self._look_around(behind.tolist(), deadline)
+                self._look_for_strays(behind.tolist(), row, number)
+            time.sleep(pause)
+            pause = min(pause * 1.2, LONGEST_SLEEP)
+
+    def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
+        """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
+        strays = [peer for peer in missing if self.board.ahead(self.seat, peer)]
+        for peer in (peer for peer in strays if row[peer] < number):  # looked at again: it may have come just now
+            raise PeerLost(
+                f"worker {self.seat} waits for worker {peer}, which has ended its epoch after step "
+                f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"
+            )
+
+    def _look_around(self, missing: list[int], deadline: Deadline) -> None:
+        for peer in [] if self.session.elastic else missing:  # else its launcher and the coordinator will know
+            row = self.board.read(peer)
+            if row["state"] == WorkerState.ended:
+                raise PeerLost(
+                    f"worker {self.seat} waits for worker {peer}, which has ended after step {int(row['step'])}; "
+                    "all workers must make the same number of steps"
+                )
+            if row["pid"] and not _alive(int(row["pid"])):
+                raise PeerLost(f"worker {self.seat} stops: {self.board.describe(peer)}, is gone")
+        if deadline.expired:
+            suspects = "; ".join(self.board.describe(peer) for peer in missing)
+            raise DeadlineError(
+                f"worker {self.seat} waited {deadline.budget:.0f} s for {suspects}; "
+                "raise SHOAL_DEADLINE (seconds) if its step is really that long"
+            )
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process still runs; one that is dead and waits for its parent to ask does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's, or a system without /proc: it is there, and that is all we can know
+        return True

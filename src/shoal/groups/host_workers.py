@@ -1,0 +1,94 @@
+"""Workers of one host in a run over links: they share memory and add up there before anything travels."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from shoal.groups.flag_waiter import FlagWaiter
+from shoal.hosts import status_board
+from shoal.hosts.arena import ArenaRegions, SharedArena
+from shoal.membership.session import MembershipSession, seat_of
+from shoal.membership.view import MembershipView
+
+VIEW_BITS = 40
+"""Numbers of a view: more rounds than any run has."""
+
+
+class HostSharing(Protocol):
+    """Workers that share one host's memory, as engines use them."""
+
+    @property
+    def session(self) -> MembershipSession: ...
+
+    @property
+    def seat(self) -> int: ...
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Seats that have memory here, whether somebody sits there now or not."""
+
+    @property
+    def members(self) -> Sequence[int]:
+        """Seats of those in the view, in order of rank."""
+
+    @property
+    def patience(self) -> FlagWaiter: ...
+
+    @property
+    def base(self) -> int:
+        """The number from which flags count in this view."""
+
+    def region(self, size: int) -> memoryview:
+        """`size` more bytes of shared memory, the same for every worker; all ask for the same in the same order."""
+
+
+@dataclass(frozen=True)
+class HostWorkers:
+    """The seats of one launcher's workers."""
+
+    seats: tuple[int, ...]
+    name: str = field(default_factory=lambda: secrets.token_hex(8))
+
+
+class HostGroup:
+    """What a worker shares with the others of its household."""
+
+    def __init__(
+        self,
+        arena: SharedArena,
+        household: HostWorkers,
+        seat: int,
+        on: status_board.StatusBoard,
+        seconds: float,
+        session: MembershipSession,
+    ) -> None:
+        self.name, self.seat, self.session = household.name, seat, session
+        self.places: Sequence[int] = household.seats
+        self.members: Sequence[int] = [seat]
+        self.patience = FlagWaiter(on, seat, seconds, session)
+        self.region = ArenaRegions(arena, status_board.BYTES).take
+
+    def enter(self, view: MembershipView, houses: Sequence[str]) -> None:
+        """`houses` of all members, in order of rank."""
+        self.members = [seat_of(m) for m, name in zip(view.members, houses, strict=True) if name == self.name]
+        self.patience.seats = np.array(self.members)
+
+    @property
+    def base(self) -> int:
+        return first_number(self.session.view)
+
+
+def first_number(view: MembershipView) -> int:
+    """From which flags count in a view: above all that were used before."""
+    return view.epoch << VIEW_BITS
+
+
+def leaders(view: MembershipView, houses: Iterable[str]) -> list[int]:
+    """Seats of the first of each house; whoever has none speaks for itself."""
+    first: dict[str, int] = {}
+    for member, name in zip(view.members, houses, strict=True):
+        first.setdefault(name or member, seat_of(member))
+    return list(first.values())

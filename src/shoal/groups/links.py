@@ -1,0 +1,220 @@
+"""A group whose workers are on several hosts and talk over links."""
+
+import atexit
+import os
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import NoReturn, Protocol
+
+from torch import Tensor
+
+from shoal.core.errors import PayloadError, ShoalError
+from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
+from shoal.groups.host_workers import HostGroup, HostSharing, HostWorkers, leaders
+from shoal.groups.shared_memory import SharedGroup
+from shoal.groups.state_streaming import LOANS_VARIABLE, StateStreamClient, StateStreamServer
+from shoal.groups.state_transfer import LinkStateTransfer, StateTransfer
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import StatusBoard
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.protocol import MemberInfo
+from shoal.membership.session import FixedSession, MembershipSession, seat_of
+from shoal.membership.view import MembershipView
+from shoal.transport.collectives import AllGather, ChainBroadcast
+from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint
+from shoal.transport.mesh import SILENCE, LinkMesh
+from shoal.transport.rate_limit import rate_limit_from_environment
+from shoal.transport.tasks import CollectiveTask
+
+_WORD = struct.Struct("<Id")
+"""A channel, and a number."""
+MOST_WORDS = 1 << 16
+TRUSTED_VARIABLE = "SHOAL_TRUSTED"
+DOUBT = 4.0
+"""Seconds of a peer's silence after which the coordinator is told, where it can give a member up."""
+
+
+class ConfirmationListener(Protocol):
+    """Has a number to say to all whenever an operation is confirmed."""
+
+    channel: int
+
+    def word(self) -> float: ...
+
+    def heard(self, words: Sequence[float | None]) -> None:
+        """What all have said on this channel, in order of rank; None of whom has not."""
+
+
+class LinkedGroup(WorkerGroup):
+    """Workers that know each other by an address book, or by what the coordinator tells of them."""
+
+    store: object = None
+    """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+
+    local: HostSharing | None = None
+    """The workers of this host, where hosts may have several."""
+    leaders: Sequence[int] = ()
+    """The first worker of each host."""
+    _house: HostGroup | None = None
+
+    def __init__(
+        self,
+        run: str,
+        book: Book,
+        seat: int,
+        door: LinkEndpoint,
+        board: StatusBoard | None = None,
+        session: ElasticSession | None = None,
+        guest: bool = False,
+        home: tuple[SharedArena, HostWorkers] | None = None,
+    ) -> None:
+        """`home`: what this worker shares with others of its machine, where members change."""
+        self.guest = guest
+        self.talkers: list[ConfirmationListener] = []
+        self._told: AllGather | None = None
+        """That this worker holds the result of the operation under way, as it goes to all others."""
+        self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
+        self.session: MembershipSession = session or FixedSession(seat, len(book))
+        self.board = board or StatusBoard.private()
+        self.board.enter(seat)
+        silence = DOUBT if session is not None else SILENCE
+        allowance = rate_limit_from_environment()
+        self.mesh = LinkMesh(run, book, seat, door, self.board, silence=silence, allowance=allowance)
+        atexit.register(self.close)
+        self.rank, self.size = seat, max(len(book), 2)
+        if session is None:
+            self.rank, self.size = seat, len(book)
+            self.mesh.meet(self.seconds)
+        else:
+            if home is not None:
+                self._house = HostGroup(*home, seat, self.board, self.seconds, session)
+                self.local = self._house
+            self._follow(session, door)
+
+    def new_channel(self) -> int:
+        """For an engine of its own: all workers make theirs in the same order."""
+        self._channels += 1
+        return self._channels
+
+    def settle_hosts(self, local: SharedGroup) -> None:
+        """All workers say who shares a host with them; a collective call."""
+        leaders = {int(first) for first in self.gather(str(self.rank - local.rank).encode())}
+        self.local, self.leaders = local, sorted(leaders)
+
+    def _follow(self, session: ElasticSession, door: LinkEndpoint) -> None:
+        """Change with the members of the run."""
+        public = door.keys.public.decode() if door.keys is not None else ""
+        house = self._house.name if self._house is not None else ""
+        session.agent.plate = MemberInfo(door.address, public, os.uname().nodename, self.guest, house)
+        session.leaves, session.tells, session.confirms = self.mesh.leave, self._tell, self._confirm
+        session.entered.insert(0, self._enter)
+        self.mesh.watch = _Watch(session)
+
+    def _enter(self, view: MembershipView) -> None:
+        session = self.session
+        assert isinstance(session, ElasticSession)
+        self.rank, self.size, self._told = view.rank(session.member), len(view), None
+        self.guests = sum(plate.guest for plate in session.install.plates)
+        seats = [seat_of(member) for member in view.members]
+        plates = zip(seats, view.members, session.install.plates, strict=True)
+        self.mesh.enrol({seat: BookEntry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})
+        self.mesh.reform(view.epoch, seats)
+        houses = [plate.house for plate in session.install.plates]
+        self.leaders = leaders(view, houses)
+        if self._house is not None:
+            self._house.enter(view, houses)
+
+    def _tell(self) -> None:
+        assert isinstance(self.session, ElasticSession)
+        if self._told is None:
+            self.session.hold()
+            words = b"".join(_WORD.pack(talker.channel, talker.word()) for talker in self.talkers)
+            self._told = AllGather(words, MOST_WORDS)
+            self.mesh.submit(self._told)
+
+    def _confirm(self) -> None:
+        self._tell()
+        task, self._told = self._told, None
+        assert task is not None
+        self.mesh.wait(task, self.seconds)
+        said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
+        for talker in self.talkers:
+            talker.heard([words.get(talker.channel) for words in said])
+
+    def _do(self, task: CollectiveTask) -> None:
+        self.mesh.submit(task)
+        self.mesh.wait(task, self.seconds)
+
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.session.operate(lambda: self._gather(data, limit, check), lambda: None)
+
+    def _gather(self, data: bytes, limit: int, check: Check | None) -> list[bytes]:
+        task = AllGather(data, limit)
+        self._do(task)
+        for member, said in zip(self.session.view.members, task.result, strict=True):
+            if check is not None and self.session.remote(member) and member != self.session.member:
+                self._checked(member, said, check)
+        return task.result
+
+    def _checked(self, member: str, said: bytes, check: Check) -> None:
+        """Before anybody completes the gather: so it is done again without a member that says what none says."""
+        try:
+            check(said)
+        except Exception as error:  # noqa: BLE001  (whatever a reader trips over, it is what this member said)
+            self.session.blame(member, PayloadError(f"{member}: {error}"))
+
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), lambda: None)
+
+    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        for tensor in tensors:
+            staged = tensor.detach().cpu().contiguous()
+            self._do(ChainBroadcast(as_bytes(staged).numpy(), root))
+            if self.rank != root and staged.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(staged)
+
+    @cached_property
+    def transfer(self) -> StateTransfer:
+        return LinkStateTransfer(self.mesh)
+
+    def desk(self) -> StateStreamServer | None:
+        return StateStreamServer(self.mesh, self.session) if isinstance(self.session, ElasticSession) else None
+
+    def purse(self) -> StateStreamClient | None:
+        wanted = os.environ.get(LOANS_VARIABLE, "1") != "0"
+        return (
+            StateStreamClient(self.mesh, self.session) if wanted and isinstance(self.session, ElasticSession) else None
+        )
+
+    def close(self) -> None:
+        """Registered to run at the end: what this worker sent last is still on its way when the script is done."""
+        atexit.unregister(self.close)
+        self.mesh.close("failed" if getattr(sys, "last_value", None) is not None else "ended")
+
+
+class _Watch:
+    """What a mesh asks a session."""
+
+    def __init__(self, session: ElasticSession) -> None:
+        self._session = session
+
+    @property
+    def disturbed(self) -> bool:
+        return self._session.disturbed
+
+    def doubt(self, peers: Mapping[str, bool]) -> None:
+        self._session.agent.doubt(peers)
+
+    def late(self, member: str, reason: str) -> None:
+        if self._session.remote(member):  # of its own workers the launcher and their beats tell
+            self._session.agent.accuse(member, reason, late=True)
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        self._session.blame(member, error)
+
+
+def trusted() -> bool:
+    """Whether the user says that the network between the hosts is theirs alone."""
+    return os.environ.get(TRUSTED_VARIABLE, "") not in ("", "0")

@@ -1,0 +1,152 @@
+"""Measures what a group of workers has: round trip and rate between every pair, and how fast each computes.
+
+Pairs take turns, so that no measurement disturbs another. The probe's own connections carry a token that only the
+group knows; a listener takes one connection, for one measurement.
+"""
+
+import hmac
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+import msgspec
+import torch
+from torch._C._distributed_c10d import FileStore
+
+from shoal.core.clock import now
+from shoal.core.errors import PeerLost
+from shoal.groups.base import WorkerGroup
+from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, SpeedMeasurement
+from shoal.groups.process_group import ProcessGroupGroup
+
+ECHOES = 15
+BULK_SECONDS = 0.6
+"""How long bytes are sent; the first half lets the connection find its rate and does not count."""
+PIECE = 1 << 16
+COMPUTE_SECONDS = 0.2
+TOKEN = 16
+WAIT = 30.0
+
+
+def probe(group: WorkerGroup, address: str) -> ClusterMeasurement:
+    """Measure the whole group; a collective call, the same result on every worker. `address`: where peers find us."""
+    token = group.gather(secrets.token_bytes(TOKEN))[0]
+    speeds = []
+    for rank in range(group.size):
+        mine = compute_speed() if rank == group.rank else 0.0
+        group.gather(b"")
+        speeds.append(mine)
+    speed = SpeedMeasurement(
+        group.rank, socket.gethostname(), address, round(speeds[group.rank], 2), torch.get_num_threads()
+    )
+    workers = [msgspec.json.decode(data, type=SpeedMeasurement) for data in group.gather(msgspec.json.encode(speed))]
+    links = []
+    for sender in range(group.size):
+        for receiver in range(group.size):
+            if sender != receiver:
+                found = _pair(group, sender, receiver, workers[receiver].address, token)
+                (text,) = [data for data in group.gather(found) if data]
+                links.append(msgspec.json.decode(text, type=LinkMeasurement))
+    return ClusterMeasurement(workers, links)
+
+
+def compute_speed() -> float:
+    """Billions of floating-point operations a second in a matrix product."""
+    a = torch.randn(512, 512)
+    a @ a
+    began, times = now(), 0
+    while now() - began < COMPUTE_SECONDS:
+        a @ a
+        times += 1
+    return 2 * 512**3 * times / (now() - began) / 1e9
+
+
+def _pair(group: WorkerGroup, sender: int, receiver: int, address: str, token: bytes) -> bytes:
+    """One direction; returns what the sender measured, and nothing on everybody else."""
+    listener = socket.create_server((address, 0)) if group.rank == receiver else None
+    port = listener.getsockname()[1] if listener else 0
+    port = int(group.gather(str(port).encode())[receiver])
+    if listener is not None:
+        with listener:
+            listener.settimeout(WAIT)
+            _answer(listener, token)
+    elif group.rank == sender:
+        with socket.create_connection((address, port), timeout=WAIT) as connection:
+            connection.sendall(token)
+            rtt, rate = _echoes(connection), _bulk(connection)
+        return msgspec.json.encode(LinkMeasurement(sender, receiver, round(rtt * 1e3, 3), round(rate * 8 / 1e6, 2)))
+    return b""
+
+
+def _echoes(connection: socket.socket) -> float:
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    times = []
+    for _ in range(ECHOES):
+        began = now()
+        connection.sendall(b"e")
+        _receive(connection, 1)
+        times.append(now() - began)
+    return min(times)
+
+
+def _bulk(connection: socket.socket) -> float:
+    """Send for a while; the receiver counts, because what is sent may still be in a buffer here."""
+    piece, began = bytes(PIECE), now()
+    while now() - began < BULK_SECONDS:
+        connection.sendall(piece)
+    connection.shutdown(socket.SHUT_WR)
+    return float(_receive(connection, 32).decode())
+
+
+def _answer(listener: socket.socket, token: bytes) -> None:
+    """The other end of `_echoes` and `_bulk`; a stranger is sent away."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(WAIT)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not hmac.compare_digest(_receive(connection, TOKEN), token):
+            raise PeerLost("a stranger answered the probe; measure again on a network of your own")
+        for _ in range(ECHOES):
+            connection.sendall(_receive(connection, 1))
+        arrivals: list[tuple[float, int]] = []
+        while data := connection.recv(PIECE):
+            arrivals.append((now(), len(data)))
+        connection.sendall(f"{_rate(arrivals):032.3f}".encode())
+
+
+def _rate(arrivals: list[tuple[float, int]]) -> float:
+    """Bytes per second in the second half of the time."""
+    if len(arrivals) < 2:
+        return 0.0
+    middle = (arrivals[0][0] + arrivals[-1][0]) / 2
+    late = [(moment, size) for moment, size in arrivals if moment >= middle]
+    seconds = late[-1][0] - late[0][0]
+    return sum(size for _, size in late[1:]) / seconds if seconds else 0.0
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = connection.recv(size - len(data))
+        if not piece:
+            raise PeerLost("a worker left the probe early; start it again")
+        data += piece
+    return data
+
+
+def own_address() -> str:
+    """The address by which this machine reaches torchrun's meeting point; loopback where there is none."""
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dummy:
+        dummy.connect((master, 9))  # of a datagram socket: chooses a route, sends nothing
+        address: str = dummy.getsockname()[0]
+    return address
+
+
+def measure_on_host(say: Callable[[object], None], store: str, rank: int, size: int, address: str) -> None:
+    """In a process on one host of a lab: measure with the others, and say what came of it."""
+    torch.set_num_threads(1)
+    cluster = probe(ProcessGroupGroup(FileStore(store, size), rank, size), address)
+    if rank == 0:
+        say(msgspec.to_builtins(cluster))

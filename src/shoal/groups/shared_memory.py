@@ -1,0 +1,146 @@
+"""A group whose workers share one host's memory.
+
+Arena:  board | flags of the mailboxes | mailbox of seat 0 | … | mailbox of the last seat | regions of the exchange …
+
+A round of post:  write own mailbox -> posted[me] = n -> wait for all posted -> read -> taken[me] = n
+The next round waits for all taken first, so nobody's mailbox is overwritten before everybody has read it. Where the
+members may change, an operation ends with one more flag: held[me] = n, once its result is whole here; it is complete
+when all hold it. Numbers begin anew with every view, above all that were used before.
+"""
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor
+
+from shoal.core.errors import UsageError
+from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
+from shoal.groups.flag_waiter import FlagWaiter, full_fence
+from shoal.groups.host_workers import first_number
+from shoal.hosts import status_board
+from shoal.hosts.arena import ArenaRegions, SharedArena, pages
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.session import FixedSession, MembershipSession, seat_of
+from shoal.membership.view import MembershipView
+
+MAILBOX = 1 << 20
+_LENGTH = struct.Struct("<q")
+
+
+class SharedGroup(WorkerGroup):
+    """Workers of one host that hold the same arena, which has a seat for each of them."""
+
+    store: object = None
+    """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+
+    def __init__(self, arena: SharedArena, seat: int, seats: int, session: MembershipSession | None = None) -> None:
+        if seats > status_board.MOST_WORKERS:
+            raise UsageError(f"{seats} workers on one host; at most {status_board.MOST_WORKERS} are possible")
+        self.arena, self.seat, self.seats, self.seconds = arena, seat, seats, deadline_seconds()
+        self.places = range(seats)
+        self.session = session or FixedSession(seat, seats)
+        self.board = status_board.StatusBoard(arena.map(0, status_board.BYTES))
+        self.board.enter(seat)
+        self.patience = FlagWaiter(self.board, seat, self.seconds, self.session)
+        flags_bytes = pages(4 * 8 * seats)
+        memory = np.frombuffer(arena.map(status_board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
+        self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * seats].view(np.int64).reshape(4, seats)
+        self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
+        self.region = ArenaRegions(arena, status_board.BYTES + flags_bytes + seats * MAILBOX).take
+        """More shared memory, the same for every worker; all ask for the same in the same order."""
+        self.session.entered.insert(0, self._enter)
+        if isinstance(self.session, ElasticSession):
+            self.session.leaves, self.session.all_stay = self._leave, self._all_stay
+        if self.session.member in self.session.view:
+            self._enter(self.session.view)
+        else:  # a newcomer: nobody counts on it before it knocks
+            self.rank, self.size, self.members = seat, seats, [seat]
+
+    def _enter(self, view: MembershipView) -> None:
+        """The members of a view meet: numbers begin above all that were used before."""
+        self.rank, self.size = view.rank(self.session.member), len(view)
+        self.members = [seat_of(member) for member in view.members]
+        everybody = self.members == list(range(self.seats))
+        self.patience.seats = None if everybody else np.array(self.members)
+        self._round = self.base
+        for row in (self._taken, self._posted, self._held):
+            self.patience.publish(row, max(int(row[self.seat]), self._round))
+
+    def _leave(self, epoch: int) -> None:
+        """In the agent's thread. Seen by everybody before this worker looks whether an operation could be completed."""
+        self._left[self.seat] = epoch
+        full_fence()
+
+    def _all_stay(self) -> bool:
+        """Asked after all parts of an operation were seen: whoever had left by then may have judged otherwise."""
+        full_fence()
+        return bool(self._left[self.members].max() <= self.session.view.epoch)
+
+    @property
+    def base(self) -> int:
+        """The number from which flags count in this view."""
+        return first_number(self.session.view)
+
+    def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self.session.operate(lambda: self._gather(data), self._confirm)
+
+    def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
+        self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), self._confirm)
+
+    def _confirm(self) -> None:
+        if self.session.elastic:
+            self.patience.publish(self._held, self._round)
+            self.patience.until(self._held, self._round)
+
+    def _gather(self, data: bytes) -> list[bytes]:
+        parts: list[bytearray] = [bytearray() for _ in self.members]
+        total = [0] * self.size
+        sent, room = 0, MAILBOX - _LENGTH.size
+        while True:
+            self._begin()
+            chunk = np.frombuffer(data[sent : sent + room], np.uint8)
+            sent += len(chunk)
+            box = self._boxes[self.seat]
+            box[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(data)), np.uint8)
+            box[_LENGTH.size : _LENGTH.size + len(chunk)] = chunk
+            self._meet()
+            for rank, seat in enumerate(self.members):
+                peer = self._boxes[seat]
+                (total[rank],) = _LENGTH.unpack(peer[: _LENGTH.size].tobytes())
+                take = min(room, total[rank] - len(parts[rank]))
+                parts[rank] += peer[_LENGTH.size : _LENGTH.size + take].tobytes()
+            self._end()
+            if all(len(part) == length for part, length in zip(parts, total, strict=True)):
+                return [bytes(part) for part in parts]
+
+    def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        giver = self._boxes[self.members[root]]
+        for tensor in tensors:
+            staged = tensor.detach().cpu().contiguous()
+            raw = as_bytes(staged).numpy()
+            for start in range(0, len(raw), MAILBOX):
+                piece = raw[start : start + MAILBOX]
+                self._begin()
+                if self.rank == root:
+                    giver[: len(piece)] = piece
+                self._meet()
+                if self.rank != root:
+                    piece[:] = giver[: len(piece)]
+                self._end()
+            if self.rank != root and staged.data_ptr() != tensor.data_ptr():
+                tensor.detach().copy_(staged)
+
+    def _begin(self) -> None:
+        self.patience.until(self._taken, self._round)
+        self._round += 1
+
+    def _meet(self) -> None:
+        self.patience.publish(self._posted, self._round)
+        self.patience.until(self._posted, self._round)
+
+    def _end(self) -> None:
+        self.patience.publish(self._taken, self._round)
+
+    def close(self) -> None:
+        self.arena.close()

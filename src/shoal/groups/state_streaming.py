@@ -1,0 +1,137 @@
+"""Streaming state to a newcomer before it enters: who asked, what has arrived, when to give up."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from shoal.core.clock import now
+from shoal.groups.state_transfer import LARGEST
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.protocol import MemberInfo, StreamStateFrom
+from shoal.membership.session import seat_of
+from shoal.transport.collectives import LOAN, StateReceive, StateSend, chunks
+from shoal.transport.endpoint import BookEntry
+from shoal.transport.mesh import LinkMesh
+
+LOANS_VARIABLE = "SHOAL_LOANS"
+FORGOTTEN = 30.0
+"""Seconds without a word of a newcomer after which nothing more is lent to it."""
+INTRODUCED = 3.0
+"""Seconds in which a coordinator finds somebody to lend."""
+TRIES = 3
+"""Lenders, one after the other: members may change while one lends."""
+
+
+def _entry(member: str, plate: MemberInfo) -> BookEntry:
+    return BookEntry(plate.address, plate.public.encode(), plate.host, member)
+
+
+@dataclass
+class _Account:
+    given: int = 0
+    chunks: int = 0
+    """Of all items so far: nothing else goes to one that is in no view."""
+    under_way: deque[int] = field(default_factory=deque)
+    """For each item that may not have arrived, the number of chunks up to its end."""
+
+
+class StateStreamServer:
+    """Where a member lends; in its training thread. A view that ends takes all loans with it."""
+
+    def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
+        self.mesh, self.session = mesh, session
+        self._accounts: dict[str, _Account] = {}
+
+    def asked(self) -> list[str]:
+        """Newcomers that would have a loan of this view; of those of one seat the last, for the others are lost."""
+        asked = self.session.agent.introductions.asked
+        for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
+            self._forget(member)
+        seats = {seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.epoch == self.session.view.epoch}
+        return list(seats.values())
+
+    def _forget(self, member: str) -> None:
+        self.session.agent.introductions.asked.pop(member, None)
+        self._accounts.pop(member, None)
+
+    def open(self, member: str) -> None:
+        """Let it in."""
+        lend, _ = self.session.agent.introductions.asked[member]
+        seat = seat_of(member)
+        for before in [other for other in self._accounts if seat_of(other) == seat]:
+            self._forget(before)
+        self._accounts[member] = _Account()
+        self.mesh.befriend(seat, _entry(member, lend.plate))
+
+    def serves(self, member: str) -> bool:
+        """Whether something can be given to it."""
+        return member in self._accounts
+
+    def give(self, member: str, data: bytes) -> int:
+        """Send the next item, without waiting; its number."""
+        account = self._accounts[member]
+        self.mesh.submit(StateSend(data, [seat_of(member)], account.given, LOAN), number=0)
+        account.given += 1
+        account.chunks += chunks(len(data))
+        account.under_way.append(account.chunks)
+        return account.given - 1
+
+    def arrived(self, member: str) -> int:
+        """How many items it has for certain."""
+        account, arrived = self._accounts[member], self.mesh.link(seat_of(member)).out.arrived
+        while account.under_way and account.under_way[0] <= arrived:
+            account.under_way.popleft()
+        return account.given - len(account.under_way)
+
+    def close(self) -> None:
+        """The view has ended."""
+        self._accounts.clear()
+
+
+class StateStreamClient:
+    """What a newcomer was lent; in its training thread."""
+
+    def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
+        self.mesh, self.session = mesh, session
+        self._began = self._moved = now()
+        self._offer: StreamStateFrom | None = None
+        self._task: StateReceive | None = None
+        self._taken = self._read = self._tries = 0
+
+    def follow(self, offer: StreamStateFrom | None) -> bool:
+        """Turn to whom the coordinator named last; whether that is another one than before."""
+        if offer is None or (self._offer is not None and offer.epoch <= self._offer.epoch):
+            return False
+        self._offer, self._tries = offer, self._tries + 1
+        lender, own = seat_of(offer.member), seat_of(self.session.member)
+        plate = self.session.agent.plate
+        self.mesh.enrol({own: _entry(self.session.member, plate), lender: _entry(offer.member, offer.plate)})
+        self.mesh.reform(offer.epoch, [lender, own])
+        self._task = StateReceive(lender, LARGEST, wanted=None, channel=LOAN)
+        self._taken, self._read, self._moved = 0, 0, now()
+        self.mesh.submit(self._task, number=0)
+        return True
+
+    def items(self) -> list[bytearray]:
+        """What has come since the last time."""
+        if self._task is None:
+            return []
+        new = self._task.items[self._read :]
+        self._read += len(new)
+        if self._task.taken != self._taken:
+            self._taken, self._moved = self._task.taken, now()
+        return new
+
+    @property
+    def size(self) -> int:
+        """Bytes that were lent."""
+        return self._task.taken if self._task is not None else 0
+
+    @property
+    def hopeless(self) -> str:
+        """Why nothing comes of it; empty: it may."""
+        if self._offer is None:
+            return "nobody was found to lend it" if now() - self._began > INTRODUCED else ""
+        if self._tries > TRIES:
+            return f"members changed {TRIES} times meanwhile"
+        waited = now() - self._moved
+        return f"{self._offer.member} sent nothing for {waited:.0f} s" if waited > self._offer.patience else ""

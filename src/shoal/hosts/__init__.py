@@ -1,0 +1,1 @@
+"""Shared memory of the workers of one host: the arena, and the status board in it."""

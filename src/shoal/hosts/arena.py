@@ -1,0 +1,74 @@
+"""Memory the workers of one host share, without a name that could be left behind.
+
+The arena is an anonymous file: whoever holds a descriptor may map parts of it, and when the last process is gone,
+however it died, so is the memory. A launcher's children inherit the descriptor; processes with another parent
+(torchrun) open it through the creator's entry in /proc.
+"""
+
+import mmap
+import os
+import tempfile
+from pathlib import Path
+
+from shoal.core.errors import ShoalError
+
+
+class SharedArena:
+    """A growing piece of shared memory; every worker must map the same parts in the same order."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def create(cls) -> "SharedArena":
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("shoal"))
+        with tempfile.TemporaryFile() as file:  # elsewhere than Linux: a file that is unlinked already
+            return cls(os.dup(file.fileno()))
+
+    @classmethod
+    def of_process(cls, pid: int, descriptor: int) -> "SharedArena":
+        """The arena that process `pid` of this host created."""
+        return cls(os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC))
+
+    def map(self, offset: int, size: int) -> mmap.mmap:
+        """Map `size` bytes at `offset` (a multiple of the page size), growing the arena when it is shorter.
+
+        Memory is reserved here: a host that has too little says so now, not by a signal in the middle of a step.
+        """
+        try:
+            os.posix_fallocate(self.descriptor, offset, size)
+        except OSError as error:
+            raise ShoalError(
+                f"cannot reserve {size >> 20} MiB of shared memory: {error.strerror}; {_limit()}"
+            ) from None
+        return mmap.mmap(self.descriptor, size, offset=offset)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+class ArenaRegions:
+    """Parts of an arena, one after the other from `start` on; every worker takes the same ones in the same order."""
+
+    def __init__(self, arena: SharedArena, start: int) -> None:
+        self._arena, self._used = arena, start
+
+    def take(self, size: int) -> memoryview:
+        size = pages(size)
+        memory = memoryview(self._arena.map(self._used, size))
+        self._used += size
+        return memory
+
+
+def pages(size: int) -> int:
+    """`size` rounded up to whole pages."""
+    return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+
+
+def _limit() -> str:
+    cgroup = Path("/sys/fs/cgroup/memory.max")
+    limit = cgroup.read_text().strip() if cgroup.exists() else "unknown"
+    return f"free memory or raise the container's limit (memory.max: {limit})"

@@ -1,0 +1,172 @@
+"""The status board: one row per worker in shared memory that says what it is doing; and the gate that holds workers
+before a step for which a lab has planned an event.
+"""
+
+import enum
+import math
+import mmap
+import os
+import time
+
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import DeadlineError, PeerLost
+
+BYTES = 1 << 16
+_HEAD = 512  # words of the header, one page
+_ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cache line
+MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
+
+_ABORT, _GATE, _STOP = 0, 1, 2
+_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _MET = range(9)
+
+
+class WorkerState(enum.IntEnum):
+    """What a worker was last seen doing."""
+
+    absent = 0
+    starting = 1
+    loading = 2
+    computing = 3
+    exchanging = 4
+    updating = 5
+    ended = 6
+    meeting = 7
+
+
+class StatusBoard:
+    """Rows of words over `memory`; single words are written whole, so readers never see half a number."""
+
+    def __init__(self, memory: mmap.mmap) -> None:
+        view = memoryview(memory)[:BYTES]
+        self._words = view.cast("q")
+        self._numbers = view.cast("d")
+
+    @classmethod
+    def private(cls) -> "StatusBoard":
+        """A board nobody else sees: for a world of one."""
+        return cls(mmap.mmap(-1, BYTES))
+
+    def enter(self, rank: int) -> None:
+        """Sign in: this process is worker `rank`."""
+        row = _row(rank)
+        self._words[row + _PID] = os.getpid()
+        self._numbers[row + _LOSS] = math.nan
+        self.note(rank, WorkerState.starting)
+
+    def note(self, rank: int, state: WorkerState) -> None:
+        row = _row(rank)
+        self._words[row + _STATE] = state
+        self._numbers[row + _SEEN] = now()
+
+    def meet(self, rank: int) -> None:
+        """Worker `rank` goes to a meeting of all, its next one."""
+        self._words[_row(rank) + _MET] += 1
+        self.note(rank, WorkerState.meeting)
+
+    def met(self, rank: int) -> int:
+        """How many meetings worker `rank` has gone to."""
+        return self._words[_row(rank) + _MET]
+
+    def follow(self, rank: int, meetings: int) -> None:
+        """A newcomer counts as having been to the meetings before its time."""
+        self._words[_row(rank) + _MET] = meetings
+
+    def ahead(self, rank: int, other: int) -> bool:
+        """Whether `other` waits in a meeting that `rank` has not come to."""
+        words, mine, theirs = self._words, _row(rank), _row(other)
+        return words[theirs + _STATE] == WorkerState.meeting and words[theirs + _MET] > words[mine + _MET]
+
+    def progress(self, rank: int, epoch: int, step: int, samples: int, sent: int) -> None:
+        row = _row(rank)
+        words = self._words
+        words[row + _EPOCH] = epoch
+        words[row + _STEP] = step
+        words[row + _SAMPLES] = samples
+        words[row + _SENT] = sent
+
+    def loss(self, rank: int, value: float) -> None:
+        self._numbers[_row(rank) + _LOSS] = value
+
+    def step(self, rank: int) -> int:
+        return self._words[_row(rank) + _STEP]
+
+    def state(self, rank: int) -> int:
+        return self._words[_row(rank) + _STATE]
+
+    def read(self, rank: int) -> dict[str, float]:
+        """Everything in a worker's row."""
+        row = _row(rank)
+        words = self._words
+        return {
+            "pid": words[row + _PID],
+            "state": words[row + _STATE],
+            "epoch": words[row + _EPOCH],
+            "step": words[row + _STEP],
+            "samples": words[row + _SAMPLES],
+            "sent": words[row + _SENT],
+            "loss": self._numbers[row + _LOSS],
+            "seen": self._numbers[row + _SEEN],
+        }
+
+    def describe(self, rank: int) -> str:
+        """A worker in words: `worker 2 (pid 4711), last seen computing in step 418, 3.2 s ago`."""
+        row = self.read(rank)
+        if row["state"] == WorkerState.absent:
+            return f"worker {rank}, which never started"
+        state = WorkerState(int(row["state"])).name
+        ago = now() - row["seen"]
+        return f"worker {rank} (pid {int(row['pid'])}), last seen {state} in step {int(row['step'])}, {ago:.1f} s ago"
+
+    def abort(self, rank: int) -> None:
+        """Tell every worker that `rank` is lost, so that waits end at once."""
+        self._words[_ABORT] = rank + 1
+
+    def stop(self) -> None:
+        """Ask the workers to take a checkpoint and end."""
+        self._words[_STOP] = 1
+
+    @property
+    def stopping(self) -> bool:
+        return bool(self._words[_STOP])
+
+    def gate(self, step: int | None) -> None:
+        """Let no worker begin `step` or a later one; None opens it."""
+        self._words[_GATE] = 0 if step is None else step + 1
+
+    def closed(self, step: int) -> bool:
+        """Whether `step` must not begin yet."""
+        gate = self._words[_GATE]
+        return bool(gate) and step >= gate - 1
+
+    def front(self, workers: int) -> int | None:
+        """The step of the front-most of the first `workers` workers; None while none has begun to train."""
+        rows = [self.read(rank) for rank in range(workers)]
+        return max((int(row["step"]) for row in rows if row["state"] >= WorkerState.loading), default=None)
+
+    @property
+    def aborted(self) -> int | None:
+        """The rank of the worker that was lost, or None."""
+        word = self._words[_ABORT]
+        return word - 1 if word else None
+
+
+def _row(rank: int) -> int:
+    return _HEAD + rank * _ROW
+
+
+PAUSE = 1e-3
+
+
+def pass_gate(board: StatusBoard, rank: int, step: int, seconds: float) -> None:
+    """Return when `step` may begin; at once where no lab is."""
+    if not board.closed(step):
+        return
+    deadline = Deadline.after(seconds)
+    while board.closed(step):
+        if board.aborted is not None:
+            raise PeerLost(f"worker {rank} stops: worker {board.aborted} is lost")
+        if deadline.expired:
+            raise DeadlineError(
+                f"worker {rank} waited {seconds:.0f} s for the launcher to play the events of step {step}"
+            )
+        time.sleep(PAUSE)

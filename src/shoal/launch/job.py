@@ -1,0 +1,76 @@
+"""What a launcher is given: the job, which losses it survives, threads per worker, and the watcher it reports to."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import StatusBoard
+from shoal.lab.spec import LabSpec
+from shoal.launch.placement import WorkerPlacement
+
+
+@dataclass(frozen=True)
+class LossPolicy:
+    """What may be lost."""
+
+    restarts: int = 3
+    """Of each worker."""
+    least: int = 1
+    """Fewer living workers end the run."""
+
+
+def threads_per_worker(workers: int) -> int | None:
+    """Cores shared out evenly; None if the user has set threads."""
+    if "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // workers)
+
+
+@dataclass(frozen=True)
+class LaunchJob:
+    """What to run."""
+
+    script: Path
+    arguments: list[str]
+    workers: int
+    run: str
+    dir: Path
+    plan: str
+    seed: int
+    threads: int | None
+    """Threads per worker; None leaves what the user's environment says."""
+    lab: LabSpec | None = None
+    """Where the workers are, if not on this host."""
+    make: Callable[..., Any] | None = None
+    """What makes a worker's run, if not Shoal itself."""
+    checkpoint: str = "auto"
+    resume: Path | None = None
+    """The checkpoint to go on from."""
+    attempt: int = 1
+    survive: LossPolicy | None = None
+    """What may be lost without ending the run; None: nothing."""
+    place: "Callable[[LaunchJob, SharedArena], WorkerPlacement] | None" = None
+    """Makes the place where the workers are, if it is neither this host alone nor a lab."""
+    guests: tuple[int, ...] = ()
+    """Seats of the workers, if they take part in a run of another machine."""
+
+    @property
+    def seats(self) -> Sequence[int]:
+        return self.guests or range(self.workers)
+
+
+class JobWatcher:
+    """What the launcher tells its caller while workers run; the null member does nothing."""
+
+    def line(self, rank: int, stream: str, text: str) -> None:
+        """A worker wrote a line to `stream` (`out` or `err`)."""
+
+    def note(self, text: str) -> None:
+        """Something happened that the user should know, and the run goes on."""
+
+    def tick(self, board: StatusBoard) -> None:
+        """Time passes, about twenty times a second."""

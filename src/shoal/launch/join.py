@@ -1,0 +1,167 @@
+"""`shoal join`: workers of this machine in a run that was started on another."""
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from shoal.core.clock import Deadline
+from shoal.core.errors import Evicted, UsageError
+from shoal.groups.base import WorkerGroup
+from shoal.groups.host_workers import HostWorkers
+from shoal.groups.links import LinkedGroup
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
+from shoal.launch.failures import WorkerProcess, parse
+from shoal.launch.job import JobWatcher, LaunchJob, LossPolicy
+from shoal.launch.join_request import ask, question
+from shoal.launch.local import LocalLauncher
+from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.launch.supervisor import PAUSE, RunSupervisor
+from shoal.launch.worker import FailureReport
+from shoal.membership.credentials import ClientCredentials
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.invitation import RunBrief
+from shoal.membership.server import Command, News, StopCoordinator
+from shoal.membership.session import seat_of
+from shoal.transport.endpoint import LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
+
+LEAVE_GRACE = 60.0
+"""Seconds in which workers may finish the step they are in."""
+
+GIVES_UP = 30.0
+"""Seconds without a word of the coordinator after which a worker that is not in yet stops waiting for one."""
+
+
+class RemotePlacement(WorkerPlacement):
+    """On this host, in the run of another; `own` is the address by which the others reach this one."""
+
+    def __init__(self, brief: RunBrief, address: str, key: ClientCredentials, own: str, arena: SharedArena) -> None:
+        self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
+        self._household = HostWorkers(tuple(sorted(map(seat_of, brief.members))))
+
+    def open(self) -> None:
+        pass
+
+    def office(self, folder: Path) -> CoordinatorEndpoint:
+        return CoordinatorEndpoint(self.address)
+
+    def key(self, rank: int) -> ClientCredentials:
+        return self._key
+
+    def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
+        door = LinkEndpoint(f"tcp://{self.own}:*", CurveKeyPair.new())
+        board, home = StatusBoard(self.arena.map(0, BYTES)), (self.arena, self._household)
+        return LinkedGroup(self.brief.run, {}, rank, door, board, session, guest=True, home=home)
+
+    def tick(self, board: StatusBoard) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class _Elsewhere(CoordinatorHandle):
+    """The coordinator is another launcher's: the null member."""
+
+    def start(self, deadline: Deadline) -> None:
+        pass
+
+    def alive(self) -> bool:
+        return True
+
+    def gone(self, member: str, reason: str) -> None:
+        pass  # whoever takes its seat says so, or its closed door does
+
+    def read(self) -> list[Command | News]:
+        return []
+
+    def stop(self, deadline: Deadline, stop: StopCoordinator | None = None) -> None:
+        pass
+
+
+class RemoteSupervisor(RunSupervisor):
+    """The seats of a machine that joined."""
+
+    def __init__(self, job: LaunchJob, policy: LossPolicy, board: StatusBoard, place: RemotePlacement) -> None:
+        super().__init__(job, policy, board, place)
+        self.handle = _Elsewhere(self.handle.setup)
+        self._members = {seat_of(member): member for member in place.brief.members}
+        self._away = place
+
+    def open(self) -> None:
+        pass
+
+    def session(self, seat: int, seconds: float) -> ElasticSession:
+        """In a forked worker: the second in a seat asks for an id of its own."""
+        place = self._away
+        member = self._members[seat] if self.seats[seat].starts == 1 else self._ask_again(seat)
+        session = ElasticSession(member, place.address, place.brief.run, self.board, seconds, place.key(seat))
+        session.gives_up = GIVES_UP
+        return session
+
+    def _ask_again(self, seat: int) -> str:
+        try:
+            brief = ask(self._away.address, self._away.key(seat), question(1, seat))
+        except UsageError as error:
+            raise Evicted(f"worker {seat} cannot come back: {error}") from None
+        if seat_of(brief.members[0]) != seat:
+            raise Evicted(f"worker {seat} cannot come back: its seat was taken by another")
+        return brief.members[0]
+
+    def founds(self, seat: int) -> bool:
+        return False
+
+    def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
+        """Whether this machine goes on with what it has."""
+        place = self.seats[seat]
+        place.reasons.append(reason)
+        again = place.starts <= self.policy.restarts and not self.over and not harmful
+        step = int(self.board.read(seat)["step"])
+        fate = f"it is started again ({place.starts} of {self.policy.restarts})" if again else "it stays away"
+        self.losses.append(f"worker {seat} was lost ({reason}) in step {step}; {fate}")
+        if again:
+            place.due = Deadline.after(PAUSE)
+        return again or living > 0
+
+
+class RemoteLauncher(LocalLauncher):
+    """Runs the workers of a visit to their end, or to the end of the run they are in."""
+
+    def __init__(self, job: LaunchJob, watcher: JobWatcher) -> None:
+        super().__init__(job, watcher)
+        self.ended: FailureReport | None = None
+        """What a worker said that came to the end of the run before its own."""
+        self.left = self.hurried = False
+        """Whether the user wanted this machine back; whether workers had to be killed for it."""
+
+    def _survival(self, policy: LossPolicy) -> RunSupervisor:
+        assert isinstance(self.place, RemotePlacement)
+        return RemoteSupervisor(self.job, policy, self.board, self.place)
+
+    def _waits(self, worker: WorkerProcess) -> bool:
+        return self.board.read(worker.rank)["state"] <= WorkerState.starting
+
+    def _survived(self, worker: WorkerProcess) -> bool:
+        report = parse(worker.report)
+        if report is not None and report.ended is not None and self.survival is not None:
+            self.ended, self.survival.over = report, True
+            return True
+        return super()._survived(worker)
+
+    def _ask_for_checkpoint(self) -> float:
+        """What others keep is not this machine's to save; its workers leave after their step."""
+        self.board.stop()
+        for worker in self.workers:
+            if worker.status is None and self._waits(worker):  # it makes no steps yet
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGINT)
+        return LEAVE_GRACE
+
+    def _end_all(self, at_once: bool = False) -> None:
+        self.left = True
+        super()._end_all(at_once)
+        killed = [worker for worker in self.workers if worker.status == -signal.SIGKILL and not worker.lost]
+        self.hurried = any(not self._waits(worker) for worker in killed)

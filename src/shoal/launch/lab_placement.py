@@ -1,0 +1,105 @@
+"""Workers on the emulated hosts of a lab: one each, so that they talk over its network and nowhere else."""
+
+import time
+from pathlib import Path
+
+from torch._C._distributed_c10d import FileStore
+
+from shoal.core.clock import now
+from shoal.core.events import LabEventApplied
+from shoal.core.journal import EventJournal
+from shoal.core.record import launcher_file
+from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup, trusted
+from shoal.groups.process_group import ProcessGroupGroup
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import BYTES, StatusBoard
+from shoal.lab.lab import NetworkLab
+from shoal.lab.spec import LabSpec
+from shoal.lab.speed import how
+from shoal.lab.timeline import EventTimeline
+from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.elastic_session import ElasticSession
+from shoal.transport.endpoint import BookEntry, LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
+
+OFFICE = 7701
+PORT = 7700
+"""Where a worker listens: every host of a lab has all ports to itself."""
+
+
+class LabPlacement(WorkerPlacement):
+    """The hosts of `spec`; worker r is on host r, and the coordinator, if there is one, on a host after them."""
+
+    def __init__(self, spec: LabSpec, arena: SharedArena, directory: Path, coordinator: bool) -> None:
+        self.spec, self.arena, self.directory = spec, arena, directory
+        self.replay = spec.compute == "replay"
+        self.lab = NetworkLab(spec, coordinator=coordinator)
+        self.timeline = EventTimeline(spec)
+        self._keys = [CurveKeyPair.new() for _ in spec.hosts]  # before the fork, so that everybody knows everybody
+        self._pairs = [KeyPair.new() for _ in spec.hosts]
+        self._office = KeyPair.new()
+        self._began: float | None = None
+        self._journal: EventJournal | None = None
+
+    def open(self) -> None:
+        self.lab.__enter__()
+        self._journal = EventJournal(launcher_file(self.directory))
+        for rank, host in enumerate(self.spec.hosts):
+            if host.speed < 1:
+                self._note(f"host {rank} computes at speed {host.speed:g} by {how(self.lab.quota(rank), host.speed)}")
+
+    def office(self, folder: Path) -> CoordinatorEndpoint:
+        host = self.spec.size
+        allowed = {pair.public: 1 for pair in self._pairs}
+        address = f"tcp://{self.lab.hosts[host].address}:{OFFICE}"
+        return CoordinatorEndpoint(address, ServerCredentials(self._office, allowed), lambda: self.lab.enter(host))
+
+    def key(self, rank: int) -> ClientCredentials:
+        return ClientCredentials(self._pairs[rank], self._office.public)
+
+    def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
+        self.speed = self.spec.hosts[rank].speed if self.lab.quota(rank) is None else 1.0
+        self.lab.enter(rank)
+        # The board is the launcher's eye and goes through memory; everything workers say to each other does not.
+        board = StatusBoard(self.arena.map(0, BYTES))
+        if trusted():
+            store = FileStore(str(self.directory / "rendezvous-lab"), size)
+            return ProcessGroupGroup(store, rank, size, board)
+        keys, hosts = self._keys, self.lab.hosts
+        if session is not None:
+            self._keys, self._pairs = [], []
+            door = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
+            return LinkedGroup(self.directory.name, {}, rank, door, board, session)
+        book = {r: BookEntry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
+        mine, self._keys = keys[rank], []  # the others' secrets are not this worker's
+        return LinkedGroup(self.directory.name, book, rank, LinkEndpoint(book[rank].address, mine), board)
+
+    def tick(self, board: StatusBoard) -> None:
+        """The clock starts with the first step, so that imports do not count."""
+        step = board.front(self.spec.size)
+        if self._began is None and step is not None:
+            self._began = now()
+        second = now() - self._began if self._began is not None else 0.0
+        if self._began is None and not self._due_at_start():
+            board.gate(self.timeline.next_step)
+            return
+        for due in self.timeline.due(second, step or 0):
+            self.lab.apply(due.action)
+            applied = due.applied(second, step or 0)
+            self._note(applied.event, applied.planned, applied.second, applied.step)
+        board.gate(self.timeline.next_step)
+
+    def _due_at_start(self) -> bool:
+        return self.timeline.next_step == 0 or self.timeline.next_second == 0.0
+
+    def _note(self, text: str, planned: str = "start", second: float = 0.0, step: int = 0) -> None:
+        if self._journal is not None:
+            self._journal.emit(LabEventApplied(at=time.time(), text=text, planned=planned, second=second, step=step))
+            self._journal.flush()
+
+    def close(self) -> None:
+        self.lab.close()
+        if self._journal is not None:
+            self._journal.close()

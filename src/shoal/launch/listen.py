@@ -1,0 +1,120 @@
+"""A run that other machines may join: the addresses users write, and workers that talk over links from the start."""
+
+import ipaddress
+import os
+import socket
+from collections import ChainMap
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from shoal.core.errors import UsageError
+from shoal.groups.base import WorkerGroup
+from shoal.groups.host_workers import HostWorkers
+from shoal.groups.links import LinkedGroup
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import BYTES, StatusBoard
+from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.membership.allow_list import AllowList
+from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.grants import JoinPolicy
+from shoal.transport.endpoint import LinkEndpoint
+from shoal.transport.keys import CurveKeyPair
+
+ADDRESS_VARIABLE = "SHOAL_ADDRESS"
+
+
+def parse(text: str, what: str, least: int = 1) -> tuple[str, int]:
+    """Host, as numbers, and port; UsageError names `what`."""
+    host, _, port = text.rpartition(":")
+    if not host or not (port.isascii() and port.isdecimal()) or not least <= int(port) < 1 << 16:
+        raise UsageError(f"{what} {text!r} is no address; write HOST:PORT, as in 192.168.1.10:7700")
+    try:
+        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise UsageError(f"{what} {text!r}: no machine {host!r} is known here; give its IPv4 address") from None
+    return str(found[0][4][0]), int(port)
+
+
+def check_own(host: str, port: int, what: str) -> None:
+    """UsageError if nobody could listen there, or nobody could tell others where that is."""
+    if ipaddress.ip_address(host).is_unspecified:
+        raise UsageError(f"{what} {host}:{port} is no single address; give the one by which other machines reach this")
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))  # nothing listens: only to know now whether it could
+        except OSError as error:
+            reason = f"{what} {host}:{port}: {error.strerror}"
+            raise UsageError(f"{reason}; give an address of this machine and a port that is free") from None
+
+
+def towards(host: str, port: int) -> str:
+    """This machine's address as `host` sees it: $SHOAL_ADDRESS, or that of the way there."""
+    if told := os.environ.get(ADDRESS_VARIABLE):
+        return told
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dummy:
+        try:
+            dummy.connect((host, port))  # of a datagram socket: chooses a route, sends nothing
+        except OSError as error:
+            raise UsageError(f"there is no way from here to {host}: {error.strerror}") from None
+        address: str = dummy.getsockname()[0]
+    return address
+
+
+@dataclass(frozen=True)
+class ListenAddress:
+    """Where a run listens, and for whom."""
+
+    host: str
+    """An address of this machine, in numbers."""
+    port: int
+    """0: any free one."""
+    pair: KeyPair
+    file: str
+    """Where that pair is from, as the user wrote it."""
+    guests: AllowList
+    """By public key: how many members may come with it."""
+    most: int
+    """Members that may come in all."""
+
+
+class ListenPlacement(WorkerPlacement):
+    """On this host, with a door to others."""
+
+    def __init__(self, listen: ListenAddress, welcome: JoinPolicy, arena: SharedArena, run: str, workers: int) -> None:
+        self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
+        self._pairs = [KeyPair.new() for _ in range(workers)]  # before the fork, so that the coordinator knows them
+        self._household = HostWorkers(tuple(range(workers)))
+
+    def open(self) -> None:
+        pass
+
+    def office(self, folder: Path) -> CoordinatorEndpoint:
+        port = str(self.listen.port) if self.listen.port else "*"
+        own = {pair.public: 1 for pair in self._pairs}
+        guests = cast("MutableMapping[bytes, int]", self.listen.guests)  # as ChainMap wants it; nobody writes to it
+        lock = ServerCredentials(self.listen.pair, ChainMap(own, guests), self.listen.guests)
+        return CoordinatorEndpoint(f"tcp://{self.listen.host}:{port}", lock, welcome=self.welcome)
+
+    def invitation(self, address: str) -> str:
+        where = address.removeprefix("tcp://")
+        return f"others may join: shoal join {where} --key FILE, with a FILE of shoal keys invite {self.listen.file}"
+
+    def key(self, rank: int) -> ClientCredentials:
+        return ClientCredentials(self._pairs[rank], self.listen.pair.public)
+
+    def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
+        assert session is not None
+        self._pairs = []
+        door = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
+        home = (self.arena, self._household)
+        return LinkedGroup(self.run, {}, rank, door, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
+
+    def tick(self, board: StatusBoard) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,302 @@
+"""`shoal run` on one host: forks the workers from this process, which has imported torch once, and watches them.
+
+    launcher ── fork ──> worker 0 … worker p-1          (each its own process group)
+        │  <── pipes: output, errors, one report ──┘
+        │  ──> board: "worker r is lost, stop waiting"
+        └── SIGINT, SIGTERM, SIGKILL to whoever is left
+
+The launcher starts no thread, so that it may fork at any time.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections import Counter
+from typing import NoReturn
+
+from shoal.core.clock import Deadline, now
+from shoal.core.descriptors import raise_descriptor_limit
+from shoal.core.signals import StopAtOnce, held_back
+from shoal.groups.base import deadline_seconds
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
+from shoal.launch.announcement import RunAnnouncement
+from shoal.launch.context import WorkerContext, inherit
+from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary
+from shoal.launch.job import JobWatcher, LaunchJob, LossPolicy
+from shoal.launch.lab_placement import LabPlacement
+from shoal.launch.placement import LocalPlacement, WorkerPlacement
+from shoal.launch.stop_requests import StopRequests, reap, signal_group
+from shoal.launch.supervisor import RunSupervisor
+from shoal.launch.worker import become_worker
+from shoal.launch.worker_output import Ends, WorkerOutput
+
+TICK = 0.05
+CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
+"""Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
+once: they meet at the end of a step."""
+NOTICE = 0.5
+"""Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
+
+
+class LocalLauncher:
+    """Runs one job to its end. `run` returns None if every worker did well."""
+
+    def __init__(self, job: LaunchJob, watcher: JobWatcher) -> None:
+        self.job, self.watcher = job, watcher
+        self.arena = SharedArena.create()
+        self.board = StatusBoard(self.arena.map(0, BYTES))
+        self.place = self._go_to()
+        self.workers: list[WorkerProcess] = []
+        self.survival: RunSupervisor | None = None
+        self.announcement = RunAnnouncement(job, self.arena)
+        self._memory = OutOfMemoryWatch()
+        self._first: tuple[float, int] | None = None
+        """When the first step was seen, and which one it was."""
+        self._outlets = WorkerOutput(lambda *said: self.watcher.line(*said), self._reported)
+        self._noticed: tuple[Deadline, WorkerProcess] | None = None
+        self._requests = StopRequests()
+
+    def _go_to(self) -> WorkerPlacement:
+        job = self.job
+        if job.place is not None:
+            return job.place(job, self.arena)
+        elastic = job.survive is not None
+        return LocalPlacement(self.arena) if job.lab is None else LabPlacement(job.lab, self.arena, job.dir, elastic)
+
+    def _survival(self, policy: LossPolicy) -> RunSupervisor:
+        return RunSupervisor(self.job, policy, self.board, self.place)
+
+    def run(self) -> RunFailure | None:
+        """Start the workers and watch them; KeyboardInterrupt passes through after everything is stopped."""
+        raise_descriptor_limit()  # of workers and coordinator too
+        sys.stdout.flush()  # or every worker would inherit what is still in the buffer
+        sys.stderr.flush()
+        try:
+            self.place.open()
+            if self.job.survive is not None:
+                self.survival = self._survival(self.job.survive)
+                self.survival.open()
+                self._tell(self.place.invitation(self.survival.handle.address))
+            for rank in self.job.seats:
+                self._start(rank)
+            self._watch()
+        except KeyboardInterrupt as stop:
+            self._end_all(at_once=isinstance(stop, StopAtOnce))
+            raise
+        except BaseException:
+            self.watcher = JobWatcher()  # it may be what failed: nobody reads our output any more
+            self._end_all()
+            raise
+        finally:
+            with held_back():  # whoever is in a hurry now still wants nothing left behind
+                self._sweep()
+        return blame(self.workers)
+
+    def _tell(self, *texts: str) -> None:
+        for text in filter(None, texts):
+            self.watcher.note(text)
+
+    def _start(self, rank: int) -> None:
+        if self.survival is not None:
+            self.survival.started(rank)
+        ends = self._outlets.make()
+        parent = os.getpid()
+        with held_back():  # an interrupt between the fork and the note of it would lose the worker
+            pid = os.fork()
+            if pid == 0:
+                self._become(rank, ends, parent)
+            worker = WorkerProcess(rank, pid)
+            self.workers.append(worker)
+            with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
+                os.setpgid(pid, pid)
+        self._outlets.keep(worker, ends)
+
+    def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
+        """In the worker."""
+        job, pipes = self.job, self._outlets.leave(ends)
+        become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
+
+    def _enter(self, rank: int) -> None:
+        """In the worker: go to its place and become a member of the group."""
+        job = self.job
+        survival = self.survival
+        session = survival.session(rank, deadline_seconds()) if survival is not None else None
+        group = self.place.enter(rank, job.workers, session)
+        if session is not None and survival is not None and survival.founds(rank):
+            session.start()
+        inherit(
+            WorkerContext(
+                group,
+                job.run,
+                job.dir,
+                job.plan,
+                job.seed,
+                begun=True,
+                speed=self.place.speed,
+                replay=self.place.replay,
+                make=job.make,
+                checkpoint=job.checkpoint,
+                resume=job.resume,
+                attempt=job.attempt,
+            )
+        )
+
+    def _watch(self) -> None:
+        while any(worker.status is None for worker in self.workers) or self._pending:
+            self._outlets.read(TICK)
+            self._reap()
+            self._survive()
+            if self._noticed and self._noticed[0].expired:
+                self._failed(self._noticed[1])
+            self._requests.press(self.workers)
+            self._look()
+            self.place.tick(self.board)
+            self.watcher.tick(self.board)
+
+    def _look(self) -> None:
+        """What others may want to know later, or now."""
+        self._memory.look(worker.pid for worker in self.workers if worker.status is None)
+        self.announcement.tick(self.workers, self.survival, stopping=self._requests.begun)
+        if self._first is None and (step := self.board.front(self.job.workers)) is not None:
+            self._first = (now(), step)
+
+    @property
+    def _pending(self) -> bool:
+        return not self._requests.begun and self.survival is not None and self.survival.pending
+
+    def _survive(self) -> None:
+        """Start who is to be started again; end whom the others have given up."""
+        if self.survival is None:
+            return
+        due, silent = self.survival.tick()
+        self._tell(*self.survival.notes())
+        if self._requests.begun:  # those that train may still save what they have; nobody else is needed
+            for worker in self.workers:
+                if worker.status is None and self._waits(worker):
+                    signal_group(worker, signal.SIGKILL)
+            return
+        if self.survival.stranded and not self.survival.over:
+            last = [worker for worker in self.workers if worker.lost][-1]
+            last.lost = False
+            self._failed(last)
+            return
+        for worker in self.workers:
+            if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
+                signal_group(worker, signal.SIGKILL)
+            elif worker.status is None and self.survival.over and self._waits(worker):
+                worker.lost = True  # it came too late: the training is over
+                signal_group(worker, signal.SIGKILL)
+        for seat in due:
+            self._start(seat)
+
+    def _last(self, rank: int) -> WorkerProcess:
+        return [worker for worker in self.workers if worker.rank == rank][-1]
+
+    def _waits(self, worker: WorkerProcess) -> bool:
+        return worker.rank in self._again and self.board.read(worker.rank)["state"] == WorkerState.starting
+
+    @property
+    def _again(self) -> set[int]:
+        """Seats that were taken more than once."""
+        return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
+
+    def _reap(self) -> None:
+        for worker in self.workers:
+            if reap(worker) and worker.status is not None:
+                worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
+                self._outlets.read(0.0)  # its last words may still be in the pipe
+                if worker.status == 0:
+                    if self.survival is not None:
+                        self.survival.over = True
+                elif worker.lost or self._survived(worker):
+                    worker.lost = True
+                elif worker.status < 0 or _set_aside(worker):
+                    self._failed(worker)
+                else:
+                    self._reported(worker)
+
+    def _survived(self, worker: WorkerProcess) -> bool:
+        """Whether the run goes on without a worker that has ended badly."""
+        report, status = parse(worker.report), worker.status or 0
+        aside = _set_aside(worker)
+        if self.survival is None or not (aside or (status < 0 and report is None)):
+            return False
+        reason = aside or ("oom" if worker.oom else _signal_words(-status))
+        if self._requests.begun:  # the others wait for it no longer, and may save what they have
+            self.survival.handle.gone(self.survival.name(worker.rank), reason)
+            return False
+        living = sum(other.status is None for other in self.workers)
+        goes_on = self.survival.lost(worker.rank, reason, living, bool(report and report.quarantined))
+        if goes_on:
+            self.watcher.note(self.survival.losses[-1])
+        return goes_on
+
+    def _reported(self, worker: WorkerProcess) -> None:
+        """A worker told why it ends, which is soon enough: a thread of the script may keep it alive.
+
+        Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
+        """
+        report = parse(worker.report)
+        if _set_aside(worker) and self.survival is not None:
+            return  # the others go on; it is counted when it has ended
+        if not secondary(report):
+            self._failed(worker)
+        elif self._noticed is None:
+            self._noticed = (Deadline.after(NOTICE), worker)
+
+    def _failed(self, worker: WorkerProcess) -> None:
+        """A worker is lost: the others cannot go on without it."""
+        if not self._requests.begun:
+            worker.blamed = True
+            self.board.abort(worker.rank)
+            self._requests.begin()
+
+    def _ask_for_checkpoint(self) -> float:
+        """Let workers that train save what they have and end by themselves; returns how long they may take."""
+        training = self.board.front(self.job.workers)
+        ended = any(worker.status is not None and not worker.lost for worker in self.workers)
+        if not training or self._first is None or self.job.checkpoint == "off" or ended:
+            return 0.0
+        self.board.stop()
+        moment, step = self._first
+        return CHECKPOINT_GRACE + GRACE_STEPS * (now() - moment) / max(1, training - step)
+
+    def _end_all(self, at_once: bool = False) -> None:
+        """Whatever happens here, nothing stays behind; a second interrupt ends the courtesy."""
+        with contextlib.suppress(KeyboardInterrupt):
+            if not at_once:
+                self._requests.begin(self._ask_for_checkpoint())
+                self._watch()
+        for worker in self.workers:
+            if worker.status is None:
+                signal_group(worker, signal.SIGKILL)
+                reap(worker, wait=True)
+
+    def _sweep(self) -> None:
+        """Whoever is left, with its children; then the last words in the pipes, then the memory."""
+        for worker in self.workers:
+            signal_group(worker, signal.SIGKILL)
+            reap(worker, wait=True)
+        self._outlets.drain(1.0, TICK)
+        if self.survival is not None:
+            for line in self.survival.never_entered():
+                self.watcher.note(line)
+            self.survival.close(well=blame(self.workers) is None)
+        self.place.close()
+        self.announcement.close()
+        self.arena.close()
+        for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
+            meeting.unlink(missing_ok=True)
+
+
+def _set_aside(worker: WorkerProcess) -> str:
+    """Why the others go on without a worker that still had time to say so; empty if it did not."""
+    report = parse(worker.report)
+    return "" if report is None else report.quarantined or ("evicted" if report.evicted else "")
+
+
+def _signal_words(number: int) -> str:
+    known = {each.value: each.name for each in signal.Signals}
+    return known.get(number, f"signal {number}") if number else "no reason given"

@@ -1,0 +1,83 @@
+"""Where the workers of `shoal run` are: on this host, on the emulated hosts of a lab, or in another machine's run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.groups.base import WorkerGroup
+from shoal.groups.shared_memory import SharedGroup
+from shoal.hosts.arena import SharedArena
+from shoal.hosts.status_board import StatusBoard
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.grants import JoinPolicy
+
+
+@dataclass(frozen=True)
+class CoordinatorEndpoint:
+    """Where the coordinator of a run sits."""
+
+    address: str
+    lock: ServerCredentials | None = None
+    enter: Callable[[], object] = lambda: None
+    """In its freshly forked process: go there."""
+    welcome: JoinPolicy | None = None
+    """Whom it lets in from other machines."""
+
+
+class WorkerPlacement(ABC):
+    """Opened by the launcher before it forks, asked by it now and then, closed when all workers are gone."""
+
+    speed: float = 1.0
+    """In a worker that has entered: below 1, it has to slow itself down by sleeping."""
+    replay: bool = False
+    """Whether workers sleep instead of computing, once it is known how long it takes."""
+
+    @abstractmethod
+    def open(self) -> None: ...
+
+    @abstractmethod
+    def office(self, folder: Path) -> CoordinatorEndpoint:
+        """For the coordinator; `folder` is the user's alone."""
+
+    def invitation(self, address: str) -> str:
+        """What to tell the user when the coordinator serves at `address`; empty: nothing."""
+        return ""
+
+    def key(self, rank: int) -> ClientCredentials | None:
+        """By which the coordinator knows a worker; None: it needs none."""
+        return None
+
+    @abstractmethod
+    def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
+        """In a freshly forked worker: go there and meet the others, or follow the session's views."""
+
+    @abstractmethod
+    def tick(self, board: StatusBoard) -> None:
+        """Time passes, about twenty times a second."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class LocalPlacement(WorkerPlacement):
+    """Here: the null member."""
+
+    def __init__(self, arena: SharedArena) -> None:
+        self.arena = arena
+
+    def open(self) -> None:
+        pass
+
+    def office(self, folder: Path) -> CoordinatorEndpoint:
+        return CoordinatorEndpoint(f"ipc://{folder}/coordinator")
+
+    def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
+        return SharedGroup(self.arena, rank, size, session)
+
+    def tick(self, board: StatusBoard) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

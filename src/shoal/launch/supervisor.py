@@ -1,0 +1,269 @@
+"""What the launcher does when a worker is lost: the others go on, and another worker takes its slot. Also follows the
+workers of other machines.
+"""
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shoal.core.clock import Deadline, now
+from shoal.core.errors import ShoalError
+from shoal.core.events import WarningRaised, WorkerLost
+from shoal.core.journal import EventJournal
+from shoal.core.record import launcher_file
+from shoal.hosts.status_board import StatusBoard
+from shoal.launch.job import LaunchJob, LossPolicy
+from shoal.launch.placement import WorkerPlacement
+from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
+from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
+from shoal.membership.server import CoordinatorFailed, CoordinatorSetup, StopCoordinator
+from shoal.membership.session import member_name, seat_of, start_of
+from shoal.membership.wal import Written, members, read
+
+GRACE = 30.0
+"""Seconds in which guests may still need the coordinator after the workers of this machine are done."""
+
+
+class RemoteWorkers:
+    """`said`: one line for each that came or went, until it is taken away."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, str] = {}
+        self._grace: Deadline | None = None
+        self.said: list[str] = []
+
+    def hear(self, said: object) -> None:
+        """What the coordinator has decided, if it is about members."""
+        if isinstance(said, ViewInstalled):
+            self._installed(said)
+        elif isinstance(said, MemberLost):
+            self._lost(said)
+
+    def _installed(self, said: ViewInstalled) -> None:
+        for member, plate in zip(said.install.view.members, said.install.plates, strict=False):
+            if plate.guest and member not in self._hosts:
+                self._hosts[member] = plate.host
+                self.said.append(f"worker {seat_of(member)} joined from {plate.host}")
+
+    def _lost(self, said: MemberLost) -> None:
+        host = self._hosts.pop(said.member, None)
+        if host is None or said.reason == LEFT:
+            return
+        who = f"worker {seat_of(said.member)} of {host}"
+        what = "has left" if said.reason == LEFT_EARLY else f"was lost ({said.reason})"
+        self.said.append(f"{who} {what}; the others go on")
+
+    def take(self) -> list[str]:
+        """What was said since the last time."""
+        said, self.said = self.said, []
+        return said
+
+    @property
+    def finishing(self) -> bool:
+        """Whether some are about to finish what the workers here have finished."""
+        if self._hosts and self._grace is None:
+            self._grace = Deadline.after(GRACE)
+        return bool(self._hosts) and self._grace is not None and not self._grace.expired
+
+
+READY = 20.0
+STARTS = 1_000_000
+PAUSE = 0.2
+"""Seconds before a seat is taken again: whatever killed the one before may still be at work."""
+
+
+@dataclass
+class WorkerSlot:
+    """One worker after the other."""
+
+    starts: int = 0
+    """How often a worker was started in it."""
+    due: Deadline | None = None
+    """When the next one is."""
+    reasons: list[str] = field(default_factory=list)
+    """Why each of them was lost."""
+    quarantined: str = ""
+    """Why nobody takes it any more, if nobody does."""
+
+
+class RunSupervisor:
+    """The coordinator of a run, and the seats of its workers."""
+
+    def __init__(self, job: LaunchJob, policy: LossPolicy, board: StatusBoard, place: WorkerPlacement) -> None:
+        run, directory, workers = job.run, job.dir, job.workers
+        self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
+        self.seats = {seat: WorkerSlot() for seat in job.seats}
+        self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
+        self.place, office = place, place.office(self.folder)
+        log, rules = directory / "members.log", MembershipRules(members=workers)
+        setup = CoordinatorSetup(run, office.address, log, rules, office.lock, welcome=office.welcome)
+        self.handle = CoordinatorHandle(setup, office.enter)
+        self.losses: list[str] = []
+        self.members: tuple[int, ...] = ()
+        """Seats of the present view, in order of rank."""
+        self.guests, self.outage = RemoteWorkers(), CoordinatorOutage()
+        self._silent: list[int] = []
+        self._entered: set[str] = set()
+        """Whoever was in a view."""
+        self._epoch = 0
+        """Of the newest view that is known here."""
+        self._journal = EventJournal(launcher_file(directory))
+        self._began = now()
+        self.begun = False
+        """Whether the founders have met."""
+        self.stranded = False
+        """Whether only newcomers are left, and nobody who knows the state."""
+        self.over = False
+        """Whether some worker has done its work: nobody new is needed."""
+
+    def open(self) -> None:
+        if self.handle.setup.log.exists():
+            for member in members(self.handle.setup.log):
+                self.handle.gone(member, "of an earlier attempt")
+            self._epoch = max((e.install.view.epoch for e in self._log() if isinstance(e, ViewInstalled)), default=0)
+        self.handle.start(Deadline.after(READY))
+
+    def name(self, seat: int) -> str:
+        """Of the worker that was started last in a seat; no two of a run are alike, whatever the attempt."""
+        return member_name(seat, self._attempt * STARTS + self.seats[seat].starts - 1)
+
+    def started(self, seat: int) -> None:
+        self.seats[seat].starts += 1
+        self.seats[seat].due = None
+
+    def session(self, seat: int, seconds: float) -> ElasticSession:
+        """In a forked worker."""
+        self.handle.forget()
+        return ElasticSession(self.name(seat), self.handle.address, self.run, self.board, seconds, self.place.key(seat))
+
+    def founds(self, seat: int) -> bool:
+        """Whether the worker in a seat is one of those the run begins with."""
+        return self.seats[seat].starts == 1
+
+    def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
+        """A worker's process has ended, of `reason`; whether the run goes on. A harmful one is not started again."""
+        self.tick_news()
+        self.handle.gone(self.name(seat), reason)
+        place = self.seats[seat]
+        place.reasons.append(reason)
+        again = place.starts <= self.policy.restarts and not self.over and not harmful
+        if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
+            self._note(seat, reason, f"{living} are left, and the run cannot go on")
+            return False
+        if again:
+            place.due = Deadline.after(PAUSE)
+            fate = f"is started again ({place.starts} of {self.policy.restarts})"
+        elif self.over:
+            fate = "stays away"
+        else:
+            place.quarantined = reason if harmful else tally(place.reasons)
+            fate = f"is quarantined: {place.quarantined}"
+        self._note(seat, reason, f"the others go on, and it {fate}", place.quarantined)
+        return True
+
+    def _note(self, seat: int, reason: str, what: str, quarantined: str = "") -> None:
+        step = int(self.board.read(seat)["step"])
+        text = f"worker {seat} was lost ({reason}) in step {step}; {what}"
+        self.losses.append(text)
+        self._journal.emit(
+            WorkerLost(
+                at=time.time(),
+                text=text,
+                worker=seat,
+                reason=reason,
+                step=step,
+                second=now() - self._began,
+                quarantined=quarantined,
+                attempt=self._attempt,
+            )
+        )
+        self._journal.flush()
+
+    def tick(self) -> tuple[list[int], list[int]]:
+        """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
+        if not self.handle.alive():
+            self.tick_news()
+            if self.outage.over:
+                self._restart()
+        self.handle.tick()
+        self.tick_news()
+        silent, self._silent = self._silent, []
+        due = [n for n, seat in self.seats.items() if seat.due is not None and seat.due.expired and not self.over]
+        return due, silent
+
+    def _restart(self) -> None:
+        try:
+            self.handle.restart(Deadline.after(READY))
+        except ShoalError as error:
+            self.outage.failed(str(error), self.handle.setup.log)
+            return
+        for entry in self._log():  # what the one before it had decided, and no time to tell
+            self._hear(entry)
+
+    def notes(self) -> list[str]:
+        """What the user is to be told since the last time, a line each."""
+        note, self.outage.note = self.outage.note, ""
+        return [*self.guests.take(), *filter(None, [note])]
+
+    def tick_news(self) -> None:
+        """What the coordinator has decided."""
+        for said in self.handle.read():
+            self._hear(said)
+
+    def _hear(self, said: object) -> None:
+        """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
+        self.guests.hear(said)
+        if isinstance(said, ViewInstalled) and said.install.view.epoch > self._epoch:
+            self._epoch = said.install.view.epoch
+            self.stranded = self.begun and not said.install.donor
+            self.begun = True
+            if not self.stranded:  # who is alone with nobody's state has not entered the training
+                self._entered.update(said.install.view.members)
+            self.members = tuple(seat_of(member) for member in said.install.view.members)
+        elif isinstance(said, CoordinatorFailed):
+            self.outage.failed(said.reason, self.handle.setup.log)
+        elif isinstance(said, MemberLost) and said.reason == LEFT:
+            self.over = self.over or start_of(said.member) // STARTS == self._attempt
+        elif isinstance(said, MemberLost):
+            self._silent += [seat for seat in self.seats if self.name(seat) == said.member]
+
+    def _log(self) -> list[Written]:
+        return read(self.handle.setup.log)[0]
+
+    @property
+    def pending(self) -> bool:
+        """Whether a worker is still to be started, or some of other machines to finish."""
+        if self.over:
+            return self.guests.finishing
+        return any(seat.due is not None for seat in self.seats.values())
+
+    def never_entered(self) -> list[str]:
+        """A line for every worker that was started again and is in no view, now that the run is over."""
+        self.tick_news()
+        waited = [seat for seat, place in self.seats.items() if place.starts > 1 and place.due is None]
+        lines = [
+            f"worker {seat} was started again and did not enter the run: there was no moment between two steps for it"
+            for seat in waited
+            if self.name(seat) not in self._entered and not self.seats[seat].quarantined
+        ]
+        for line in lines:
+            self._journal.emit(WarningRaised(at=time.time(), text=line))
+        return lines
+
+    def close(self, well: bool = True) -> None:
+        """`well`: the training came to its end."""
+        reason = "the training is over" if well else "it was stopped, or failed, where it began"
+        self.handle.stop(Deadline.after(5.0), StopCoordinator(well=well, reason=reason))
+        self._journal.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def tally(reasons: Sequence[str]) -> str:
+    """`oom 3 times, SIGKILL`: what came how often."""
+    return ", ".join(f"{reason} {n} times" if n > 1 else reason for reason, n in Counter(reasons).items())

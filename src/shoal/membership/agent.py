@@ -1,0 +1,318 @@
+"""A worker's agent: one thread that talks to the coordinator, so that the training thread never has to."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from shoal.core import errors
+from shoal.core.clock import Deadline, now
+from shoal.core.ids import check_id
+from shoal.membership.coordinator_client import CoordinatorClient, ReconnectBackoff
+from shoal.membership.credentials import ClientCredentials
+from shoal.membership.envelope import MessageEnvelope, ProtocolMismatch
+from shoal.membership.member import MemberState, StreamingPartners
+from shoal.membership.protocol import (
+    ConfirmResult,
+    InstallView,
+    JoinRefused,
+    JoinRequest,
+    LeaseRenewal,
+    LeaveRequest,
+    MemberEvicted,
+    MemberInfo,
+    Order,
+    ProposeAck,
+    ProposeView,
+    RunOver,
+    SuspectMember,
+    printable,
+)
+from shoal.membership.step_watchdog import Look, StepPeriod, ThreadIdleTime
+from shoal.membership.view import MembershipView
+
+BEAT = 0.25
+"""Seconds between beats."""
+LOOK = 0.02
+"""Longest wait of the agent's thread: what the training thread has to say leaves by then."""
+RETRY = 0.02
+"""Seconds after which one is tried again that found nobody connected."""
+PERSIST = 6.0
+"""Seconds of asking again after a refusal: a host that comes back at once is still listed as its former self."""
+NAP = 0.5
+"""Longest wait of the training thread between two looks at the clock: leases end without a message."""
+
+
+class MembershipAgent:
+    """Public methods are for the training thread; callbacks are called in the agent's, under its lock: be brief.
+
+    `holds(epoch)`  a view `epoch` is being made: make visible to all peers that this worker has left every older
+                    one (in shared memory: write `epoch` where they look before they complete anything), then say
+                    whether every part of the operation under way can be read here. Over links: `hold` tells it.
+    `on_install(install)`  the view is there; `install.donor` gives its state to `install.fresh`.
+    `look`          the training loop's step and state, see `pulse`.
+    """
+
+    def __init__(
+        self,
+        member: str,
+        address: str,
+        run: str,
+        *,
+        key: ClientCredentials | None = None,
+        look: Look = lambda: (0, ""),
+        holds: Callable[[int], bool] = lambda epoch: False,
+        on_install: Callable[[InstallView], object] = lambda install: None,
+    ) -> None:
+        self.id, self.address = check_id(member, "member"), address
+        self.plate = MemberInfo()
+        """Where the others reach this worker; to be set before `start`."""
+        self.introductions = StreamingPartners()
+        self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
+        self._look, self._on_install = look, on_install
+        self._member = MemberState(member, holds=holds)
+        self._changed = threading.Condition(threading.RLock())
+        self._period = StepPeriod()
+        self._error: errors.ShoalError | None = None
+        self._refused: Deadline | None = None
+        self._installed: InstallView | None = None
+        self._waits_for: tuple[str, ...] = ()
+        self._unsaid: ProposeAck | None = None
+        self._doubts: tuple[SuspectMember, ...] = ()
+        self._accusations: dict[str, SuspectMember] = {}
+        self._began = self._heard = now()
+        self._closing = self._leaving = self._early = False
+        self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
+        self.disturbed = True
+        """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
+
+    def start(self) -> None:
+        """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
+        self._rest = ThreadIdleTime()
+        self._began = self._heard = now()
+        self._thread.start()
+
+    def close(self, leave: bool = True, seconds: float = 5.0, early: bool = False) -> None:
+        """End the thread; `leave` tells the others that this worker goes, `early` that there is more to be done."""
+        self._early, self._leaving, self._closing = early, leave, True
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+
+    @property
+    def view(self) -> MembershipView:
+        return self._member.view
+
+    @property
+    def applied(self) -> int:
+        """How many operations are complete."""
+        return self._member.applied
+
+    @property
+    def dealt(self) -> MembershipView:
+        """The view that formed the last complete operation."""
+        return self._member.dealt
+
+    @property
+    def blank(self) -> bool:
+        """Whether this worker has no state yet: it comes from `installed.donor`, or from a checkpoint; see `filled`."""
+        return self._member.blank
+
+    @property
+    def installed(self) -> InstallView | None:
+        """What came with the view."""
+        return self._installed
+
+    @property
+    def unheard(self) -> float:
+        """Seconds since the coordinator was heard last, or since this agent was started."""
+        return now() - self._heard
+
+    def filled(self, dealt: MembershipView | None = None) -> None:
+        """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
+        with self._changed:
+            self._member.filled(dealt if dealt is not None else self._member.view)
+
+    def lent(self) -> None:
+        """A member's loan is here: the donor need not give all of the state."""
+        with self._changed:
+            self._member.lent = True
+
+    def begin(self, step: int, deadline: Deadline) -> None:
+        """A step is about to begin: newcomers enter here, before it; waits while they do."""
+        with self._changed:
+            self.check()
+            while (standing := self._member.begin(step)) is not None:
+                self._unsaid, self.disturbed = standing, True
+                self._wait_free(deadline)
+
+    def enter(self, deadline: Deadline) -> int:
+        """Begin the next operation, once a view stands and the lease holds; its number."""
+        with self._changed:
+            self._wait_free(deadline)
+            if self._member.blank:
+                raise errors.ShoalError(f"{self.id} has no state to train on yet; fetch it from the donor first")
+            return self._member.enter()
+
+    def doubt(self, others: Mapping[str, bool]) -> None:
+        """Of whom nothing is heard here, and whether its door is closed; said with every beat until it changes."""
+        self._doubts = tuple(SuspectMember(member=self.id, of=other, closed=closed) for other, closed in others.items())
+
+    def accuse(self, other: str, reason: str, late: bool = False) -> None:
+        """A member breaks the protocol; said with every beat until the view has changed."""
+        said = printable(reason)
+        self._accusations[other] = SuspectMember(member=self.id, of=other, reason=said, late=late)
+
+    def hold(self) -> ConfirmResult | None:
+        """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
+        with self._changed:
+            self.check()
+            return self._member.hold() if self._member.settled else None
+
+    def confirmed(self, said: ConfirmResult) -> None:
+        """Over links: a peer holds the result."""
+        with self._changed:
+            self._member.confirmed(said)
+
+    def complete(self, seen: MembershipView | None = None) -> bool:
+        """Count the operation under way as done, if everybody holds it; then take its result.
+
+        `seen`: all its parts were seen in memory that all can read, and nobody had left this view after that.
+        """
+        with self._changed:
+            self.check()
+            if seen is not None and seen == self._member.view and self._member.settled and self._member.inside:
+                self._member.seen()
+            if not self._member.complete(now()):
+                return False
+            self._member.apply()
+            return True
+
+    def wait_settled(self, deadline: Deadline) -> bool:
+        """Wait for a view in which this worker may go on; whether no operation is under way any more.
+
+        True: what was under way counts as complete. False: the part has to be handed in again, in the new view.
+        """
+        with self._changed:
+            self._wait_free(deadline)
+            return not self._member.inside
+
+    def check(self) -> None:
+        """Raise what ended this worker's part, if something has."""
+        if self._error is not None:
+            raise self._error
+
+    def _wait_free(self, deadline: Deadline) -> None:
+        self.check()
+        while not self._member.free(now()):
+            if deadline.expired:
+                raise errors.DeadlineError(f"{self.id} waited {deadline.budget:.0f} s {self._suspect()}")
+            self._changed.wait(min(NAP, deadline.left))
+            self.check()
+
+    def _suspect(self) -> str:
+        ago = now() - self._heard
+        silent = f"for the coordinator at {self.address}, "
+        if self._heard == self._began:
+            return silent + "which was never heard; is it running?"
+        if ago > 4 * BEAT:
+            return silent + f"last heard {ago:.1f} s ago; is it running?"
+        if self._member.settled:
+            return silent + "which does not renew the lease"
+        return f"for a view of {', '.join(self._waits_for) or 'all members'}, which did not answer the coordinator"
+
+    def _run(self) -> None:
+        """The thread."""
+        try:
+            line = CoordinatorClient(self.address, self._envelope, self._key).connect()
+            try:
+                self._serve(line)
+            finally:
+                line.close()
+        except ProtocolMismatch as error:
+            self._fail(errors.UsageError(f"{self.id} cannot join at {self.address}: {error}"))
+        except errors.ShoalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  (the training thread raises it)
+            self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
+
+    def _serve(self, line: CoordinatorClient) -> None:
+        due, self._redial = 0.0, ReconnectBackoff(now())
+        while not self._closing:
+            if self._redial.due(now()):
+                line.renew()
+            if now() >= due:
+                due = now() + (BEAT if self._speak(line) else RETRY)
+            self._answer(line)
+            for order in line.orders(min(LOOK, max(0.0, due - now()))):
+                with self._changed:
+                    self._heard = now()
+                    self._redial.heard(self._heard)
+                    self._obey(order, line)
+                    self.introductions.hear(order)
+                    self.disturbed = self._error is not None or not self._member.settled
+                    self._changed.notify_all()
+        if self._leaving:
+            line.say(LeaveRequest(member=self.id, early=self._early))
+
+    def _answer(self, line: CoordinatorClient) -> None:
+        """What the training thread has to say; if it gets lost, the coordinator asks again."""
+        with self._changed:
+            standing, self._unsaid = self._unsaid, None
+            if standing is not None:
+                line.say(standing)
+
+    def _speak(self, line: CoordinatorClient) -> bool:
+        step, doing = self._look()
+        with self._changed:
+            if self._error is not None:
+                return True
+            if self._member.view.epoch == 0:
+                line.say(JoinRequest(member=self.id, plate=self.plate, waits=self.introductions.waits))
+            for doubt in (*self._doubts, *self._accusations.values()):
+                line.say(doubt)
+            moment = now()
+            period, idle = self._period.look(moment, step), self._rest.look(moment)
+            return line.say(self._member.beat(moment, step, period, doing, idle))
+
+    def _obey(self, order: Order, line: CoordinatorClient) -> None:
+        match order:
+            case LeaseRenewal():
+                self._member.renew(order)
+                self._redial.round_trip(self._heard - order.sent)
+            case ProposeView():
+                self._propose(order, line)
+            case InstallView():
+                self._install(order)
+            case MemberEvicted():
+                self._evicted(order)
+            case RunOver():
+                if self._error is None and not (order.well and not self._member.blank):
+                    self._error = errors.RunEnded(f"the run has ended: {order.reason}", well=order.well)
+            case JoinRefused() if self._member.view.epoch == 0:
+                self._refused = self._refused or Deadline.after(PERSIST)
+                if self._refused.expired:
+                    self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
+
+    def _propose(self, order: ProposeView, line: CoordinatorClient) -> None:
+        self._waits_for = order.missing
+        standing = self._member.propose(order)
+        if standing is not None:
+            line.say(standing)
+
+    def _install(self, order: InstallView) -> None:
+        before = self._member.view.epoch
+        self._member.install(order)
+        if self._member.view.epoch != before:
+            self._installed = order
+            self._accusations.clear()
+            self._on_install(order)
+
+    def _evicted(self, order: MemberEvicted) -> None:
+        self._member.evicted = order.reason
+        self._error = errors.Evicted(
+            f"{self.id} is no member of {self._envelope.run} any more ({order.reason}); "
+            "what it did since counts for nothing; start it again to join as a new member"
+        )
+
+    def _fail(self, error: errors.ShoalError) -> None:
+        with self._changed:
+            self._error, self.disturbed = error, True
+            self._changed.notify_all()

@@ -1,0 +1,98 @@
+"""What a coordinator believes of a member's numbers: only what its own log allows.
+
+A remote worker holds a key, and nothing else is known of it. Its numbers decide nothing for others: those of the run's
+own workers do. A number that no member can have is a lie, and costs the member that says it its membership.
+"""
+
+import ipaddress
+import math
+from collections.abc import Callable, Collection, Mapping
+
+from zmq.utils import z85
+
+from shoal.membership.protocol import Heartbeat, MemberInfo, ProposeAck, Report
+
+FORGOTTEN_VIEWS = 1024
+"""Views of which the run's own workers may know and the log does not: a damaged disk may have lost its end."""
+LONGEST_STEP = 600.0
+
+
+def false_number(report: Report, newest: int, remote: bool) -> str:
+    """Why a report cannot be true; empty: it may be. `newest` is the highest epoch in the log."""
+    if isinstance(report, Heartbeat):
+        if not (math.isfinite(report.period) and math.isfinite(report.idle)):
+            return f"its steps take {report.period} s and it idles for {report.idle} s; both are finite"
+        if report.epoch > report.promised:
+            return f"it says it is in view {report.epoch} and was asked to enter {report.promised} at the most"
+        claimed = report.promised
+    elif isinstance(report, ProposeAck):
+        claimed = max(report.epoch, report.formed, report.dealt)
+    else:
+        return ""
+    if claimed > newest + (0 if remote else FORGOTTEN_VIEWS):
+        return f"it says there is a view {claimed}; the newest is {newest}"
+    return ""
+
+
+def forged(standings: Collection[ProposeAck], is_remote: Callable[[str], bool]) -> dict[str, str]:
+    """Remote members whose `applied` contradicts the run's own workers, and why.
+
+    Nobody completes an operation before everybody holds its result. So all are equally far, or one operation apart,
+    and whoever is behind then holds the result of the next one.
+    """
+    own = [standing for standing in standings if not is_remote(standing.member)]
+    if not own:
+        return {}
+    least, most = min(s.applied for s in own), max(s.applied for s in own)
+    held = all(s.formed for s in own if s.applied == least)
+    found = {}
+    for standing in standings:
+        number = standing.applied
+        alone = number == least + 1 and number > most and not held
+        if is_remote(standing.member) and (alone or not most - 1 <= number <= least + 1):
+            found[standing.member] = f"it says it completed operation {number}; the run's own workers are at {least}"
+    return found
+
+
+def step_seconds(beats: Collection[Heartbeat]) -> float:
+    """The longest median step of these members; 0 as long as none is known."""
+    return min(LONGEST_STEP, max((beat.period for beat in beats), default=0.0))
+
+
+def plate_objection(
+    member: str, plate: MemberInfo, others: Mapping[str, MemberInfo], owner: Callable[[str], str]
+) -> str:
+    """Why a member cannot be reached as it says, or says it is reached as another one is; empty: it may be."""
+    if plate.address and not _is_address(plate.address):
+        return f"{plate.address!r} cannot be connected; an address is tcp:// with an IPv4 address and a port"
+    if plate.public and not _is_key(plate.public):
+        return f"{plate.public!r} is no public key; make one with shoal keys new"
+    if not plate.guest:
+        return ""
+    if not (plate.address and plate.public):
+        return "a remote worker has an address and a public key"
+    for other, its in others.items():
+        if other == member:
+            continue
+        if its.public == plate.public or its.address == plate.address:
+            return f"the address {plate.address} or its key is that of {other}"
+        if plate.house and its.house == plate.house and owner(other) != owner(member):
+            return f"the memory {plate.house!r} is that of {other}, which came with another key"
+    return ""
+
+
+def _is_address(address: str) -> bool:
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    try:
+        place = ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    usual = not (place.is_unspecified or place.is_multicast or place.is_reserved)
+    return usual and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
+
+
+def _is_key(public: str) -> bool:
+    try:
+        return len(z85.decode(public)) == 32
+    except Exception:  # noqa: BLE001  (whatever the decoder trips over, it is no key)
+        return False

@@ -1,0 +1,131 @@
+"""The coordinator's socket: one ROUTER that admits allowed keys only."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import zmq
+from zmq.utils import z85
+
+from shoal.core.errors import UsageError
+from shoal.membership.credentials import ServerCredentials
+from shoal.membership.envelope import LARGEST_REPORT, Frame
+from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
+
+MOST_AT_ONCE = 256
+"""Messages taken in before the clock is looked at again."""
+MOST_WAITING = 1024
+_GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
+
+
+@dataclass(frozen=True)
+class ReceivedMessage:
+    """What came in, from whom."""
+
+    sender: bytes
+    """The connection; where an answer goes."""
+    key: str
+    """The public key it showed; empty where there are none."""
+    frames: list[Frame]
+
+
+class CoordinatorSocket:
+    """Used by one thread; `address` is where it is really bound (`tcp://10.0.0.1:*` takes any free port)."""
+
+    def __init__(self, address: str, lock: ServerCredentials | None) -> None:
+        check_address(address, lock)
+        self._lock = lock
+        self._context = zmq.Context(io_threads=1)
+        self._guard: zmq.Socket[bytes] | None = None
+        self._limiter: PendingLimiter | None = None
+        self._poller = zmq.Poller()
+        self._socket = self._context.socket(zmq.ROUTER)
+        for option, value in _OPTIONS.items():
+            self._socket.setsockopt(option, value)
+        if lock is not None:
+            self._guard = self._context.socket(zmq.REP)
+            self._guard.bind(_GUARD)  # inside this process
+            self._poller.register(self._guard, zmq.POLLIN)
+            self._socket.curve_server = True
+            self._socket.curve_publickey, self._socket.curve_secretkey = lock.pair.public, lock.pair.secret
+            self._socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
+            if address.startswith("tcp://"):
+                self._limiter = PendingLimiter(self._socket)
+        try:
+            self._socket.bind(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise UsageError(f"cannot listen at {address}: {error.strerror}; is another run there?") from None
+        self._poller.register(self._socket, zmq.POLLIN)
+        self.address = self._socket.get_string(zmq.LAST_ENDPOINT)
+        if self._limiter is not None:
+            self._limiter.start()
+
+    def watch(self, descriptor: int) -> None:
+        """`wait` ends also when there is something to be read here."""
+        self._poller.register(descriptor, zmq.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        self._poller.unregister(descriptor)
+
+    def wait(self, seconds: float) -> None:
+        """Until something comes, but no longer."""
+        self._poller.poll(int(seconds * 1000))
+        self._let_in()
+
+    def letters(self) -> Iterator[ReceivedMessage]:
+        """What has come, not more than is good for the clock."""
+        with contextlib.suppress(zmq.Again):
+            for _ in range(MOST_AT_ONCE):
+                sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                key = frames[-1].get("User-Id") if frames and self._guard is not None else ""
+                yield ReceivedMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
+
+    def send(self, to: bytes, frames: list[bytes]) -> None:
+        """Without waiting: who does not read loses what is said to it, and is told again by and by."""
+        with contextlib.suppress(zmq.Again):
+            self._socket.send_multipart([to, *frames], zmq.NOBLOCK)
+
+    def _let_in(self) -> None:
+        """Answer all who have shown a key since the last time; the key is what they are known by from then on."""
+        if self._guard is None:
+            return
+        with contextlib.suppress(zmq.Again):
+            while True:
+                request = self._guard.recv_multipart(zmq.NOBLOCK)
+                shown = z85.encode(request[6]) if len(request) == 7 and request[5] == b"CURVE" else b""
+                known = self._lock is not None and self._lock.admits(shown)
+                verdict = (b"200", b"", shown) if known else (b"400", b"unknown key", b"")
+                self._guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
+
+    def close(self) -> None:
+        """What was said last still has a moment to leave."""
+        if self._limiter is not None:
+            self._limiter.close()
+        self._context.destroy(linger=200)
+
+
+_OPTIONS = {
+    zmq.MAXMSGSIZE: LARGEST_REPORT,
+    zmq.HANDSHAKE_IVL: int(HANDSHAKE_SECONDS * 1000),
+    zmq.RCVHWM: MOST_WAITING,
+    zmq.SNDHWM: MOST_WAITING,
+    zmq.HEARTBEAT_IVL: 2_000,
+    zmq.HEARTBEAT_TIMEOUT: 10_000,  # a connection whose host is gone is forgotten
+}
+
+
+def check_address(address: str, lock: ServerCredentials | None) -> None:
+    """Refuse what a stranger could reach."""
+    if address.startswith("ipc://"):
+        folder = Path(address.removeprefix("ipc://")).parent
+        status = os.stat(folder)
+        if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.geteuid():
+            raise UsageError(f"{str(folder)!r} is open to others; a coordinator's socket needs a folder of mode 0700")
+    elif not address.startswith("tcp://"):
+        raise UsageError(f"{address!r} is no address; use tcp://HOST:PORT or ipc://FILE")
+    elif lock is None:
+        raise UsageError(f"{address} can be reached by others and there is no key; make one with shoal keys new")

@@ -1,0 +1,228 @@
+"""A session whose view changes: the agent talks to the coordinator, the training thread asks here."""
+
+import time
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from shoal.core.clock import Deadline
+from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ShoalError, ViewEnded
+from shoal.hosts.status_board import StatusBoard
+from shoal.membership.agent import MembershipAgent
+from shoal.membership.credentials import ClientCredentials
+from shoal.membership.protocol import InstallView, StreamStateFrom
+from shoal.membership.session import MembershipSession, seat_of
+from shoal.membership.step_watchdog import from_board
+from shoal.membership.view import MembershipView
+
+EVICTION = 10.0
+"""Seconds in which a coordinator evicts a member that breaks the protocol; a beat and a round trip are enough."""
+PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
+
+
+class StateStream(Protocol):
+    """A newcomer's, of a member's state."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether it is here, and right."""
+
+    def borrow(self, offer: StreamStateFrom | None) -> bool:
+        """Do what there is to do; False: there is enough, or no more to be had."""
+
+    def catch_up(self) -> None:
+        """Take in what has come since."""
+
+
+class ElasticSession(MembershipSession):
+    """Of one worker; its waits end after `seconds`."""
+
+    def __init__(
+        self,
+        member: str,
+        address: str,
+        run: str,
+        board: StatusBoard,
+        seconds: float,
+        key: ClientCredentials | None = None,
+    ) -> None:
+        super().__init__()
+        self.member, self.seconds = member, seconds
+        self.view = MembershipView()
+        look = from_board(board, seat_of(member))
+        self.agent = MembershipAgent(member, address, run, key=key, look=look, holds=self._left)
+        self.leaves: Callable[[int], None] = lambda epoch: None
+        """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
+        self.all_stay: Callable[[], bool] = lambda: True
+        """Whether no member has left the view; the group knows."""
+        self.tells: Callable[[], None] = lambda: None
+        """Says to all members, once, that the result is whole here; the group knows how."""
+        self.confirms: Callable[[], None] = lambda: None
+        """The same, and waits until they have said so."""
+        self._holds: Callable[[], bool] = lambda: False
+        self._number = 0
+        self._accused = (-1, Deadline.after(0.0))
+        self.early = False
+        """Whether this worker leaves though the training goes on."""
+        self.gives_up: float | None = None
+        """Seconds without a word of the coordinator after which a newcomer takes the run to be over."""
+
+    def start(self) -> None:
+        """Become a member with all other founders."""
+        self.agent.start()
+        self.agent.wait_settled(Deadline.after(self.seconds))
+        self.agent.filled()
+        self._look()
+
+    def knock(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
+        """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
+
+        Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
+        """
+        self.agent.introductions.waits = loan is not None
+        self.agent.start()
+        if loan is not None:
+            self._borrow(loan)
+        deadline = Deadline.after(self.seconds)
+        while self.agent.blank:
+            if self.disturbed:
+                self._await_view(deadline, loan)
+                self._look()
+            if self.install.donor and (dealt := take()) is not None:
+                self.agent.filled(dealt)
+            elif deadline.expired:
+                raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
+            time.sleep(PAUSE)
+
+    def _borrow(self, loan: StateStream) -> None:
+        """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
+        introductions = self.agent.introductions
+        while self.agent.view.epoch == 0 and loan.borrow(introductions.offer):
+            self.agent.check()
+            time.sleep(PAUSE)
+        if loan.proved:
+            self.agent.lent()
+        introductions.waits = False
+
+    def _await_view(self, deadline: Deadline, loan: StateStream | None) -> None:
+        most = SLICE if loan is None or not loan.proved else SHORT_SLICE
+        while True:
+            try:
+                self.agent.wait_settled(Deadline.after(min(most, deadline.left)))
+            except DeadlineError:
+                if deadline.expired:
+                    raise
+                if loan is not None and loan.proved:
+                    loan.catch_up()
+                if self.gives_up is not None and self.agent.unheard > self.gives_up:
+                    raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
+            else:
+                return
+
+    def close(self, leave: bool = True) -> None:
+        """Say goodbye, or end without a word: the launcher then says why."""
+        self.agent.close(leave, early=self.early)
+
+    @property
+    def waiting(self) -> bool:  # type: ignore[override]
+        return self.view.epoch == 0
+
+    @property
+    def install(self) -> InstallView:
+        """What came with the view the agent is in."""
+        install = self.agent.installed
+        assert install is not None
+        return install
+
+    @property
+    def dealt(self) -> MembershipView:
+        return self.agent.dealt
+
+    @property
+    def disturbed(self) -> bool:
+        return self.agent.disturbed or self.agent.view.epoch != self.view.epoch
+
+    def _left(self, epoch: int) -> bool:
+        """In the agent's thread: this worker leaves its view."""
+        self.leaves(epoch)
+        return self._holds()
+
+    def _look(self) -> None:
+        """Take over the agent's view."""
+        install = self.install
+        if install.view.epoch != self.view.epoch:
+            self.view, self.fresh = install.view, install.fresh if install.donor else ()
+            self.lent, self.gives = install.lent, install.donor == self.member
+            for tell in self.entered:
+                tell(self.view)
+
+    def enter(self, holds: Callable[[], bool]) -> None:
+        self._await_eviction()
+        self._holds = holds
+        self._number = self.agent.enter(Deadline.after(self.seconds))
+        self._look()
+
+    def hold(self) -> None:
+        """Over links: the result is whole here."""
+        if self.agent.hold() is None:
+            raise ViewEnded("the members change")
+
+    def arrived(self) -> None:
+        if self.completing and self._holds():
+            self.tells()
+
+    def complete(self) -> None:
+        self.confirms()
+        deadline = Deadline.after(self.seconds)
+        while self.all_stay():
+            if self.agent.complete(self.view):
+                return
+            if self.disturbed:
+                break
+            self.agent.wait_settled(deadline)  # the lease is over: everybody waits for the coordinator
+        raise ViewEnded("the members change")
+
+    def settle(self) -> bool:
+        if self.rigid:
+            raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
+        deadline = Deadline.after(self.seconds)
+        self.agent.wait_settled(deadline)
+        while self.agent.view.epoch == self.view.epoch:  # another has heard of it before this one
+            time.sleep(PAUSE)
+            self.agent.wait_settled(deadline)
+            if deadline.expired:
+                raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for a new view of the members")
+        self._look()
+        return self.agent.applied >= self._number
+
+    def remote(self, member: str) -> bool:
+        """Whether a member of the view is of another machine than the one the run began on."""
+        plates = zip(self.install.view.members, self.install.plates, strict=False)
+        return any(plate.guest for name, plate in plates if name == member)
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        """Have a remote worker evicted, and wait for the view without it; an error of the run's own is raised."""
+        self.distrust(member, error)
+        deadline = Deadline.after(self.seconds)
+        while not self.disturbed:
+            self.agent.check()
+            if deadline.expired:
+                raise error
+            time.sleep(PAUSE)
+        raise ViewEnded(f"{member} breaks the protocol: {error}")
+
+    def distrust(self, member: str, error: ShoalError) -> None:
+        if not self.remote(member) or member == self.member:
+            raise error
+        self.agent.accuse(member, str(error))
+        self._accused = (self.view.epoch, Deadline.after(min(EVICTION, self.seconds)))
+
+    def _await_eviction(self) -> None:
+        """Nothing more is done with a member that was accused, if the coordinator takes this worker's word."""
+        epoch, deadline = self._accused
+        while epoch == self.view.epoch and not self.disturbed and not deadline.expired:
+            self.agent.check()
+            time.sleep(PAUSE)
+
+    def begin(self, step: int) -> None:
+        self.agent.begin(step, Deadline.after(self.seconds))
+        self._look()

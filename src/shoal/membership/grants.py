@@ -1,0 +1,172 @@
+"""Which key may speak for which member id, and the slots granted to workers of other machines."""
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.hosts.status_board import MOST_WORKERS
+from shoal.membership.invitation import RunBrief, RunQuery, Token, find_version_mismatch
+from shoal.membership.protocol import JoinRequest, ProcessExited, Report
+from shoal.membership.session import member_name, seat_of
+from shoal.membership.view import MOST_MEMBERS, Name
+
+
+class KeyBound(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An entry of the log: this id came with this key."""
+
+    member: Name
+    key: str
+
+
+class KeyRegister:
+    """`allowed` is None where no keys are used."""
+
+    def __init__(self, allowed: Mapping[bytes, int] | None) -> None:
+        self._allowed = allowed  # read anew each time: invitations come and go
+        self._keys: dict[str, str] = {}
+
+    def add(self, entry: KeyBound) -> None:
+        self._keys[entry.member] = entry.key
+
+    def owner(self, member: str) -> str:
+        """The key a member came with; where there are none, each stands for itself."""
+        return self._keys.get(member, member)
+
+    def objection(self, report: Report, key: str, seats: Container[str], taken: int) -> str:
+        """Why a report is not to be heard; empty: it may be. `seats` are the ids that live, `taken` their number."""
+        if isinstance(report, JoinRequest) and report.member not in seats and taken >= MOST_MEMBERS:
+            return f"there are {taken} members already, and no more can be"
+        if isinstance(report, ProcessExited):
+            return "only a launcher says that a process is gone"
+        if self._allowed is None:
+            return ""
+        owner = self._keys.get(report.member)
+        if owner is not None:
+            return "" if owner == key else f"the id {report.member} belongs to another key"
+        if not isinstance(report, JoinRequest):
+            return f"{report.member} has not said Hello"
+        most = self._allowed.get(key.encode(), 0)
+        living = sum(owner == key and member in seats for member, owner in self._keys.items())
+        return "" if living < most else f"{living} of {most} members live under this key already"
+
+    def binds(self, report: Report, key: str) -> KeyBound | None:
+        """What has to be written down before this report is heard."""
+        if self._allowed is None or report.member in self._keys:
+            return None
+        bound = KeyBound(member=report.member, key=key)
+        self.add(bound)
+        return bound
+
+
+PATIENCE = 600.0
+"""Seconds in which a worker that was promised a seat must come."""
+RETRY = 10.0
+"""Seconds after which it gives way to another of its key, if it has not come: that machine may have begun again."""
+
+
+class SlotGranted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """An entry of the log: this id is for whoever has this key."""
+
+    member: Name
+    key: str
+    token: Token
+
+
+@dataclass(frozen=True)
+class JoinPolicy:
+    """Whom a run lets in while it trains, and what they are told."""
+
+    brief: RunBrief
+    versions: Mapping[str, str]
+    guests: Mapping[bytes, int]
+    """By public key: how many members may come with it."""
+    first: int
+    """Seats below are those of the run's own machine."""
+    most: int = MOST_WORKERS
+    """Members of other machines, under all keys together."""
+
+
+class SlotGrants:
+    """`lost`: the ids that are no members any more."""
+
+    def __init__(self, welcome: JoinPolicy | None, lost: Container[str]) -> None:
+        self.welcome, self.lost = welcome, lost
+        self._most: Mapping[bytes, int] = welcome.guests if welcome is not None else {}  # may change meanwhile
+        self._granted: dict[str, SlotGranted] = {}
+        self._since: dict[str, float] = {}
+
+    def add(self, entry: SlotGranted, now: float) -> None:
+        self._granted[entry.member] = entry
+        self._since[entry.member] = now
+
+    def refusal(self, ask: RunQuery, key: str) -> str:
+        """Why there is nothing for this one; empty: there may be."""
+        if self.welcome is None:
+            return "this run lets nobody in; start it with shoal run --listen"
+        if reason := find_version_mismatch(self.welcome.versions, ask.versions):
+            return reason
+        if self.told(ask, key):
+            return ""
+        entries = list(self._open())
+        most, have = self._most.get(key.encode(), 0), sum(entry.key == key for entry in entries)
+        if have + ask.workers > most:
+            return (
+                f"{have} workers are here under this key and {ask.workers} more want in; it is good for {most}, and "
+                "shoal keys invite --workers K makes one for more"
+            )
+        if len(entries) + ask.workers > self.welcome.most:
+            return (
+                f"{len(entries)} workers of other machines are here and {ask.workers} more want in; the run takes "
+                f"{self.welcome.most} (--max-workers)"
+            )
+        return ""
+
+    def told(self, ask: RunQuery, key: str) -> list[str]:
+        """What was promised to this very question before."""
+        return [e.member for e in self._granted.values() if (e.key, e.token) == (key, ask.token)]
+
+    def replaced(self, ask: RunQuery, key: str) -> list[str]:
+        """Whose place the asking one takes: its launcher knows that they are lost."""
+        return [e.member for e in self._open() if (e.key, seat_of(e.member)) == (key, ask.seat)]
+
+    def abandoned(self, ask: RunQuery, key: str, here: Container[str], now: float) -> list[str]:
+        """Who was promised a seat under this key and has not come, if the key is good for no more without them."""
+        own = [entry.member for entry in self._open() if entry.key == key]
+        if len(own) + ask.workers <= self._most.get(key.encode(), 0) or self.told(ask, key):
+            return []
+        return [member for member in own if member not in here and now - self._since[member] > RETRY]
+
+    def choose(self, ask: RunQuery, key: str) -> list[SlotGranted]:
+        """Free seats, as many as asked for, or none; to be written down, then to be told."""
+        assert self.welcome is not None
+        taken = {seat_of(entry.member) for entry in self._open()}
+        used = {seat_of(member) for member in self._granted}
+        free = [seat for seat in range(self.welcome.first, MOST_WORKERS) if seat not in taken]
+        # one that was never used, if there is: a machine that comes back finds its own
+        free.sort(key=lambda seat: (seat != ask.seat, seat in used, seat))
+        if len(free) < ask.workers:
+            return []
+        start = len(self._granted) + 1
+        names = [member_name(seat, start + n) for n, seat in enumerate(sorted(free[: ask.workers]))]
+        return [SlotGranted(member=name, key=key, token=ask.token) for name in names]
+
+    def objection(self, report: Report, key: str) -> str:
+        """Why a Hello is not to be heard; empty: it may be."""
+        if not isinstance(report, JoinRequest):
+            return ""
+        granted = self._granted.get(report.member)
+        if key.encode() not in self._most:
+            own = granted is None and not report.plate.guest
+            return "" if own else f"the id {report.member} is for a worker of another machine"
+        if granted is None or granted.key != key or not report.plate.guest:
+            return f"the id {report.member} was not given to this key; start the worker with shoal join"
+        return ""
+
+    def late(self, here: Container[str], now: float) -> list[str]:
+        """Who was promised a seat and has not come."""
+        coming = [entry.member for entry in self._open() if entry.member not in here]
+        return [member for member in coming if now - self._since[member] > PATIENCE]
+
+    def _open(self) -> Iterator[SlotGranted]:
+        return (entry for entry in self._granted.values() if entry.member not in self.lost)

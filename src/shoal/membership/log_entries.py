@@ -1,0 +1,79 @@
+"""What the coordinator writes to its log before it tells anybody, what it knows again after a restart, and the effects
+(write, send) that its decisions consist of.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from shoal.membership.protocol import InstallView, Order
+from shoal.membership.view import MembershipView
+
+LEFT, LEFT_EARLY = "left", "left before the end"
+"""Reasons of members that said goodbye: the training is over for all, or it is not."""
+
+
+class LogEntry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of the entries of the log."""
+
+
+class ViewProposed(LogEntry, frozen=True, kw_only=True, tag="Proposed"):
+    """An epoch was used: none after it may be smaller."""
+
+    epoch: int
+
+
+class ViewInstalled(LogEntry, frozen=True, kw_only=True, tag="Installed"):
+    """A view, and what it decided about the operation that was under way."""
+
+    install: InstallView
+
+
+class MemberLost(LogEntry, frozen=True, kw_only=True, tag="Lost"):
+    """A member is out, for this reason, and its id is never let in again."""
+
+    member: str
+    reason: str
+
+
+Entry = ViewProposed | ViewInstalled | MemberLost
+
+
+class LogState(msgspec.Struct, tag="Memory"):
+    """The sum of a log."""
+
+    epoch: int = 0
+    """The highest that was ever used."""
+    installed: InstallView = msgspec.field(default_factory=lambda: InstallView(view=MembershipView(), through=0))
+    shared: MembershipView = msgspec.field(default_factory=MembershipView)
+    """The last view that was made between two steps, to share out the second."""
+    lost: dict[str, str] = msgspec.field(default_factory=dict)
+
+    def add(self, entry: Entry) -> None:
+        match entry:
+            case ViewProposed(epoch=epoch):
+                self.epoch = max(self.epoch, epoch)
+            case ViewInstalled(install=install):
+                self.epoch = max(self.epoch, install.view.epoch)
+                self.installed = install
+                self.shared = install.view if install.between else self.shared
+            case MemberLost(member=member, reason=reason):
+                self.lost[member] = reason
+
+
+@dataclass(frozen=True)
+class WriteEntry:
+    """Make this durable before anything that follows."""
+
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class SendMessage:
+    """Send this to that member."""
+
+    member: str
+    order: Order
+
+
+Effect = WriteEntry | SendMessage

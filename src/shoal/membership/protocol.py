@@ -1,0 +1,203 @@
+"""The messages between members and the coordinator. A closed set: nothing else is decoded."""
+
+from typing import Annotated
+
+import msgspec
+
+from shoal.membership.view import MOST_MEMBERS, Epoch, MembershipView, Name, Names
+
+LONGEST_TEXT = 240
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
+"""Words for people to read: one line, and nothing that moves a terminal's cursor."""
+
+
+def printable(text: str) -> str:
+    """The same as one line of `Text`: errors may quote what a peer has sent."""
+    return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_TEXT]
+
+
+class ProtocolMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
+    """Base; the class name is the tag on the wire."""
+
+
+class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a member is reached by the others, and by which key; empty where all share one host's memory."""
+
+    address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
+    public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
+    host: Text = ""
+    guest: bool = False
+    """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
+    house: Text = ""
+    """The same for workers that share a machine's memory, and for no others; empty: it shares it with nobody."""
+
+
+class JoinRequest(ProtocolMessage, frozen=True, kw_only=True):
+    """I want to take part."""
+
+    member: Name
+    plate: MemberInfo = MemberInfo()
+    waits: bool = False
+    """But not yet: first I take over a member's state, while the others train."""
+
+
+class Heartbeat(ProtocolMessage, frozen=True, kw_only=True):
+    """I live: this far is my training loop. Sent several times a second while the process can run at all."""
+
+    member: Name
+    epoch: Epoch
+    """Of the view I have installed."""
+    promised: Epoch
+    """The highest view I was asked to enter."""
+    applied: Count
+    step: Count = 0
+    period: Seconds = 0.0
+    """Median seconds of my last steps; 0 as long as that is unknown."""
+    idle: Seconds = 0.0
+    """Seconds since my training thread ran last: 0 whenever it computes, or waits as it should."""
+    doing: Text = ""
+    sent: float = 0.0
+    """My own clock; it comes back in `LeaseRenewal` and means nothing to anybody else."""
+
+
+class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
+    """Where I stand, now that I have left the view before: the answer to `ProposeView`."""
+
+    member: Name
+    epoch: Epoch
+    """The proposed one."""
+    applied: Count
+    """Operations that are complete here; the next one may be under way."""
+    formed: Epoch = 0
+    """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
+    blank: bool = False
+    """I have no state yet: neither from a donor nor from a checkpoint."""
+    lent: bool = False
+    """But most of it: a member of the view before this one has lent it to me."""
+    between: bool = False
+    """I stand right before the step the proposal named."""
+    dealt: Epoch = 0
+    """Of the view whose members share out the next step's samples, as far as I know."""
+
+
+class SuspectMember(ProtocolMessage, frozen=True, kw_only=True):
+    """I hear nothing of that member, though the coordinator may; said again as long as it is so."""
+
+    member: Name
+    of: Name
+    closed: bool = False
+    """Nobody listens at its door any more."""
+    reason: Text = ""
+    """What it has done, if it is heard but breaks the protocol; empty: it is not heard."""
+    late: bool = False
+    """What it has done is to keep this member waiting; it may itself wait for another."""
+
+
+class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
+    """I go, and say so."""
+
+    member: Name
+    early: bool = False
+    """The training goes on without me."""
+
+
+class ProcessExited(ProtocolMessage, frozen=True, kw_only=True):
+    """A launcher saw this member's process end."""
+
+    member: Name
+    reason: Text
+
+
+class LeaseRenewal(ProtocolMessage, frozen=True, kw_only=True):
+    """Your beat was heard: train on for `seconds` from the moment you sent it."""
+
+    sent: float
+    seconds: Seconds
+
+
+class ProposeView(ProtocolMessage, frozen=True, kw_only=True):
+    """Leave your view, and say where you stand; a new one is being made."""
+
+    view: MembershipView
+    missing: Names = ()
+    """Who has not answered yet: the suspects of whoever waits for the view."""
+    step: Count = 0
+    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
+
+
+class InstallView(ProtocolMessage, frozen=True, kw_only=True):
+    """The new view. Operations up to `through` are complete; later ones are done (again) in this view."""
+
+    view: MembershipView
+    through: Count
+    fresh: Names = ()
+    """Members that have no state yet."""
+    lent: Names = ()
+    """Those of them to whom a member has lent most of it."""
+    between: bool = False
+    """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
+    dealt: MembershipView = MembershipView()
+    """Who shares out the next step, where some have begun it in a view that others never entered; else nobody."""
+    donor: Text = ""
+    """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
+    plates: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
+    """Where each member of the view is reached, in order of rank."""
+
+
+class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
+    """This one would like to have your state before it enters; said again as long as it waits for it."""
+
+    epoch: Epoch
+    """The view that stands."""
+    member: Name
+    plate: MemberInfo
+
+
+class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
+    """That one was asked to lend you its state."""
+
+    epoch: Epoch
+    member: Name
+    plate: MemberInfo
+    patience: Seconds
+    """In which something should come from it."""
+
+
+class MemberEvicted(ProtocolMessage, frozen=True, kw_only=True):
+    """You are no member any more."""
+
+    epoch: Epoch
+    reason: Text
+
+
+class RunOver(ProtocolMessage, frozen=True, kw_only=True):
+    """The run is over, for everybody."""
+
+    well: bool
+    """Whether it came to its end; who is in the middle of something then finishes it."""
+    reason: Text
+
+
+class JoinRefused(ProtocolMessage, frozen=True, kw_only=True):
+    """You cannot become a member, and this is why; nothing was changed by what you said."""
+
+    reason: Text
+
+
+class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
+    """I hold the whole result of operation `number`, formed in view `epoch`."""
+
+    member: Name
+    epoch: Epoch
+    number: Count
+
+
+Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited
+"""What a coordinator hears."""
+Order = (
+    LeaseRenewal | ProposeView | InstallView | MemberEvicted | JoinRefused | RunOver | StreamStateTo | StreamStateFrom
+)
+"""What a coordinator says."""

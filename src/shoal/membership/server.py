@@ -1,0 +1,294 @@
+"""The coordinator's process: receive, decide, write, send; and the channel to the launcher that forked it.
+
+All decisions are made in `membership.coordinator`.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.clock import Deadline, now
+from shoal.membership.coordinator import MembershipCoordinator
+from shoal.membership.coordinator_socket import CoordinatorSocket, ReceivedMessage
+from shoal.membership.credentials import ServerCredentials
+from shoal.membership.envelope import ASKING, MessageEnvelope, ProtocolMismatch, UnreadableMessage, asks
+from shoal.membership.failure_detector import MembershipRules
+from shoal.membership.grants import JoinPolicy, KeyBound, KeyRegister, SlotGranted, SlotGrants
+from shoal.membership.invitation import RunQuery
+from shoal.membership.log_entries import Effect, Entry, MemberLost, ViewInstalled, WriteEntry
+from shoal.membership.protocol import (
+    LONGEST_TEXT,
+    JoinRefused,
+    JoinRequest,
+    LeaveRequest,
+    Order,
+    ProcessExited,
+    Report,
+    RunOver,
+    Text,
+)
+from shoal.membership.wal import CoordinatorLog
+
+LARGEST = 128 << 10
+
+
+class ChannelMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Base of what is said here only."""
+
+
+class StopCoordinator(ChannelMessage, frozen=True, kw_only=True):
+    """End, and tell whoever is still there how the run did."""
+
+    well: bool = True
+    reason: Text = "it is over"
+
+
+class CoordinatorReady(ChannelMessage, frozen=True, kw_only=True):
+    """The coordinator serves, at this address."""
+
+    address: Text
+
+
+class CoordinatorFailed(ChannelMessage, frozen=True, kw_only=True):
+    """The coordinator ends, for this reason."""
+
+    reason: str
+
+
+Command = ProcessExited | StopCoordinator
+News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(
+    ProcessExited | StopCoordinator | CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
+)
+
+
+class LauncherChannel:
+    """One end. `over` is true once the other end is gone."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end, self.over = end, False
+        end.setblocking(False)
+
+    @classmethod
+    def pair(cls) -> tuple["LauncherChannel", "LauncherChannel"]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        return cls(ours), cls(theirs)
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, what: Command | News) -> bool:
+        """Whether it is on its way."""
+        try:
+            self._end.send(_encoder.encode(what))
+        except BlockingIOError:
+            return False
+        except OSError:
+            self.over = True
+            return False
+        return True
+
+    def receive(self) -> list[Command | News]:
+        """Whatever has come."""
+        said: list[Command | News] = []
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while data := self._end.recv(LARGEST):
+                said.append(_decoder.decode(data))
+            self.over = True
+        return said
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._end.close()
+
+    def forget(self) -> None:
+        """In a forked child that has no business with it."""
+        os.close(self._end.detach())
+
+
+TICK = 0.1
+GOODBYE = 3.0
+"""Seconds in which those of other machines may hear that the run has ended."""
+
+
+@dataclass(frozen=True)
+class CoordinatorSetup:
+    """What a coordinator is started with, and started again."""
+
+    run: str
+    address: str
+    """`ipc://FILE` in a folder of mode 0700, or `tcp://HOST:PORT` with a lock."""
+    log: Path
+    rules: MembershipRules = field(default_factory=MembershipRules)
+    lock: ServerCredentials | None = None
+    outlives: bool = False
+    """Whether it goes on when its launcher is gone (it then ends by SIGTERM)."""
+    welcome: JoinPolicy | None = None
+    """Whom it lets in from other machines; None: nobody."""
+
+
+class CoordinatorServer:
+    """Made and run in the coordinator's own process."""
+
+    def __init__(self, setup: CoordinatorSetup, channel: LauncherChannel) -> None:
+        self.setup, self.channel = setup, channel
+        self.stopping = self._orphaned = False
+        self.wal = CoordinatorLog(setup.log)
+        self.register = KeyRegister(setup.lock.allowed if setup.lock is not None else None)
+        entries: list[Entry] = []
+        for entry in self.wal.past:
+            if isinstance(entry, KeyBound):
+                self.register.add(entry)
+            elif not isinstance(entry, SlotGranted):
+                entries.append(entry)
+        self.machine = MembershipCoordinator(setup.rules, now(), entries, self.register.owner)
+        self.grants = SlotGrants(setup.welcome, self.machine.memory.lost)
+        for entry in self.wal.past:
+            if isinstance(entry, SlotGranted):
+                self.grants.add(entry, now())
+        self._ended: RunOver | None = None
+        self.envelope = MessageEnvelope(setup.run)
+        self.door = CoordinatorSocket(setup.address, setup.lock)
+        self.door.watch(channel.fileno())
+        self._where: dict[str, bytes] = {}
+
+    def run(self) -> None:
+        """Serve until told to stop."""
+        self.channel.send(CoordinatorReady(address=self.door.address))
+        try:
+            while not self.stopping:
+                self.door.wait(TICK)
+                self._listen_to_launcher()
+                for letter in self.door.letters():
+                    self._open(letter)
+                for member in self.grants.late(self.machine.seats, now()):
+                    self._do(self.machine.hear(ProcessExited(member=member, reason="it never came"), now()))
+                self._do(self.machine.tick(now()))
+            self._say_goodbye()
+        finally:
+            self.door.close()
+            self.wal.close()
+            # a launcher that was killed cannot do it; one that lives starts another coordinator here
+            if self.setup.address.startswith("ipc://") and self._ended is not None:
+                file = Path(self.setup.address.removeprefix("ipc://"))
+                file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    file.parent.rmdir()
+
+    def _listen_to_launcher(self) -> None:
+        if self._orphaned:
+            return
+        for said in self.channel.receive():
+            if isinstance(said, ProcessExited):
+                self._do(self.machine.hear(said, now()))
+            elif isinstance(said, StopCoordinator):
+                self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
+        if self.channel.over:
+            self._orphaned = True
+            self.door.unwatch(self.channel.fileno())
+            self.stopping = self.stopping or not self.setup.outlives
+            self._ended = self._ended or RunOver(well=False, reason="its launcher is gone")
+
+    def _say_goodbye(self) -> None:
+        """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
+        self._listen_to_launcher()
+        seats, deadline = self.machine.seats, Deadline.after(GOODBYE)
+        while self._ended is not None:
+            for member in seats:
+                self._tell(member, self._ended)
+            if deadline.expired or not any(seat.plate.guest for seat in seats.values()):
+                return
+            # who closes a connection without reading what came may take back what was said last
+            self.door.wait(TICK)
+            for letter in self.door.letters():
+                self._let_go(letter)
+
+    def _let_go(self, letter: ReceivedMessage) -> None:
+        with contextlib.suppress(UnreadableMessage, ProtocolMismatch):
+            said = self.envelope.report(letter.frames)
+            seats = self.machine.seats
+            if isinstance(said, LeaveRequest) and not self.register.objection(said, letter.key, seats, len(seats)):
+                seats.pop(said.member, None)
+
+    def _open(self, letter: ReceivedMessage) -> None:
+        """A letter that is not in order changes nothing; one of Shoal's own is told why."""
+        try:
+            if asks(letter.frames):
+                self._answer(ASKING.ask(letter.frames), letter)
+                return
+            report = self.envelope.report(letter.frames)
+        except UnreadableMessage:
+            return
+        except ProtocolMismatch as error:
+            self._refuse(letter, str(error))
+            return
+        seats = self.machine.seats
+        objection = self.register.objection(report, letter.key, seats, len(seats))
+        objection = objection or self.grants.objection(report, letter.key)
+        if not objection:
+            self._do(self._hear(report, letter))
+        elif isinstance(report, JoinRequest):
+            self._refuse(letter, objection)
+
+    def _hear(self, report: Report, letter: ReceivedMessage) -> Sequence[Effect]:
+        """What follows from a report; one that cannot be handled costs its sender its membership, and nobody else."""
+        bound = self.register.binds(report, letter.key)
+        if bound is not None:
+            self.wal.append(bound)
+        if (
+            isinstance(report, JoinRequest)
+            or report.member in self.machine.seats
+            or report.member in self.machine.memory.lost
+        ):
+            self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
+        try:
+            return self.machine.hear(report, now())
+        except Exception as error:  # noqa: BLE001  (whatever it is, this member's report was the cause)
+            kind = type(report).__name__
+            return self.machine.suspect(report.member, f"its {kind} could not be handled: {error!r}", now())
+
+    def _answer(self, ask: RunQuery, letter: ReceivedMessage) -> None:
+        """One that may join is told what the run is; the ids it gets are written down before."""
+        for member in self.grants.abandoned(ask, letter.key, self.machine.seats, now()):
+            self._do(self.machine.hear(ProcessExited(member=member, reason="its machine joins again"), now()))
+        if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, letter.key):
+            self.door.send(letter.sender, ASKING.seal(self.setup.welcome.brief))
+            return
+        told = self.grants.told(ask, letter.key)
+        for member in self.grants.replaced(ask, letter.key) if not told else ():
+            self._do(self.machine.hear(ProcessExited(member=member, reason="its launcher lost it"), now()))
+        refusal = self.grants.refusal(ask, letter.key)
+        if not refusal and not told:
+            for granted in self.grants.choose(ask, letter.key):
+                self.wal.append(granted)
+                self.grants.add(granted, now())
+                told.append(granted.member)
+        if refusal or not told or self.setup.welcome is None:
+            self._refuse(letter, refusal or "all seats are taken; join when some are free", ASKING)
+        else:
+            brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told))
+            self.door.send(letter.sender, ASKING.seal(brief))
+
+    def _refuse(self, letter: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None) -> None:
+        refused = JoinRefused(reason=reason[:LONGEST_TEXT])
+        self.door.send(letter.sender, (envelope or self.envelope).seal(refused))
+
+    def _tell(self, member: str, order: Order) -> None:
+        if member in self._where:
+            self.door.send(self._where[member], self.envelope.seal(order))
+
+    def _do(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, WriteEntry):
+                self.wal.append(effect.entry)
+                if isinstance(effect.entry, MemberLost | ViewInstalled):
+                    self.channel.send(effect.entry)
+            else:
+                self._tell(effect.member, effect.order)

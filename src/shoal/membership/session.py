@@ -1,0 +1,161 @@
+"""A worker's place in the views of its run, as groups, engines and loaders use it.
+
+    session.enter()        the next operation begins; waits while a view is being made
+    … its parts arrive; a wait that notices `disturbed` raises ViewEnded …
+    session.arrived()      some have; if these were the last, the others may be told while they are decoded
+    session.complete()     everybody holds the result; ViewEnded if the view ended before
+    session.settle()       after ViewEnded: waits for the new view; True: the operation counts, False: do it again
+    session.begin(step)    between two steps: lets newcomers in
+
+Only the training thread calls these. `view` changes inside `enter`, `settle` and `begin`, and nowhere else, so code in
+between sees one view.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NoReturn, TypeVar
+
+from shoal.core.errors import ShoalError, ViewEnded
+from shoal.membership.view import MembershipView
+
+T = TypeVar("T")
+
+
+class MembershipSession(ABC):
+    """Where this worker stands."""
+
+    member: str
+    view: MembershipView
+    elastic: bool = True
+    """Whether the view can change at all."""
+
+    def __init__(self) -> None:
+        self.entered: list[Callable[[MembershipView], None]] = []
+        """Called in the training thread with every new view, in this order."""
+
+    rigid: str = ""
+    """Why the loss of a member cannot be survived, if it cannot."""
+    waiting: bool = False
+    """Whether this worker is a newcomer that is no member yet."""
+    fresh: tuple[str, ...] = ()
+    """Members of the view that wait for the state of the others."""
+
+    lent: tuple[str, ...] = ()
+    """Those of them to whom a member has lent most of it."""
+
+    gives: bool = False
+    """Whether this worker is the one to give it to them."""
+
+    completing: bool = False
+    """Whether `complete` is the next that follows, so that it may be prepared."""
+
+    @property
+    @abstractmethod
+    def dealt(self) -> MembershipView:
+        """The view that formed the last complete operation: the same for all members at the same operation, so it
+        decides who is dealt samples next."""
+
+    @property
+    @abstractmethod
+    def disturbed(self) -> bool:
+        """Whether a view is being made, or a newer one is there: nothing more completes in `view`. Cheap."""
+
+    @abstractmethod
+    def enter(self, holds: Callable[[], bool]) -> None:
+        """Begin the next operation. `holds`, which any thread asks: could it be completed from what is there?"""
+
+    def arrived(self) -> None:  # noqa: B027  (where nobody has to be told, there is nothing to do)
+        """Parts of the operation have come, so that all of it may be here."""
+
+    @abstractmethod
+    def complete(self) -> None: ...
+
+    @abstractmethod
+    def settle(self) -> bool: ...
+
+    @abstractmethod
+    def begin(self, step: int) -> None: ...
+
+    def remote(self, member: str) -> bool:
+        """Whether a member is of another machine than the one the run began on: what it says is checked."""
+        return False
+
+    def blame(self, member: str, error: ShoalError) -> NoReturn:
+        """A member has sent what no honest one sends. Where the run can go on without it, ViewEnded; else the error."""
+        raise error
+
+    def distrust(self, member: str, error: ShoalError) -> None:
+        """The same where the operation is complete: what came of this member is left out, if the run can go on."""
+        raise error
+
+    def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
+        """This worker has done its work; `leave` tells the others that the training is over here."""
+
+    def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
+        """Do an operation until it is complete in some view; `attempt` is done again if a view ends in the middle.
+
+        `confirm` says that the result is whole here, and waits until it is everywhere.
+        """
+        while True:
+            found: list[T] = []
+            self.enter(lambda found=found: bool(found))  # type: ignore[misc]
+            try:
+                found.append(attempt())
+                confirm()
+                self.complete()
+            except ViewEnded:
+                if not self.settle():
+                    continue
+            return found[0]
+
+    def outside(self, wait: Callable[[], None]) -> None:
+        """Wait for others where no operation is under way, again in the next view if one ends meanwhile."""
+        while True:
+            try:
+                return wait()
+            except ViewEnded:
+                self.settle()
+
+
+class FixedSession(MembershipSession):
+    """One view for ever: the null member, and what a run without a coordinator has."""
+
+    elastic = False
+
+    def __init__(self, rank: int, size: int) -> None:
+        super().__init__()
+        self.view = MembershipView(0, tuple(member_name(seat) for seat in range(size)))
+        self.member = member_name(rank)
+
+    @property
+    def dealt(self) -> MembershipView:
+        return self.view
+
+    @property
+    def disturbed(self) -> bool:
+        return False
+
+    def enter(self, holds: Callable[[], bool]) -> None:
+        pass
+
+    def complete(self) -> None:
+        pass
+
+    def settle(self) -> bool:
+        raise AssertionError("a steady view does not end")
+
+    def begin(self, step: int) -> None:
+        pass
+
+
+def member_name(seat: int, start: int = 0) -> str:
+    """The id of the worker in a seat: who takes the seat of a lost one has another id."""
+    return f"w{seat}.{start}"
+
+
+def seat_of(member: str) -> int:
+    return int(member[1:].partition(".")[0])
+
+
+def start_of(member: str) -> int:
+    return int(member.partition(".")[2])

@@ -1,0 +1,34 @@
+"""A view: the members of a run from one change of membership to the next, under a number that only grows.
+
+The number (the *epoch* of a view) fences everything: a message of an older one is refused wherever it arrives.
+Ranks are positions in a view, so they change with it; a member's id never does, and is never used again.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from shoal.core.ids import PATTERN
+
+MOST_MEMBERS = 512
+
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Name = Annotated[str, msgspec.Meta(pattern=f"^{PATTERN.pattern}\\Z")]
+"""A member's id. Limits written as types are checked when something is decoded, before anybody sees it."""
+Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+
+
+class MembershipView(msgspec.Struct, frozen=True):
+    """Who takes part, in order of rank."""
+
+    epoch: Epoch = 0
+    members: Names = ()
+
+    def rank(self, member: str) -> int:
+        return self.members.index(member)
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.members
+
+    def __len__(self) -> int:
+        return len(self.members)

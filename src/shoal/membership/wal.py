@@ -1,0 +1,114 @@
+"""The coordinator's write-ahead log: entries with length and checksum, each durable before it takes effect."""
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.disk import DISK, Disk
+from shoal.core.errors import ShoalError
+from shoal.membership.grants import KeyBound, SlotGranted
+from shoal.membership.log_entries import Entry, LogState
+
+_HEAD = struct.Struct("<II")
+LARGEST = 1 << 20
+RESERVE = 1 << 18
+"""Bytes kept free on the disk for entries to come: several hundred changes of membership."""
+
+Written = Entry | KeyBound | SlotGranted
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Written)
+
+
+class CoordinatorLog:
+    """Opened by the process that serves; `past` is what was there already."""
+
+    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+        self.path, self._disk = path, disk
+        there = path.exists()
+        self._file = disk.extend(path)
+        os.fchmod(self._file, 0o600)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._file)
+            raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
+        self.past, self._size = read(path)
+        if os.fstat(self._file).st_size > self._size:
+            disk.cut(path, self._size)
+        disk.sync(self._file)  # the one before it may have died between writing an entry and syncing it
+        if not there:
+            disk.sync_folder(path.parent)
+        self._reserved = 0
+        self._reserve()
+
+    def append(self, entry: Written) -> None:
+        """Return when the entry is durable; one that is not made so is cut off again: it was never spoken of."""
+        record = _record(_encoder.encode(entry))
+        try:
+            self._disk.write(self._file, record)
+            self._disk.sync(self._file)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._disk.cut(self.path, self._size)
+            raise
+        self._size += len(record)
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Keep room for the next entries, so that members can come and go on a disk that is full."""
+        if self._size + RESERVE // 2 > self._reserved:
+            self._disk.reserve(self._file, self._size, RESERVE)
+            self._reserved = self._size + RESERVE
+
+    def close(self) -> None:
+        self._disk.close(self._file)
+
+
+def read(path: Path) -> tuple[list[Written], int]:
+    """The entries of a log, and how many bytes of it they are."""
+    data, at, entries = path.read_bytes(), 0, list[Written]()
+    while (body := _body(data, at)) is not None:
+        try:
+            entries.append(_decoder.decode(body))
+        except msgspec.MsgspecError as error:
+            raise ShoalError(f"{path} holds at byte {at} what this version cannot read: {error}") from None
+        at += _HEAD.size + len(body)
+    if any(_body(data, later) is not None for later in range(at + 1, len(data))):
+        raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
+    return entries, at
+
+
+def members(path: Path) -> tuple[str, ...]:
+    """Whom a log believes to live: whoever resumes a run says of each that it is gone."""
+    memory, promised = LogState(), list[str]()
+    for entry in read(path)[0]:
+        if isinstance(entry, SlotGranted):
+            promised.append(entry.member)
+        elif not isinstance(entry, KeyBound):
+            memory.add(entry)
+    known = dict.fromkeys((*memory.installed.view.members, *promised))
+    return tuple(member for member in known if member not in memory.lost)
+
+
+def _body(data: bytes, at: int) -> bytes | None:
+    """The entry that begins here, if one does, and is whole."""
+    if len(data) - at < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack_from(data, at)
+    body = data[at + _HEAD.size : at + _HEAD.size + min(length, LARGEST)]
+    return body if len(body) == length and _checksum(body) == checksum else None
+
+
+def _record(body: bytes) -> bytes:
+    return _HEAD.pack(len(body), _checksum(body)) + body
+
+
+def _checksum(body: bytes) -> int:
+    """Of length and content: zeros, which a loss of power may leave, are no entry."""
+    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))

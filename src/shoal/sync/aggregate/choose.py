@@ -1,0 +1,35 @@
+"""Whether payloads are gathered or meet in two stages: by the bytes a worker sends, which all workers compute alike."""
+
+from collections.abc import Sequence
+
+from shoal.sync.aggregate.gather import prefix_of
+from shoal.sync.aggregate.shares import cut, divisible
+from shoal.wire.codec import GradientCodec
+from shoal.wire.layout import FlatLayout
+from shoal.wire.wrappers.parts import PartialCodec
+
+SAVES = 0.75
+"""Two stages must send less than this share of what gathering sends: they cost a latency and a second rounding."""
+
+
+def gathered(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> int:
+    """Bytes a worker sends a step, at the most, if everybody gets everybody's payload."""
+    return (workers - 1) * sum(prefix_of(layout) + codec.bound(layout) for layout in layouts)
+
+
+def staged(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> int:
+    """Bytes a worker sends a step, at the most, if it sends shares to their owners and its own sum to all."""
+    if not isinstance(codec, PartialCodec):
+        return gathered(codec, layouts, workers)
+    return 2 * (workers - 1) * sum(cut(codec, layout, workers).bound(codec.codec) for layout in layouts)
+
+
+def way(gathered: int, staged: int | None, workers: int) -> str:
+    """`gather` or `twostage`, by what either sends; `staged` is None where a codec does not allow it."""
+    return "twostage" if staged is not None and workers > 2 and staged < SAVES * gathered else "gather"
+
+
+def choose(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> str:
+    """The way of these buckets."""
+    two = staged(codec, layouts, workers) if divisible(codec) else None
+    return way(gathered(codec, layouts, workers), two, workers)

@@ -1,0 +1,1 @@
+"""All-reduce algorithms over links: direct, reduce-scatter with all-gather, ring."""

@@ -1,0 +1,83 @@
+"""A sum over the view of one flat array per worker, with bits that are equal on every worker. What is sent is never
+overwritten, so it can be summed again.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import UsageError
+from shoal.transport.messages import CHUNK, DTYPES, Array, ChunkHeader, FramePayload, FrameRefused
+from shoal.transport.tasks import CollectiveTask
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+class DtypeArithmetic:
+    """Of one dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        carried = torch.view_as_real(torch.zeros(1, dtype=dtype)).dtype if dtype.is_complex else dtype
+        self.dtype, self.half = dtype, dtype in HALF
+        self.name = str(carried).removeprefix("torch.")
+        if self.name not in DTYPES:
+            raise UsageError(f"tensors of {dtype} do not travel between hosts; these do: {', '.join(DTYPES)}")
+        self.chunk = CHUNK // DTYPES[self.name].itemsize
+        """Elements of a piece."""
+
+    def array(self, tensor: Tensor) -> Array:
+        """The memory of a flat tensor (shared, not copied)."""
+        if self.dtype.is_complex:
+            tensor = torch.view_as_real(tensor).view(-1)
+        found: Array = (tensor.view(torch.int16) if self.half else tensor).numpy()
+        return found
+
+    def total(self, parts: Sequence[Array], out: Array) -> None:
+        """The sum of `parts`, added up in their order, into `out`."""
+        if self.half:
+            wide = [torch.from_numpy(part).view(self.dtype).float() for part in parts]
+            whole = wide[0]
+            for each in wide[1:]:
+                whole = whole + each
+            out[:] = whole.to(self.dtype).view(torch.int16).numpy()
+            return
+        np.add(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            np.add(out, part, out=out)
+
+
+class SumTask(CollectiveTask):
+    """`leaving` is this worker's array; `result` is filled piece by piece, and whole when the task is done."""
+
+    def __init__(self, leaving: Array, result: Array, arithmetic: DtypeArithmetic) -> None:
+        super().__init__(leaving.nbytes)
+        self.leaving, self.result, self.arithmetic = leaving, result, arithmetic
+        self._seen: set[tuple[int, int, int]] = set()
+
+    def place(self, sender: int, chunk: ChunkHeader, slices: Sequence[slice]) -> slice:
+        """Where a piece belongs, if there is such a piece and it comes for the first time."""
+        key = (sender, chunk.phase, chunk.index)
+        if chunk.index >= len(slices) or key in self._seen:
+            again = " again" if key in self._seen else ""
+            raise FrameRefused(f"worker {sender} sends piece {chunk.index} of {len(slices)}{again} in a {self.kind}")
+        self._seen.add(key)
+        return slices[chunk.index]
+
+    def check(self, sender: int, payload: FramePayload, numel: int) -> Array:
+        """What came, if it is as long as what belongs there."""
+        if payload.shape != (numel,) or payload.dtype != self.arithmetic.name:
+            raise FrameRefused(
+                f"worker {sender} sends {payload.shape} of {payload.dtype}, not {numel} of {self.arithmetic.name}"
+            )
+        return payload.array
+
+
+def part(numel: int, parts: int, number: int) -> tuple[int, int]:
+    """Begin and end of the `number`-th of `parts` nearly equal parts."""
+    return numel * number // parts, numel * (number + 1) // parts
+
+
+def pieces(begin: int, end: int, chunk: int) -> list[slice]:
+    return [slice(at, min(at + chunk, end)) for at in range(begin, end, chunk)]

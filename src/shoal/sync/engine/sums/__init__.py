@@ -1,1 +1,0 @@
-"""Ways to add up a flat tensor over links: straight to everybody, by owners, round the ring."""

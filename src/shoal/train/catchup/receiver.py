@@ -1,0 +1,79 @@
+"""The borrower's side of a loan: takes the state, makes the lender's updates, and compares.
+
+    state ── updates … ── proof: the same bits ── asks to be let in ── updates … ── the donor's last words ── enters
+
+Whatever goes wrong before that, it enters without a loan, and the others wait for the whole state.
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from shoal.core.errors import Evicted, LayoutError
+from shoal.groups.state_streaming import StateStreamClient
+from shoal.membership.protocol import StreamStateFrom
+from shoal.train.catchup.update import UPDATE, bulk, proof, repeat
+from shoal.train.checkpoint.shard import parse
+from shoal.train.checkpoint.snapshot import put_common
+from shoal.train.joined import JoinedModels
+
+
+class CatchUpReceiver:
+    """Of a newcomer that has joined once."""
+
+    def __init__(self, purse: StateStreamClient, joined: JoinedModels) -> None:
+        self.purse, self.joined = purse, joined
+        self.why = ""
+        """Why nothing came of it."""
+        self.proved = False
+        """Whether it has been shown to hold the lender's bits."""
+        self.updates = 0
+        """Made here."""
+
+    def borrow(self, offer: StreamStateFrom | None) -> bool:
+        """Do what there is to do; False: there is enough, or no more to be had."""
+        if self.purse.follow(offer):
+            self.proved, self.updates = False, 0
+        self.catch_up()
+        self.why = self.why or ("" if self.proved else self.purse.hopeless)
+        return not self.why and not self.proved
+
+    def catch_up(self) -> None:
+        """Make the updates that have come."""
+        for item in self.purse.items():
+            if not self.why:
+                self._use(bytes(item))
+
+    def _use(self, data: bytes) -> None:
+        tensors, texts = parse(data, "an item of a loan")
+        match texts.get("kind"):
+            case "state":
+                try:
+                    put_common(self.joined, 0, tensors, texts)
+                except LayoutError as error:
+                    self.why = str(error)
+            case "update":
+                self._update(self.updates + 1, tensors, texts)
+            case "proof":
+                self.proved = proof(bulk([self.joined])) == texts["proof"]
+                self.why = "" if self.proved else "updates come to other bits here"
+            case _:
+                self.why = texts.get("why", "it was refused")
+
+    def _update(self, number: int, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
+        with self.joined.aside():
+            repeat(self.joined.members.optimizers, tensors, texts)
+        self.updates = number
+
+    def rest(self, tensors: dict[str, Tensor], texts: Mapping[str, str]) -> None:
+        """Complete what the donor said at last by what was lent."""
+        self.catch_up()
+        while (data := tensors.pop(f"{UPDATE}{self.updates + 1}", None)) is not None:
+            self._update(self.updates + 1, *parse(data.numpy().tobytes(), "an update of a loan"))
+        for name in [name for name in tensors if name.startswith(UPDATE)]:
+            del tensors[name]  # it came before the view ended, and its sender could not know
+        lent = bulk([self.joined])
+        if self.why or proof(lent) != texts["loan"]:
+            # Something but the optimizer has changed the weights since the proof. All wait for this worker.
+            raise Evicted(f"what was lent has changed ({self.why or 'other bits'}); start this worker again")
+        tensors |= {name: tensor.clone() for name, tensor in lent.items()}

@@ -1,0 +1,283 @@
+"""Workers synchronize now and then at the end of a step: to compare replicas, take a checkpoint, or stop together; and
+the schedule of these synchronizations.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from shoal.core.clock import now
+from shoal.core.errors import DivergedError, PayloadError, PeerLost, RunEnded
+from shoal.core.events import CheckpointSaved, WarningRaised
+from shoal.core.journal import EventJournal
+from shoal.groups.base import WorkerGroup
+from shoal.hosts.status_board import WorkerState
+from shoal.train.checkpoint.interval import CheckpointInterval, guess
+from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest
+from shoal.train.checkpoint.snapshot import SnapshotBuffer, TrainingPosition, common, own
+from shoal.train.checkpoint.writer import CheckpointWriter
+from shoal.train.fingerprint import fingerprint
+from shoal.train.joined import JoinedModels
+from shoal.train.ledger import LedgerWriter
+
+MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
+MEET_SHARE = 0.005
+"""Of the time, at most for meetings."""
+SOON_SECONDS = 3.0
+"""Up to which the fewest steps count, and not the seconds alone."""
+FEWEST_STEPS, MOST_STEPS = 4, 100
+"""Steps from one meeting to the next; the latter also from one comparison of parameters to the next."""
+
+
+class SyncSchedule(msgspec.Struct, frozen=True):
+    """What a newcomer is told."""
+
+    next: int = 0
+    """The step of the next meeting."""
+    compared: int = 0
+    saved: int = 0
+    """Steps of the last comparison and the last checkpoint."""
+    meetings: int = 0
+    """How many there were."""
+
+
+def steps_between(step: float, meeting: float) -> int:
+    """Steps until the next meeting, from the seconds of a step and of a meeting."""
+    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
+    return max(1, min(MOST_STEPS, int(min(wanted, SELDOM_SECONDS) / max(step, 1e-6))))
+
+
+GRACE = 8.0
+"""Seconds a run that was asked to stop may take to finish its last checkpoint."""
+
+
+class SyncVote(msgspec.Struct):
+    """What a worker says at a meeting; of the last three, worker 0's counts."""
+
+    step: int
+    epoch_ended: bool
+    fingerprint: int
+    samples: int
+    save: bool = False
+    stop: bool = False
+    next: int = 0
+
+
+class CheckpointCoordinator:
+    """One worker's part in checkpoints and comparisons."""
+
+    def __init__(
+        self,
+        group: WorkerGroup,
+        directory: Path,
+        base: CheckpointManifest,
+        interval: CheckpointInterval,
+        sink: EventJournal,
+        ledger: LedgerWriter | None,
+        joined: Sequence[JoinedModels],
+        where: Callable[[list[int]], TrainingPosition],
+    ) -> None:
+        self.group, self.interval, self.sink, self.ledger, self.joined = group, interval, sink, ledger, joined
+        self._base, self._where = base, where
+        self._writer = CheckpointWriter(directory, group.rank, ledger.sync if ledger is not None else lambda: None)
+        self._camera = SnapshotBuffer()
+        self._next = self._compared = self._ended = base.step
+        self._met = (base.step, now())
+        self._meeting = 0.0
+        self._saved, self._due = base.step, 0.0
+        self._cost: float | None = None
+        self._paused = 0.0
+        self._warned = False
+        self._flush = False
+        """Whether the event of the checkpoint's own step is still to be handed over."""
+
+    def catch_up(self, step: int, samples: int) -> None:
+        """Before an epoch's end: a script that left its loop after `step` has asked for no further batch, and others,
+        who had none to leave at, have met here already."""
+        if self._ended < step:
+            self.step_ended(step, samples)
+
+    def step_ended(self, step: int, samples: int) -> None:
+        """All workers come here after every step with the same number."""
+        self._ended = step
+        if self._flush:
+            self._flush = False
+            self.sink.flush()
+        if step >= self._next and self.joined:
+            self.meet(step, samples)
+
+    def meet(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
+        began = now()
+        compare = epoch_ended or step - self._compared >= MOST_STEPS
+        word = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
+        if self.group.rank == 0:
+            word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+        self.group.board.meet(self.group.seat)
+        words = [
+            msgspec.json.decode(data, type=SyncVote)
+            for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
+        ]
+        self.group.board.note(self.group.seat, WorkerState.computing)
+        check_same(words)
+        self._meeting = min(self._meeting or 1.0, now() - began)
+        if compare:
+            self._compared = step
+            check_equal([word.fingerprint for word in words], step)
+        self._tell()
+        first, self._next = words[0], words[0].next
+        if first.stop and not self.interval.off:
+            self._writer.wait(GRACE)
+        if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
+            self._save(step, [word.samples for word in words])
+        if first.stop:
+            self.close()
+            if self.group.guest:
+                raise RunEnded("the run was stopped where it began", well=False)
+            raise KeyboardInterrupt
+
+    @property
+    def agenda(self) -> SyncSchedule:
+        """For a newcomer."""
+        return SyncSchedule(self._next, self._compared, self._saved, self.group.board.met(self.group.seat))
+
+    def follow(self, agenda: SyncSchedule, step: int) -> None:
+        """A newcomer begins after `step`."""
+        self._next, self._compared, self._saved, meetings = msgspec.structs.astuple(agenda)
+        self._met, self._ended = (self._next, now()), step
+        self.group.board.follow(self.group.seat, meetings)
+
+    def _next_meeting(self, step: int) -> int:
+        """As far away as the last steps and the shortest meeting say."""
+        before, at = self._met
+        self._met = (step, now())
+        seconds = (self._met[1] - at) / max(1, step - before)
+        following = step + steps_between(seconds, self._meeting)
+        return min(following, self._saved + self.interval.steps) if self.interval.steps else following
+
+    def _due_now(self, step: int) -> bool:
+        if self.interval.off or step == self._saved or self._writer.busy:
+            return False
+        if self.interval.steps is not None:
+            return step - self._saved >= self.interval.steps
+        if not self._due:
+            self._due = now() + self._wait()
+        return now() >= self._due
+
+    def _wait(self) -> float:
+        if self._cost is None:
+            tensors, _ = common(self.joined)
+            self._cost = guess(sum(t.numel() * t.element_size() for t in tensors.values()))
+        return self.interval.wait(self._cost)
+
+    def _save(self, step: int, samples: list[int]) -> None:
+        if self.group.guest:  # the run's folder is on another machine
+            self._saved = step
+            return
+        began = now()
+        tensors, texts = own(self.joined)
+        written = self.ledger is None or self.ledger.saved(step)
+        if self.group.rank == 0:
+            shared, more = common(self.joined)
+            where = self._where(seen_from_home(samples, self.group.guests))
+            tensors, texts = shared | tensors, more | texts | {"where": msgspec.json.encode(where).decode()}
+            if self.ledger is not None and not written:
+                self._complain(step, f"the ledger cannot be written: {self.ledger.error}")
+                return
+            epoch = where.epoch
+        else:
+            epoch = 0
+        manifest = msgspec.structs.replace(
+            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size - self.group.guests
+        )
+        self._writer.rank = self.group.rank
+        self._writer.start(manifest, self._camera.take(tensors), texts)
+        self.sink.flush()
+        self._flush = True
+        self._saved, self._due, self._paused = step, 0.0, now() - began
+
+    def _tell(self) -> None:
+        """What became of the last checkpoint; worker 0 speaks for all."""
+        written, self._writer.last = self._writer.last, None
+        if written is None or self.group.rank != 0:
+            return
+        if written.error:
+            self._complain(written.step, written.error)
+            return
+        self._warned = False
+        self._cost = self._paused + written.work
+        self.sink.emit(
+            CheckpointSaved(
+                at=time.time(),
+                step=written.step,
+                size=written.size,
+                paused=self._paused,
+                seconds=written.seconds,
+                work=written.work,
+            )
+        )
+
+    def _complain(self, step: int, reason: str) -> None:
+        """Once, until one succeeds again."""
+        if not self._warned:
+            text = f"the checkpoint of step {step} failed: {reason}; training goes on, and the next one is tried"
+            self.sink.emit(WarningRaised(at=time.time(), text=text))
+            sys.stderr.write(f"shoal: {text}\n")
+        self._warned = True
+
+    def close(self) -> None:
+        """Let what was begun come to its end."""
+        self._writer.wait(GRACE)
+        self._tell()
+
+
+def seen_from_home(samples: Sequence[int], guests: int) -> list[int]:
+    """Samples of each worker whose state is kept; worker 0 carries those of the guests, which come last."""
+    first, *rest = samples[: len(samples) - guests]
+    return [first + sum(samples[len(samples) - guests :]), *rest]
+
+
+def _check(mine: SyncVote, said: bytes) -> None:
+    """Of a remote worker: one that is elsewhere, or holds other numbers, is spared; it does not end the run."""
+    word = msgspec.json.decode(said, type=SyncVote)
+    if (word.step, word.epoch_ended) != (mine.step, mine.epoch_ended):
+        raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
+    if word.fingerprint != mine.fingerprint:
+        raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
+    if not 0 <= word.samples < 1 << 53:
+        raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
+
+
+def check_same(words: Sequence[SyncVote]) -> None:
+    """PeerLost if some workers ended their epoch where others went on: they will never agree again."""
+    kinds = [(word.epoch_ended, word.step) for word in words]
+    if len(set(kinds)) > 1:
+        first, last = kinds.index(min(kinds)), kinds.index(max(kinds))
+        raise PeerLost(
+            f"worker {first} waits for worker {last}, which has ended its epoch after step {words[last].step}; "
+            "all workers must make the same number of steps"
+        )
+
+
+def check_equal(prints: Sequence[int], step: int) -> None:
+    """DivergedError if the workers' parameters differ; names those that are not of the majority."""
+    if len(set(prints)) <= 1:
+        return
+    most = max(prints, key=prints.count)
+    others = [rank for rank, one in enumerate(prints) if one != most]
+    who = ", ".join(f"worker {rank}" for rank in others)
+    few = prints.count(most) * 2 <= len(prints)
+    raise DivergedError(
+        f"after step {step} {who} and worker {list(prints).index(most)} hold different parameters"
+        f"{'' if few else f', so {who} has gone astray'}; does the script change them on some workers only?"
+    )
+
+
+def base(run: str, plan: str, seed: int, workers: int, step: int) -> CheckpointManifest:
+    """What all manifests of a run share; `step`: where it begins."""
+    return CheckpointManifest(
+        format=FORMAT, run=run, step=step, epoch=0, samples=0, workers=workers, plan=plan, seed=seed, shards=[]
+    )

@@ -1,0 +1,215 @@
+"""Collectives over a mesh: all-gather, all-to-all, chain broadcast, and sending a run's state to newcomers."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.transport.messages import CHUNK, ChunkHeader, FramePayload, FrameRefused, pack
+from shoal.transport.tasks import CollectiveTask, MeshView, Send
+
+LARGEST = 1 << 30
+"""Bytes of one worker; more is refused before memory is taken for it."""
+
+
+class AllGather(CollectiveTask):
+    """`result` holds everybody's bytes in order of rank."""
+
+    kind = "gather"
+    alike = False
+
+    def __init__(self, data: bytes | bytearray, limit: int = LARGEST) -> None:
+        super().__init__(len(data))
+        self.data, self.limit = data, limit
+        self._parts: dict[int, bytearray] = {}
+        self._wanted: dict[int, int] = {}
+        self._ranks: Sequence[int] = ()
+        self._rank = -1
+
+    @property
+    def result(self) -> list[bytes]:
+        return [bytes(buffer) for buffer in self.buffers]
+
+    @property
+    def buffers(self) -> list[bytes | bytearray]:
+        """The same without a copy: only to be read."""
+        return [self.data if rank == self._rank else self._parts[rank] for rank in self._ranks]
+
+    def begin(self, view: MeshView, send: Send) -> None:
+        if len(self.data) > self.limit:
+            raise FrameRefused(f"a gather of {len(self.data)} bytes; at most {self.limit} go at once")
+        self._ranks, self._rank = view.ranks, view.rank
+        self._wanted = dict.fromkeys(view.others, 1)
+        raw = np.frombuffer(self.data, np.uint8)
+        for index in range(chunks(len(raw))):
+            payload = pack(raw[index * CHUNK : (index + 1) * CHUNK], "uint8")
+            for peer in view.others:
+                send(peer, 0, index, payload)
+        if not view.others:
+            self.done.set()
+
+    def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
+        """Memory grows as bytes arrive, not by what was announced; a link keeps the order of a task's chunks."""
+        if chunk.total > self.limit:
+            raise FrameRefused(f"worker {sender} gathers {chunk.total} bytes; at most {self.limit} go at once")
+        if sender not in self._parts:
+            self._parts[sender], self._wanted[sender] = bytearray(), chunks(chunk.total)
+        part = self._parts[sender]
+        start, due = len(part), chunks(chunk.total) - self._wanted[sender]
+        if chunk.index != due or payload.size != min(CHUNK, chunk.total - start) or not self._wanted[sender]:
+            raise FrameRefused(
+                f"worker {sender} sends piece {chunk.index} of {chunk.total} bytes with {payload.size}; "
+                f"piece {due} was due"
+            )
+        part += payload.frame.buffer
+        self._wanted[sender] -= 1
+        if not any(self._wanted.values()):
+            self.done.set()
+
+    def missing(self) -> list[int]:
+        return [rank for rank, count in self._wanted.items() if count]
+
+
+def chunks(size: int) -> int:
+    """Pieces of `size` bytes; nothing is one empty piece, so that it is heard."""
+    return max(1, math.ceil(size / CHUNK))
+
+
+class AllToAll(AllGather):
+    """A row of `pieces` for each worker, by rank; `result` holds what everybody had for this one, by rank."""
+
+    kind = "deal"
+
+    def __init__(self, pieces: npt.NDArray[np.uint8], limit: int) -> None:
+        super().__init__(b"", limit)
+        self.pieces, self.total = pieces, pieces.shape[1]
+
+    def begin(self, view: MeshView, send: Send) -> None:
+        if view.size != len(self.pieces) or self.total > self.limit:
+            raise FrameRefused(
+                f"{len(self.pieces)} pieces of {self.total} bytes among {view.size} workers; "
+                f"there is one for each, of at most {self.limit}"
+            )
+        self._ranks, self._rank = view.ranks, view.rank
+        self._wanted = dict.fromkeys(view.others, 1)
+        self.data = bytearray(self.pieces[view.place])
+        for index in range(chunks(self.total)):  # one for each in turn, so that nobody waits for the end
+            for place, peer in enumerate(view.ranks):
+                if peer != view.rank:
+                    send(peer, 0, index, pack(self.pieces[place, index * CHUNK : (index + 1) * CHUNK], "uint8"))
+        if not view.others:
+            self.done.set()
+
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ChainBroadcast(CollectiveTask):
+    """`memory` is what the worker at place `root` of the view hands on, and where the others take it."""
+
+    kind = "broadcast"
+
+    def __init__(self, memory: Bytes, root: int = 0) -> None:
+        super().__init__(len(memory))
+        self.memory, self.root = memory, root
+        self._left = chunks(len(memory))
+
+    def begin(self, view: MeshView, send: Send) -> None:
+        self._view, self._send = view, send
+        if view.place == self.root:
+            if view.size > 1:
+                for index in range(self._left):
+                    send(view.after, 0, index, pack(self.memory[index * CHUNK : (index + 1) * CHUNK], "uint8"))
+            self.done.set()
+
+    def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
+        place = self.memory[chunk.index * CHUNK : (chunk.index + 1) * CHUNK]
+        due = chunks(len(self.memory)) - self._left
+        if len(place) != payload.size or sender != self._view.before or chunk.index != due:
+            raise FrameRefused(
+                f"worker {sender} hands on piece {chunk.index} with {payload.size} bytes, not {len(place)}"
+            )
+        place[:] = np.frombuffer(payload.frame.buffer, np.uint8)
+        if self._view.after != self._view.ranks[self.root]:
+            self._send(self._view.after, 0, chunk.index, payload)
+        self._left -= 1
+        if not self._left:
+            self.done.set()
+
+    def missing(self) -> list[int]:
+        return [self._view.before] if hasattr(self, "_view") and self._view.place != self.root else []
+
+
+CHANNEL, LOAN = 4095, 4094
+"""Their own, for newcomers in the view and for those that are not. All items are one task: a chunk's phase is the
+number of its item."""
+
+
+class StateSend(CollectiveTask):
+    """Item `item` for `takers`."""
+
+    kind = "bequest"
+    alike = False
+
+    def __init__(self, data: bytes, takers: Sequence[int], item: int = 0, channel: int = CHANNEL) -> None:
+        super().__init__(len(data))
+        self.data, self.takers, self.item, self.channel = data, takers, item, channel
+
+    def begin(self, view: MeshView, send: Send) -> None:
+        raw = np.frombuffer(self.data, np.uint8)
+        for index in range(chunks(len(raw))):
+            payload = pack(raw[index * CHUNK : (index + 1) * CHUNK], "uint8")
+            for taker in self.takers:
+                send(taker, self.item, index, payload)
+        self.data = b""
+        self.done.set()
+
+    def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
+        raise FrameRefused(f"worker {sender} sends a state to the one that gives it")
+
+    def missing(self) -> list[int]:
+        return []
+
+
+class StateReceive(CollectiveTask):
+    """`items` of `giver` that are whole; one of more than `limit` bytes is refused before memory is taken."""
+
+    kind = "bequest"
+    alike = False
+
+    def __init__(self, giver: int, limit: int, wanted: int | None = 1, channel: int = CHANNEL) -> None:
+        """`wanted`: so many items; None: as many as come."""
+        super().__init__(0)
+        self.giver, self.limit, self.wanted, self.channel = giver, limit, wanted, channel
+        self.items: list[bytearray] = []
+        self.taken = 0
+        """Bytes that have come."""
+        self._data, self._total = bytearray(), 0
+        self._next = 0
+
+    def begin(self, view: MeshView, send: Send) -> None:
+        pass
+
+    def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
+        here, start = (len(self.items), self._next), chunk.index * CHUNK
+        same = not chunk.index or chunk.total == self._total
+        fits = same and chunk.total <= self.limit and payload.size == min(CHUNK, chunk.total - start)
+        if sender != self.giver or (chunk.phase, chunk.index) != here or not fits:
+            raise FrameRefused(
+                f"worker {sender} sends piece {chunk.index} of item {chunk.phase} of {chunk.total} bytes; worker "
+                f"{self.giver} may send piece {here[1]} of item {here[0]}, of up to {self.limit}"
+            )
+        if not start:
+            self._data, self._total = bytearray(), chunk.total
+        self._data += payload.frame.buffer  # grows as bytes arrive, not by what was announced
+        self.taken += payload.size
+        self._next += 1
+        if self._next == chunks(chunk.total):
+            self.items.append(self._data)
+            self._next = 0
+            if len(self.items) == self.wanted:
+                self.done.set()
+
+    def missing(self) -> list[int]:
+        return [self.giver]

@@ -1,0 +1,110 @@
+"""Connections of ZeroMQ sockets: the one to a peer's endpoint, made again after a failed handshake, which libzmq never
+retries itself; and those that peers made here, which are cut when the peer is evicted.
+"""
+
+import contextlib
+import os
+import socket
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+_READABLE = int(zmq.POLLIN)
+"""As a plain number: a flag makes another flag of what it meets, which takes longer than to ask the socket."""
+
+
+def is_readable(socket: "zmq.Socket[bytes]") -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & _READABLE)
+
+
+@dataclass(frozen=True)
+class AcceptedConnection:
+    """Where a message came from."""
+
+    descriptor: int
+    address: str
+
+    @classmethod
+    def of(cls, frame: zmq.Frame) -> "AcceptedConnection":
+        return cls(int(frame.get(zmq.SRCFD)), str(frame.get("Peer-Address")))
+
+    def cut(self, port: int) -> None:
+        """End it, if it is still a connection of this peer's host to our `port`."""
+        if self.descriptor < 0:
+            return
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as link:
+            if link.getsockname()[1] == port and link.getpeername()[0] == self.address:
+                link.shutdown(socket.SHUT_RDWR)
+
+
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+)
+PAUSE, LONGEST_PAUSE = 0.1, 3.0
+"""Seconds before it is begun anew: twice as many each time."""
+SILENT = 6.0
+"""Seconds in which ZeroMQ has something to tell of a connection that it tries to make: a handshake ends after five."""
+
+
+class PeerConnection:
+    """`socket` leads to `address`; made and used in one thread."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", address: str) -> None:
+        self.socket, self.address = socket, address
+        self.up = False
+        """Whether it is connected and the key was right."""
+        self.down: float | None = None
+        """Since when it is closed, if it was open once."""
+        self.refusals = 0
+        """How often nobody listened since."""
+        self._pause = PAUSE
+        self._told: float | None = None
+        self._due: float | None = None
+        self._monitor = socket.get_monitor_socket()
+        self._connect()
+
+    def look(self, now: float) -> bool:
+        """What became of it since the last look; whether it has just been made (again)."""
+        made = False
+        with contextlib.suppress(zmq.Again):
+            while is_readable(self._monitor):
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+                made |= self._happened(event, now)
+        self._told = now if self._told is None else self._told
+        if not self.up and self._due is None and now - self._told > SILENT:
+            self._due = now
+        if self._due is not None and now >= self._due:
+            self._begin_anew(now)
+        return made
+
+    def _happened(self, event: int, now: float) -> bool:
+        self._told = now
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.up, self.down, self._due, self._pause = True, None, None, PAUSE
+        elif event == zmq.EVENT_DISCONNECTED and self.up:
+            self.up, self.down, self.refusals = False, now, 0
+        elif event == zmq.EVENT_CONNECT_RETRIED:
+            self.refusals += 1
+        elif event in FAILED:
+            self.up, self._due = False, now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        return event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+    def _begin_anew(self, now: float) -> None:
+        self._told, self._due = now, None
+        with contextlib.suppress(zmq.ZMQError):  # ZeroMQ has forgotten it already
+            self.socket.disconnect(self.address)
+        self._connect()
+
+    def _connect(self) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # no address of this network: its peer is never reached, and given up
+            self.socket.connect(self.address)
+
+    def close(self) -> None:
+        """What waits in it is lost."""
+        self.socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self.socket.close(linger=0)

@@ -1,0 +1,17 @@
+"""What docs/lab.md shows can be run as it stands."""
+
+import re
+from pathlib import Path
+
+from shoal.lab.spec import LabSpec
+
+PAGE = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
+
+
+def test_every_lab_of_the_page_can_be_read() -> None:
+    files = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    texts = re.findall(r"^\| `(\d+ hosts[^`]*)`", PAGE, re.MULTILINE)
+    assert len(files) == 2
+    assert len(texts) == 9
+    for text in files + texts:
+        assert LabSpec.parse(str(LabSpec.parse(text))) == LabSpec.parse(text)

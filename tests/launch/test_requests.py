@@ -1,0 +1,92 @@
+"""Signals to workers: to a worker and its children while it is ours, and to nobody once its number is free."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from forked import TRAIN, Forked, soon
+from forked import _command as call
+
+from shoal.core.process import HostProcess
+from shoal.launch.failures import WorkerProcess
+from shoal.launch.stop_requests import reap, signal_group
+
+
+def worker_with_child() -> tuple[WorkerProcess, HostProcess]:
+    """A worker that has ended, not reaped yet, whose own child still sleeps in its process group."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        child = os.fork()
+        if child == 0:
+            time.sleep(60)
+            os._exit(0)
+        os.write(write, str(child).encode())
+        os._exit(3)
+    os.close(write)
+    child = HostProcess.of(int(os.read(read, 32)))
+    os.close(read)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return WorkerProcess(0, pid), child
+
+
+def test_the_children_of_a_worker_end_when_it_is_reaped() -> None:
+    worker, child = worker_with_child()
+    assert reap(worker)
+    assert worker.status == 3
+    assert child.ended(30)
+
+
+def test_a_worker_that_lives_is_not_reaped_unless_waited_for() -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        time.sleep(60)
+        os._exit(0)
+    worker = WorkerProcess(0, pid)
+    assert not reap(worker)
+    assert worker.status is None
+    assert soon(30, lambda: os.getpgid(pid) == pid)
+    signal_group(worker, signal.SIGKILL)
+    assert reap(worker, wait=True)
+    assert worker.status == -signal.SIGKILL
+
+
+def test_a_reaped_worker_is_never_signalled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may belong to a stranger by then."""
+    worker, _ = worker_with_child()
+    assert reap(worker)
+    sent: list[int] = []
+    monkeypatch.setattr(os, "killpg", lambda pid, number: sent.append(pid))
+    for number in (signal.SIGINT, signal.SIGKILL):
+        signal_group(worker, number)
+    assert not reap(worker)
+    assert sent == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_whole_run_signals_only_processes_that_are_its_own(tmp_path: Path, lost: bool) -> None:
+    """Whatever the launcher kills is a child that was not waited for: no other process can have its number."""
+    dies = "\n        if run.rank and run._progress.step == 3: os.kill(os.getpid(), 9)"
+    text = TRAIN.replace("run.log(loss=loss)", f"run.log(loss=loss){dies * lost}")
+    (tmp_path / "script.py").write_text(f"import os\n{text}")
+    strangers = tmp_path / "strangers"
+    real = os.killpg
+
+    def killpg(pid: int, number: int) -> None:
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            strangers.touch()
+        real(pid, number)
+
+    def body() -> None:
+        os.killpg = killpg
+        call(["run", "--workers", "2", "--restarts", "0", "script.py"])
+
+    outcome = Forked(tmp_path, body, {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
+    assert outcome.code == 0, outcome.err
+    assert not strangers.exists()

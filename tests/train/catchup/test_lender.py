@@ -1,0 +1,265 @@
+"""Lender and borrower of two runs in one process: what is lent comes to the same bits, or is refused with a reason."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.core.errors import Evicted
+from shoal.train.catchup.receiver import CatchUpReceiver
+from shoal.train.catchup.sender import CatchUpSender
+from shoal.train.catchup.update import UPDATE, bulk, proof
+from shoal.train.checkpoint.shard import parse, pieces
+from shoal.train.checkpoint.snapshot import common
+from shoal.train.joined import JoinedModels
+
+
+class Table:
+    """Desk and purse in one: items pass over it when the test says so."""
+
+    def __init__(self) -> None:
+        self.wanted = ["w7.0"]
+        self.given: list[bytes] = []
+        self.passed = self.size = 0
+        self.hopeless = ""
+
+    def asked(self) -> list[str]:
+        return self.wanted
+
+    def open(self, member: str) -> None:
+        pass
+
+    def serves(self, member: str) -> bool:
+        return member in self.wanted
+
+    def give(self, member: str, data: bytes) -> int:
+        self.given.append(data)
+        return len(self.given) - 1
+
+    def arrived(self, member: str) -> int:
+        return self.passed
+
+    def close(self) -> None:
+        pass
+
+    def follow(self, offer: object) -> bool:
+        return False
+
+    def items(self) -> list[bytearray]:
+        new, self.passed = self.given[self.passed :], len(self.given)
+        return [bytearray(data) for data in new]
+
+
+class Side:
+    """A model that is trained by nobody else."""
+
+    def __init__(self, size: int, seed: int, joined: Any) -> None:
+        torch.manual_seed(seed)
+        self.model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
+        self.joined: JoinedModels = joined(self.model, self.optimizer)
+
+    def step(self, share: float = 0.001) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = torch.randn_like(parameter).masked_fill(torch.rand_like(parameter) >= share, 0.0)
+        self.optimizer.step()
+
+
+@pytest.fixture
+def table() -> Table:
+    return Table()
+
+
+@pytest.fixture
+def sides() -> Any:
+    """Makes sides whose optimizers tell nobody but the test's lender."""
+
+    class Members:
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            self.models, self.optimizers, self.stateful = [model], [optimizer], []
+            self.names = [name for name, _ in model.named_parameters()]
+            self.parameters = list(model.parameters())
+
+    class Bare(JoinedModels):
+        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+            self.members = Members(model, optimizer)  # type: ignore[assignment]
+            self.deferred, self.precision, self.alone = None, {}, False
+
+    return lambda size=512, seed=1: Side(size, seed, Bare)
+
+
+def lending(side: Side, table: Table) -> CatchUpSender:
+    lender = CatchUpSender(table, [side.joined])  # type: ignore[arg-type]
+    side.optimizer.register_step_pre_hook(lambda *_: lender.updating(side.joined, side.optimizer, False))
+    side.optimizer.register_step_post_hook(lambda *_: lender.updated())
+    return lender
+
+
+def begun(here: Side, there: Side, table: Table) -> tuple[CatchUpSender, CatchUpReceiver]:
+    """The state is on the table, and no update yet."""
+    lender = lending(here, table)
+    for _ in range(2):
+        here.step()
+        lender.between()
+    assert len(table.given) == 1
+    return lender, CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+
+
+def proved(here: Side, there: Side, table: Table) -> tuple[CatchUpSender, CatchUpReceiver]:
+    """The borrower holds what the lender has."""
+    lender, borrower = begun(here, there, table)
+    here.step()
+    lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.proved
+    return lender, borrower
+
+
+def halve(side: Side) -> None:
+    with torch.no_grad():
+        next(iter(side.model.parameters())).mul_(0.5)
+
+
+def test_a_loan_comes_to_the_lenders_bits_and_the_rest_is_small(sides: Any, table: Table) -> None:
+    here, there = sides(seed=1), sides(seed=2)
+    here.step()
+    lender, borrower = lending(here, table), CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    lender.between()
+    assert not table.given, "an update is weighed first"
+    here.step()
+    lender.between()
+    for _ in range(3):
+        here.step()
+        assert borrower.borrow(None) or borrower.proved
+        lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.proved
+    lender.between()
+    assert lender.rest("w7.0") == {}, "all has arrived"
+    here.step()
+    rest = lender.rest("w7.0")
+    assert rest is not None
+    assert list(rest) == [4]
+    assert sum(map(len, rest.values())) < sum(map(len, table.given)) / 50
+    tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
+    borrower.rest(tensors, {"loan": proof(bulk([here.joined]))})
+    wanted = {name: tensor for name, tensor in common([here.joined])[0].items() if name in tensors}
+    assert len(wanted) == len(tensors) == len(bulk([here.joined])) == 2, "one weight, and its momentum"
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
+    assert lender.rest("w8.0") is None
+
+
+def refusal(table: Table) -> str:
+    return parse(table.given[-1])[1]["why"]
+
+
+def test_dense_updates_are_not_lent(sides: Any, table: Table) -> None:
+    here = sides()
+    lender = lending(here, table)
+    lender.between()
+    here.step(share=1.0)
+    lender.between()
+    assert "a step changes much" in refusal(table)
+    assert len(table.given) == 1, "the state did not travel"
+    assert lender.rest("w7.0") is None
+    borrower = CatchUpReceiver(table, sides().joined)  # type: ignore[arg-type]
+    assert not borrower.borrow(None)
+    assert "a step changes much" in borrower.why
+
+
+def test_a_small_state_is_not_lent(sides: Any, table: Table) -> None:
+    lending(sides(size=64), table).between()
+    assert "the state is small" in refusal(table)
+
+
+def test_a_loan_is_withdrawn_when_its_updates_are_as_large_as_the_state(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, borrower = begun(here, sides(seed=2), table)
+    for _ in range(3):
+        here.step(share=1.0)
+        lender.between()
+    assert "updates are" in refusal(table)
+    assert not borrower.borrow(None)
+    assert "updates are" in borrower.why
+    assert lender.rest("w7.0") is None
+
+
+def test_a_proof_fails_where_something_else_has_changed_the_weights(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, borrower = begun(here, sides(seed=2), table)
+    here.step()
+    halve(here)
+    lender.between()
+    assert not borrower.borrow(None)
+    assert borrower.why == "updates come to other bits here"
+
+
+def test_a_loan_is_withdrawn_when_something_else_changes_the_weights_later(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, _ = proved(here, sides(seed=2), table)
+    halve(here)
+    assert lender.rest("w7.0") is None, "it is given whole"
+    here.step()
+    assert refusal(table) == "something but the optimizer changes the weights"
+    assert lender.rest("w7.0") is None
+
+
+def test_what_nobody_counts_ends_the_newcomer_and_nothing_is_lent_after_that(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, borrower = proved(here, sides(seed=2), table)
+    next(iter(here.model.parameters())).data.mul_(0.5)
+    assert lender.rest("w7.0") is not None
+    with pytest.raises(Evicted, match="start this worker again"):
+        borrower.rest({}, {"loan": proof(bulk([here.joined]))})
+    lender.change(["w0.0", "w7.0"])  # the view in which it entered
+    lender.change(["w0.0"])
+    table.wanted = ["w7.1"]
+    lender.between()
+    assert refusal(table) == "w7.0 was lost right after it had a loan"
+
+
+def test_who_is_lost_later_is_not_the_loans_fault(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, _ = proved(here, sides(seed=2), table)
+    assert lender.rest("w7.0") is not None
+    for members in (["w0.0", "w7.0"], ["w0.0", "w7.0", "w3.0"], ["w0.0"]):
+        lender.change(members)
+    table.wanted = ["w7.1"]
+    given = len(table.given)
+    for _ in range(2):
+        here.step()
+        lender.between()
+    assert parse(table.given[given])[1]["kind"] == "state"
+
+
+def test_another_model_is_told_so(sides: Any, table: Table) -> None:
+    there = sides(size=256)
+    borrower = CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    tensors, texts = common([sides().joined])
+    table.give("w7.0", b"".join(pieces(tensors, texts | {"kind": "state"})))
+    assert not borrower.borrow(None)
+    assert "has the model changed since?" in borrower.why
+
+
+def test_a_newcomer_that_is_gone_is_lent_nothing_more(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, _ = begun(here, sides(seed=2), table)
+    table.wanted = []
+    lender.between()
+    given = len(table.given)
+    here.step()
+    lender.between()
+    assert len(table.given) == given
+
+
+def test_what_is_lent_has_the_names_of_a_snapshot(sides: Any) -> None:
+    here = sides()
+    here.step()
+    torch.optim.lr_scheduler.StepLR(here.optimizer, 1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(here.optimizer, 0.9)  # its state comes after the optimizer's
+    tensors, _ = common([here.joined])
+    lent = bulk([here.joined])
+    assert len(lent) == 2
+    assert all(tensor.data_ptr() == tensors[name].data_ptr() for name, tensor in lent.items())
+    assert scheduler.get_last_lr()

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_it_is_short() -> None:
-    assert 0 < len(README.splitlines()) <= 150
+    assert 0 < len(README.splitlines()) <= 120
 
 
 def test_every_python_block_is_python() -> None:

@@ -4,10 +4,12 @@
 
 `layers.svg`: the parts and who may import whom. `exchange.svg`: one bucket's way through shared memory.
 `steps.svg`: the newest benchmarks/reports/*-steps.json as bars.
+`headline.svg`: the newest benchmarks/reports/*-recovery.json: what a killed worker costs.
 `network.svg`: the newest benchmarks/reports/*-network.json, if there is one: step time over networks.
 """
 
 import json
+import statistics
 import sys
 from pathlib import Path
 
@@ -115,6 +117,30 @@ def steps() -> None:
     canvas.save("steps.svg")
 
 
+def headline() -> None:
+    """Seconds from `kill -9` to the others' next step, and samples lost or trained twice, from the newest report."""
+    report = json.loads(sorted(REPORTS.glob("*-recovery.json"))[-1].read_text())
+    kills = {part["contestant"]: part for part in report["parts"] if part["part"] == "kills"}
+    canvas = Canvas(720, 66 + 44 * len(kills))
+    canvas.text(
+        16, 24, f"kill -9 of one of {report['workers']} workers: seconds until the others make the next step", size=14
+    )
+    seconds = {name: statistics.median(loss["seconds"] for loss in part["losses"]) for name, part in kills.items()}
+    for number, (name, value) in enumerate(sorted(seconds.items(), key=lambda item: item[1])):
+        y = 44 + 44 * number
+        canvas.text(16, y + 21, name)
+        canvas.box(100, y, max(4.0, value / max(seconds.values()) * 360), 30, TEAL if name == "Shoal" else GREY)
+        total = [part["samples"] for part in report["parts"] if part["contestant"] == name]
+        lost, doubled = sum(each["lost"] for each in total), sum(each["doubled"] for each in total)
+        words = f"{value:.2g} s; in the whole report {lost} samples lost, {doubled} trained twice"
+        inside = value > 0.7 * max(seconds.values())
+        canvas.text(110 if inside else 110 + value / max(seconds.values()) * 360, y + 20, words, size=12)
+    canvas.text(
+        16, canvas.height - 10, f"{report['lab']}, a million parameters; python benchmarks/recovery.py", size=12
+    )
+    canvas.save("headline.svg")
+
+
 def network(report: Path, out: Path) -> None:
     """Median steps with their quartiles, one panel per model; the line is the floor with the ring's ideal on top."""
     import matplotlib
@@ -155,5 +181,6 @@ if __name__ == "__main__":
     layers()
     exchange()
     steps()
+    headline()
     for report in sorted(REPORTS.glob("*-network.json"))[-1:]:
         network(report, HERE / "network.svg")

@@ -16,7 +16,7 @@ from forked import _command as call
 from shoal.cli.main import main
 from shoal.core.record import read_info
 from shoal.launch import stop_requests
-from shoal.launch.job import threads_per_worker
+from shoal.launch.policy import threads_per_worker
 
 pytestmark = pytest.mark.usefixtures("tidy")
 

@@ -54,8 +54,8 @@ def test_p1_two_stages_without_worker_0(tmp_path: Path) -> None:
 
 
 BETWEEN = """run = shoal.start()
-from shoal.sync.aggregate.two_stage import TwoStageMeeting
-def turn(self, index, whole=TwoStageMeeting._turn):
+from shoal.sync.aggregate.two_stage import TwoStageAggregator
+def turn(self, index, whole=TwoStageAggregator._turn):
     if AFTER:
         whole(self, index)
     if run._group.seat == 1 and run._progress.step == 12 and not os.path.exists("killed"):
@@ -63,7 +63,7 @@ def turn(self, index, whole=TwoStageMeeting._turn):
         os.kill(os.getpid(), 9)
     if not AFTER:
         whole(self, index)
-TwoStageMeeting._turn = turn
+TwoStageAggregator._turn = turn
 """
 """A worker dies when all payloads of its share have come, or when its sum of them has left."""
 

@@ -137,7 +137,7 @@ def deadly_log(folder: Path) -> None:
     wal.CoordinatorLog.append = killed  # type: ignore[method-assign]
 
 
-VIEWS, KEYS = {"Proposed", "Installed", "Lost"}, {"Granted", "Bound"}
+VIEWS, KEYS = {"ViewProposed", "ViewInstalled", "MemberLost"}, {"SlotGranted", "KeyBound"}
 """Kinds of entries: those of every run, and those of runs that let other machines in."""
 
 
@@ -201,7 +201,7 @@ def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies
         other = MessageEnvelope("one").seal(
             JoinRequest(member="w9.9", plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
         )
-        while "after-Bound" not in deaths(tmp_path):
+        while "after-KeyBound" not in deaths(tmp_path):
             handle.alive() or handle.restart(Deadline.after(WAIT))
             with stranger(handle.address, key) as machine:
                 machine.say(*hello)

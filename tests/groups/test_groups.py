@@ -11,7 +11,7 @@ from torch import Tensor
 
 from shoal.groups import shared_memory
 from shoal.groups.base import SingleWorkerGroup, WorkerGroup
-from shoal.groups.process_group import ProcessGroupGroup
+from shoal.groups.process_group import TorchGroup
 from shoal.testing import run_world
 from shoal.testing.world import WorkerWorld, error_of, launch_world
 
@@ -34,7 +34,7 @@ def by_memory(world: WorkerWorld) -> WorkerGroup:
 
 def by_gloo(world: WorkerWorld) -> WorkerGroup:
     store = dist.FileStore(str(world.dir / "store"), world.group.size)
-    return ProcessGroupGroup(store, world.group.rank, world.group.size)
+    return TorchGroup(store, world.group.rank, world.group.size)
 
 
 KINDS = pytest.mark.parametrize("make", [by_memory, by_gloo, by_files, by_keys])

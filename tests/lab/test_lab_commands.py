@@ -57,7 +57,7 @@ class Measured:
     def patch(self, patch: pytest.MonkeyPatch) -> None:
         for name in ("round_trips", "rate", "fate"):
             patch.setattr(check, name, getattr(self, name))
-        patch.setattr(check, "Lab", lambda spec: nullcontext(Links(spec)))
+        patch.setattr(check, "NetworkLab", lambda spec: nullcontext(Links(spec)))
 
     def round_trips(self, lab: "Links", a: int, b: int, count: int, interval: float) -> list[float]:
         return [self.late * (2 * 0.002 * 2 + 4 * 50 * 8 / 50e6)] * count

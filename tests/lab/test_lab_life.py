@@ -21,9 +21,9 @@ from shoal.lab.spec import LabSpec
 
 HOLDER = """
 import os, sys, time
-from shoal.lab.lab import Lab
-from shoal.lab.spec import Spec
-with Lab(Spec.parse("3 hosts, 10mbit, 5ms, speed 0.5")) as lab:
+from shoal.lab.lab import NetworkLab
+from shoal.lab.spec import LabSpec
+with NetworkLab(LabSpec.parse("3 hosts, 10mbit, 5ms, speed 0.5")) as lab:
     lab.popen(0, ["sleep", "600"])
     child = os.fork()
     if child == 0:

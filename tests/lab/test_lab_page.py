@@ -5,7 +5,7 @@ from pathlib import Path
 
 from shoal.lab.spec import LabSpec
 
-PAGE = (Path(__file__).parents[3] / "docs" / "lab.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 
 
 def test_every_lab_of_the_page_can_be_read() -> None:

@@ -54,7 +54,7 @@ def test_torchrun(tmp_path: Path, wanted: str, engine: str) -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "trusted", "kind"),
-    [(1, "", "SharedGroup"), (2, "", "LinkedGroup"), (2, "1", "SpreadGroup")],
+    [(1, "", "SharedGroup"), (2, "", "LinkedGroup"), (2, "1", "TorchGroup")],
     ids=["one host", "two hosts", "two trusted hosts"],
 )
 def test_by_hand(tmp_path: Path, wanted: str, hosts: int, trusted: str, kind: str) -> None:
@@ -65,7 +65,9 @@ def test_by_hand(tmp_path: Path, wanted: str, hosts: int, trusted: str, kind: st
 
 
 def test_a_shared_group_is_left_for_links_where_memory_cannot_be_shared(tmp_path: Path, wanted: str) -> None:
-    blind = "from shoal.hosts.arena import Arena\ndef no(*_): raise PermissionError\nArena.of_process = no\n"
+    blind = (
+        "from shoal.hosts.arena import SharedArena\ndef no(*_): raise PermissionError\nSharedArena.of_process = no\n"
+    )
     outcomes = by_hand(tmp_path, f"{blind}{SCRIPT}\nprint(type(run._group).__name__)", 1)
     assert outcomes[0].checksum == wanted
     assert [outcome.out.splitlines()[-1] for outcome in outcomes] == ["LinkedGroup", "LinkedGroup"]

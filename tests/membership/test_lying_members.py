@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from test_coordinator import beat, told
-from test_guests import admit, begun, guest, hello
+from test_remote_workers import admit, begun, guest, hello
 
 from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.failure_detector import MembershipRules

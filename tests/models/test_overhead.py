@@ -10,7 +10,6 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits.py"
 
 
 @pytest.mark.soak
-@pytest.mark.alone
 def test_registering_takes_less_than_two_percent_of_a_run(tmp_path: Path) -> None:
     words = ["run", "--name", "one", "--workers", "2", str(DIGITS), "--epochs", "20"]
     done = forked.command(tmp_path, *words, SHOAL_REGISTER="1", SHOAL_RUNS=str(tmp_path / "runs")).wait(110)

@@ -22,8 +22,9 @@ from shoal.core.signals import as_interrupts
 from shoal.lab.load import load
 from shoal.launch.context import WorkerContext
 from shoal.launch.failures import RunFailure
-from shoal.launch.job import JobWatcher, LaunchJob, threads_per_worker
+from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.local import LocalLauncher
+from shoal.launch.policy import threads_per_worker
 from shoal.plan.plan import Plan
 from shoal.watch.record import RunRecord
 from shoal.watch.summary import summarise, write_summary

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.launch.job import threads_per_worker
+from shoal.launch.policy import threads_per_worker
 
 if TYPE_CHECKING:
     from shoal.core.record import RunSummary
@@ -92,8 +92,9 @@ def prepare(
     else:
         os.environ.pop(UNTIL_VARIABLE, None)
     warm(plan, len(seats), links=True)
-    from shoal.launch.job import LaunchJob, LossPolicy
+    from shoal.launch.job import LaunchJob
     from shoal.launch.join import RemotePlacement
+    from shoal.launch.policy import LossPolicy
 
     def place(_: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":
         return RemotePlacement(brief, address, key, own, arena)

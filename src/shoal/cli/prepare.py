@@ -8,12 +8,13 @@ import typer
 
 from shoal.cli.listen import check_listen, opened
 from shoal.cli.options import AUTO, PLAN, RunOptions
-from shoal.launch.job import threads_per_worker
+from shoal.launch.policy import threads_per_worker
 
 if TYPE_CHECKING:
     from shoal.core.record import RunInfo
     from shoal.lab.spec import LabSpec
-    from shoal.launch.job import LaunchJob, LossPolicy
+    from shoal.launch.job import LaunchJob
+    from shoal.launch.policy import LossPolicy
     from shoal.plan.plan import Plan
 
 
@@ -76,7 +77,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
-    from shoal.launch.job import LossPolicy
+    from shoal.launch.policy import LossPolicy
     from shoal.plan.terms import AllReduceTerm
 
     restarts, least = options.survive

@@ -18,7 +18,7 @@ from shoal.core.clock import now
 from shoal.core.errors import PeerLost
 from shoal.groups.base import WorkerGroup
 from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, SpeedMeasurement
-from shoal.groups.process_group import ProcessGroupGroup
+from shoal.groups.process_group import TorchGroup
 
 ECHOES = 15
 BULK_SECONDS = 0.6
@@ -147,6 +147,6 @@ def own_address() -> str:
 def measure_on_host(say: Callable[[object], None], store: str, rank: int, size: int, address: str) -> None:
     """In a process on one host of a lab: measure with the others, and say what came of it."""
     torch.set_num_threads(1)
-    cluster = probe(ProcessGroupGroup(FileStore(store, size), rank, size), address)
+    cluster = probe(TorchGroup(FileStore(store, size), rank, size), address)
     if rank == 0:
         say(msgspec.to_builtins(cluster))

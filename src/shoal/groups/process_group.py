@@ -16,7 +16,7 @@ from shoal.hosts.status_board import StatusBoard
 from shoal.membership.session import FixedSession
 
 
-class ProcessGroupGroup(WorkerGroup):
+class TorchGroup(WorkerGroup):
     """Workers that meet through a store and talk through gloo."""
 
     def __init__(self, store: Store, rank: int, size: int, board: StatusBoard | None = None) -> None:

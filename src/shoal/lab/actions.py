@@ -41,10 +41,10 @@ class HostAction(LabAction, frozen=True):
         return self.hosts
 
     def keys(self) -> Keys:
-        return {type(self).__name__.lower(): list(self.hosts)}
+        return {str(self.__struct_config__.tag): list(self.hosts)}
 
     def __str__(self) -> str:
-        return f"{type(self).__name__.lower()} {_some(self.hosts)}"
+        return f"{self.__struct_config__.tag!s} {_some(self.hosts)}"
 
 
 class CutLinks(HostAction, frozen=True, tag="cut"):
@@ -120,10 +120,10 @@ class LinkNoise(HostAction, frozen=True):
         parse_share(self.share)
 
     def keys(self) -> Keys:
-        return {"host": list(self.hosts), type(self).__name__.lower(): self.share}
+        return {"host": list(self.hosts), str(self.__struct_config__.tag): self.share}
 
     def __str__(self) -> str:
-        return f"{type(self).__name__.lower()} {write_share(self.share)} of frames of {_some(self.hosts)}"
+        return f"{self.__struct_config__.tag!s} {write_share(self.share)} of frames of {_some(self.hosts)}"
 
 
 class DuplicateFrames(LinkNoise, frozen=True, tag="duplicate"):

@@ -1,6 +1,5 @@
-"""What a launcher is given: the job, which losses it survives, threads per worker, and the watcher it reports to."""
+"""What a launcher is given: the job, and the watcher it reports to."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +9,7 @@ from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
 from shoal.lab.spec import LabSpec
 from shoal.launch.placement import WorkerPlacement
-
-
-@dataclass(frozen=True)
-class LossPolicy:
-    """What may be lost."""
-
-    restarts: int = 3
-    """Of each worker."""
-    least: int = 1
-    """Fewer living workers end the run."""
-
-
-def threads_per_worker(workers: int) -> int | None:
-    """Cores shared out evenly; None if the user has set threads."""
-    if "OMP_NUM_THREADS" in os.environ or "MKL_NUM_THREADS" in os.environ:
-        return None
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // workers)
+from shoal.launch.policy import LossPolicy
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from shoal.groups.links import LinkedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
 from shoal.launch.failures import WorkerProcess, parse
-from shoal.launch.job import JobWatcher, LaunchJob, LossPolicy
+from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.join_request import ask, question
 from shoal.launch.local import LocalLauncher
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.launch.policy import LossPolicy
 from shoal.launch.supervisor import PAUSE, RunSupervisor
 from shoal.launch.worker import FailureReport
 from shoal.membership.credentials import ClientCredentials

@@ -11,7 +11,7 @@ from shoal.core.journal import EventJournal
 from shoal.core.record import launcher_file
 from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup, trusted
-from shoal.groups.process_group import ProcessGroupGroup
+from shoal.groups.process_group import TorchGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
 from shoal.lab.lab import NetworkLab
@@ -66,7 +66,7 @@ class LabPlacement(WorkerPlacement):
         board = StatusBoard(self.arena.map(0, BYTES))
         if trusted():
             store = FileStore(str(self.directory / "rendezvous-lab"), size)
-            return ProcessGroupGroup(store, rank, size, board)
+            return TorchGroup(store, rank, size, board)
         keys, hosts = self._keys, self.lab.hosts
         if session is not None:
             self._keys, self._pairs = [], []

@@ -24,9 +24,10 @@ from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
 from shoal.launch.announcement import RunAnnouncement
 from shoal.launch.context import WorkerContext, inherit
 from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary
-from shoal.launch.job import JobWatcher, LaunchJob, LossPolicy
+from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
+from shoal.launch.policy import LossPolicy
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.worker import become_worker

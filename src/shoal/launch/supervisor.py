@@ -16,8 +16,9 @@ from shoal.core.events import WarningRaised, WorkerLost
 from shoal.core.journal import EventJournal
 from shoal.core.record import launcher_file
 from shoal.hosts.status_board import StatusBoard
-from shoal.launch.job import LaunchJob, LossPolicy
+from shoal.launch.job import LaunchJob
 from shoal.launch.placement import WorkerPlacement
+from shoal.launch.policy import LossPolicy
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage

@@ -18,7 +18,7 @@ from shoal.core.errors import PeerLost, UsageError
 from shoal.groups.base import WorkerGroup, deadline_seconds
 from shoal.groups.links import LinkedGroup, trusted
 from shoal.groups.probe import own_address
-from shoal.groups.process_group import ProcessGroupGroup
+from shoal.groups.process_group import TorchGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
@@ -46,7 +46,7 @@ def join_group() -> WorkerGroup:
         shared = _shared(store, rank, size)
         if shared is not None:
             return shared
-    return ProcessGroupGroup(store, rank, size) if trusted() else _linked(store, rank, size)
+    return TorchGroup(store, rank, size) if trusted() else _linked(store, rank, size)
 
 
 def _number(name: str) -> int:

@@ -69,4 +69,4 @@ def _fed_back(codec: GradientCodec, wrapping: WrappedCodec) -> GradientCodec:
 
 
 def _name(codec: GradientCodec) -> str:
-    return type(codec).__name__.lower()
+    return type(codec).__name__.removesuffix("Codec").lower()

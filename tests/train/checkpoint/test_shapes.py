@@ -132,7 +132,7 @@ def results(size: int, place: Path, stop: int | None, resume: bool) -> Result:
     return run_world(size, body)[0]
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_going_on_changes_nothing(size: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         whole = results(size, Path(folder), None, resume=False)

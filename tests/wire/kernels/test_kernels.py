@@ -17,7 +17,9 @@ from shoal.wire.kernels import progress
 from shoal.wire.kernels.kernel_cache import cache_folder
 from shoal.wire.layout import FlatLayout
 
-PROGRAM = "import torch; from shoal.wire.codecs.twobit import TwoBit; print(len(TwoBit().encode(torch.ones(9))[0]))"
+PROGRAM = (
+    "import torch; from shoal.wire.codecs.twobit import TwoBitCodec; print(len(TwoBitCodec().encode(torch.ones(9))[0]))"
+)
 
 
 def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -50,10 +52,10 @@ def test_without_numba_the_reference_serves():
     program = f"""
 import sys; sys.modules["numba"] = None
 {PROGRAM}
-from shoal.wire.codecs.qsgd import Qsgd
-from shoal.wire.layout import Layout
+from shoal.wire.codecs.qsgd import QsgdCodec
+from shoal.wire.layout import FlatLayout
 x = torch.linspace(-1, 1, 90)
-print(float((Qsgd(8).decode(Qsgd(8).encode(x)[0], Layout.flat(90)) - x).abs().max()) < 0.05)
+print(float((QsgdCodec(8).decode(QsgdCodec(8).encode(x)[0], FlatLayout.flat(90)) - x).abs().max()) < 0.05)
 """
     done = run("-W", "error", "-c", program)
     assert (done.stdout, done.stderr) == ("19\nTrue\n", "")

@@ -51,7 +51,8 @@ class TwoStageAggregator(StatefulAggregator):
     ) -> None:
         """`most`: workers there may be in another view, where memory must be taken for them now."""
         if not divisible(codec) or not isinstance(codec, PartialCodec):
-            raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
+            name = type(codec).__name__.removesuffix("Codec").lower()
+            raise UsageError(f"{name} has no dense payloads to meet in two stages; use meet(gather)")
         self.rule, self.codec, self.engine, self.rank, self.size, self.seed = (
             codec, codec.codec, engine, rank, size, seed,
         )  # fmt: skip

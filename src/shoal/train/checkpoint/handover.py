@@ -121,5 +121,5 @@ def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: flo
         lent=borrower.purse.size if borrower is not None and lent else 0,
         updates=borrower.updates if borrower is not None and lent else 0,
         seconds=seconds,
-        why=borrower.why if borrower is not None else "",
+        why="" if borrower is None or lent else borrower.why or "what it had been lent no longer counted at its entry",
     )

@@ -455,9 +455,12 @@ def _read_all(terminal: int) -> bytes:
         (["--bandwidth", "50mbit", "--trusted"], 2, "holds for links only; leave --trusted out"),
         (["--plan", "order(needed), order(ready)"], 2, "both say what leaves first; keep one"),
         (["--plan", "order(largest)"], 2, "write order(largest, budget=1mb)"),
+        (["--share", "2,1,1"], 2, "'balance(2:1:1)' has 3 shares for 2 workers"),
+        (["--share", "2,0"], 2, "--share 2,0 is not a share for each worker; write --share 2,1,1"),
+        (["--share", "2,1", "--plan", "balance(auto)"], 2, "both say who computes how much; keep one"),
     ],
 )
-def test_bandwidth_and_order_are_checked_before_anything_starts(
+def test_bandwidth_order_and_shares_are_checked_before_anything_starts(
     tmp_path: Path, words: list[str], code: int, said: str
 ) -> None:
     done = train(tmp_path, TRAIN, "--workers", "2", *words)

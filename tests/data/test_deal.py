@@ -39,6 +39,40 @@ def test_deal_gives_consecutive_slices(total, size):
     assert tuple(map(len, parts)) == counts(total, size)
 
 
+def test_shares_move_the_borders_within_a_group():
+    assert counts(8, 4, (4, 2, 1, 1)) == (4, 2, 1, 1)
+    assert counts(10, 3, (2, 1, 1)) == (5, 3, 2)
+    assert counts(128, 4, (1000, 1000, 1000, 250)) == (40, 39, 39, 10)
+
+
+def test_nobody_is_left_without_a_sample_where_there_is_one_for_everybody():
+    assert counts(5, 3, (1000, 1, 1)) == (3, 1, 1)
+    assert counts(3, 3, (1000, 1, 1)) == (1, 1, 1)
+    assert counts(2, 3, (1, 1, 1000)) == (1, 1, 0)
+
+
+@given(totals, st.lists(st.integers(1, 64), min_size=1, max_size=7))
+def test_shares_are_complete_and_nearly_in_proportion(total, shares):
+    sizes = counts(total, len(shares), tuple(shares))
+    assert sum(sizes) == total
+    assert tuple(map(len, deal(range(total), len(shares), tuple(shares)))) == sizes
+    if total >= len(shares):
+        assert min(sizes) >= 1
+    raised = sum(max(0.0, 1 - total * share / sum(shares)) for share in shares)
+    for size, share in zip(sizes, shares, strict=True):
+        assert size < total * share / sum(shares) + 1 + (total < len(shares))
+        assert size > total * share / sum(shares) - 1 - raised - 1 or total < len(shares)
+
+
+@given(totals, st.lists(st.integers(1, 9), min_size=1, max_size=5), batches, st.booleans())
+def test_global_order_does_not_depend_on_the_shares(total, shares, batch, drop_last):
+    size = len(shares)
+    how = {"size": size, "batch": batch, "drop_last": drop_last, "shares": tuple(shares)}
+    ranks = [list(by_sample(reader(total), rank=rank, **how)) for rank in range(size)]
+    alone = list(groups(reader(total), size * batch, drop_last=drop_last))
+    assert [[sample for _, own in step for sample in own] for step in zip(*ranks, strict=True)] == alone
+
+
 @given(totals, workers, batches, st.booleans())
 def test_global_order_does_not_depend_on_the_workers(total, size, batch, drop_last):
     alone = list(groups(reader(total), size * batch, drop_last=drop_last))

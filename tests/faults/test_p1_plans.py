@@ -30,6 +30,11 @@ def test_p1_two_rounds_of_sums(tmp_path: Path) -> None:
     assert "worker 1 was lost (SIGKILL)" in err
 
 
+def test_p1_unequal_shares(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--share", "3,1,2")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
 @pytest.mark.soak
 @in_a_lab
 def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_label_takes_its_continued_lines_and_no_more() -> None:
 def test_all_axes_are_explained_in_order() -> None:
     explanation = explain(Plan())
     assert [part.axis for part in explanation.parts] == list(AXES)
-    assert [part.term for part in explanation.parts] == ["allreduce", "every(1)", "", "replicate"]
+    assert [part.term for part in explanation.parts] == ["allreduce", "every(1)", "", "replicate", "balance(even)"]
 
 
 def test_names_are_the_presets_that_mean_this_plan() -> None:

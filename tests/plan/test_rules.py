@@ -1,5 +1,7 @@
 """Every rule across parts, by itself and through `check`."""
 
+import re
+
 import pytest
 
 from shoal.core.errors import UsageError
@@ -16,6 +18,18 @@ def test_several_workers_alone_are_warned_about() -> None:
 @pytest.mark.parametrize(("plan", "workers"), [(Plan(exchange=AloneTerm()), 1), (Plan(), 1), (Plan(), 4)])
 def test_ordinary_plans_pass_without_a_word(plan: Plan, workers: int) -> None:
     assert check(plan, workers) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "workers", "said"),
+    [
+        ("balance(2:1:1)", 2, "'balance(2:1:1)' has 3 shares for 2 workers; give one for each worker"),
+        ("alone, balance(auto)", 2, "'balance(auto)' makes workers wait less for each other"),
+    ],
+)
+def test_shares_that_fit_nobody_are_refused(text: str, workers: int, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        check(Plan.parse(text), workers)
 
 
 @pytest.mark.parametrize("workers", [0, -2])

@@ -16,6 +16,13 @@ def test_reads_names_and_arguments() -> None:
     ]
 
 
+def test_reads_ratios() -> None:
+    assert parse("balance(2:1:1), a(1:2, k=3:4)") == [
+        TermCall("balance", ("2:1:1",)),
+        TermCall("a", ("1:2",), (("k", "3:4"),)),
+    ]
+
+
 @pytest.mark.parametrize("word", ["end", "name", "int", "space"])
 def test_words_are_not_mistaken_for_kinds_of_tokens(word: str) -> None:
     assert parse(f"{word}, {word}({word}={word})") == [TermCall(word), TermCall(word, (), ((word, word),))]
@@ -49,7 +56,7 @@ def test_refusals(text: str, message: str) -> None:
     assert str(refused.value) == message
 
 
-@pytest.mark.parametrize("text", ["a,", ",a", "1", "a b", "a(1)(2)", "a(x 1)", "a(=1)", "a(k=)", "a(1=2)", "="])
+@pytest.mark.parametrize("text", ["a,", ",a", "1", "a b", "a(1)(2)", "a(x 1)", "a(=1)", "a(k=)", "a(1=2)", "=", "2:1"])
 def test_malformed_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected"):
         parse(text)

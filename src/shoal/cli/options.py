@@ -26,3 +26,5 @@ class RunOptions:
     """Restarts of a lost worker, and the least number of living ones."""
     wanted: ListenOptions = NOBODY
     """Who may join."""
+    share: str | None = None
+    """How much of every batch each worker computes."""

@@ -35,7 +35,8 @@ def prepare(options: RunOptions) -> "LaunchJob":
     if options.script is None:
         raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
-    workers = options.workers if options.workers is not None else spec.size if spec else 1
+    named = len(options.share.split(",")) if options.share is not None else 1  # one share for each worker
+    workers = options.workers if options.workers is not None else spec.size if spec else named
     chosen = check_command(options, workers)
     listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
@@ -122,9 +123,28 @@ def check_command(options: RunOptions, workers: int) -> "Plan":
         raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
     CheckpointInterval.parse(options.checkpoint or AUTO)
     chosen = load(options.plan or PLAN)
+    if options.share is not None:
+        chosen = with_share(chosen, options.share)
     for warning in check(chosen, workers):
         typer.echo(f"shoal: note: {warning}", err=True)
     return chosen
+
+
+def with_share(plan: "Plan", share: str) -> "Plan":
+    """The plan with what --share says; UsageError if the plan says something else."""
+    import msgspec
+
+    from shoal.core.errors import UsageError
+    from shoal.plan.balance import EVEN, BalanceTerm
+
+    if plan.balance != EVEN:
+        raise UsageError(f"--share {share} and '{plan.balance}' in the plan both say who computes how much; keep one")
+    try:
+        return msgspec.structs.replace(plan, balance=BalanceTerm(share.replace(",", ":")))
+    except UsageError:
+        raise UsageError(
+            f"--share {share} is not a share for each worker; write --share 2,1,1 or --share auto"
+        ) from None
 
 
 def check_lab(lab: str, workers: int | None) -> "LabSpec":

@@ -58,6 +58,9 @@ def run(
         list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
     ] = None,
     max_workers: Annotated[int, typer.Option(min=1, help="So many workers of other machines, in all.")] = MOST_GUESTS,
+    share: Annotated[
+        str | None, typer.Option(metavar="2,1,1", help="How much of every batch each worker computes; or auto.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -67,7 +70,9 @@ def run(
     words = tuple(arguments or ())
     survive = (restarts, min_workers)
     wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
-    options = RunOptions(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
+    options = RunOptions(
+        script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share
+    )
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers

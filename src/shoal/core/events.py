@@ -263,6 +263,16 @@ class CheckpointSaved(RunEvent, tag="saved", frozen=True, kw_only=True):
     """Processor seconds of the thread that wrote it."""
 
 
+class SharesChanged(RunEvent, tag="shares", frozen=True, kw_only=True):
+    """From the step after this one, workers are dealt other parts of every batch."""
+
+    step: int
+    shares: dict[str, float]
+    """By slot; they add up to 1."""
+    rates: dict[str, float] = {}
+    """Samples per second that each worker was busy, by slot: why the shares have changed."""
+
+
 class WorkerEntered(RunEvent, tag="entered", frozen=True, kw_only=True):
     """This worker came to a run that trained already, and has its state."""
 
@@ -347,6 +357,7 @@ AnyEvent = (
     | WarningRaised
     | StepSkipped
     | CheckpointSaved
+    | SharesChanged
     | WorkerEntered
     | LabEventApplied
     | WorkerLost

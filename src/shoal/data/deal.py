@@ -1,9 +1,10 @@
-"""Dealing: pure arithmetic, the same on every worker, so that nobody has to ask anybody.
+"""Dealing samples to workers: pure arithmetic, the same on every worker, so that no message is needed.
 
 Four workers with batch 2, eleven samples in global order; a group is what one worker with batch 8 would take:
 
-    group 0   0 1 | 2 3 | 4 5 | 6 7        a full group: two each
-    group 1   8   | 9   | 10  | -          the remainder, as evenly as possible; worker 3 has none
+    equal shares     group 0   0 1 | 2 3 | 4 5 | 6 7        two each
+                     group 1   8   | 9   | 10  | -          the remainder, as evenly as possible; worker 3 has none
+    shares 4,2,1,1   group 0   0 1 2 3 | 4 5 | 6 | 7        the group is the same, only its borders move
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,24 +19,43 @@ Read = Callable[[int], list[T]]
 """Gives the next samples in global order: as many as asked for, fewer only at the end."""
 
 
-@lru_cache(maxsize=1024)
-def counts(total: int, workers: int) -> Counts:
-    """How many of `total` samples each worker gets; lower ranks get the extra one."""
-    each, extra = divmod(total, workers)
-    return (each + 1,) * extra + (each,) * (workers - extra)
+Shares = tuple[int, ...]
+"""How much of every group each worker takes, by rank, in any unit; empty: all the same."""
 
 
 @lru_cache(maxsize=1024)
-def part(total: int, workers: int, rank: int) -> slice:
-    """Where the samples of `rank` lie within a group of `total`."""
-    each, extra = divmod(total, workers)
-    start = rank * each + min(rank, extra)
-    return slice(start, start + each + (rank < extra))
+def counts(total: int, workers: int, shares: Shares = ()) -> Counts:
+    """How many of `total` samples each worker gets, by largest remainder; lower ranks get the extra one.
+
+    Nobody is left without a sample where there is one for everybody: a worker that sits a step out has to take over
+    the others' state afterwards, which costs more than a sample.
+    """
+    if not shares:
+        each, extra = divmod(total, workers)
+        return (each + 1,) * extra + (each,) * (workers - extra)
+    if total < workers:
+        return counts(total, workers)
+    whole = sum(shares)
+    floor = [max(1, total * share // whole) for share in shares]
+    remainder = [total * share % whole if total * share >= whole else 0 for share in shares]
+    by_remainder = sorted(range(workers), key=lambda rank: (-remainder[rank], rank))
+    for rank in by_remainder[: max(0, total - sum(floor))]:
+        floor[rank] += 1
+    while sum(floor) > total:  # those who were given their one sample take it from the largest
+        floor[floor.index(max(floor))] -= 1
+    return tuple(floor)
 
 
-def deal(group: Sequence[T], workers: int) -> list[Sequence[T]]:
+def part(sizes: Counts, rank: int) -> slice:
+    """Where the samples of `rank` lie within a group that is cut into `sizes`."""
+    start = sum(sizes[:rank])
+    return slice(start, start + sizes[rank])
+
+
+def deal(group: Sequence[T], workers: int, shares: Shares = ()) -> list[Sequence[T]]:
     """Consecutive slices of one group, one per worker."""
-    return [group[part(len(group), workers, rank)] for rank in range(workers)]
+    sizes = counts(len(group), workers, shares)
+    return [group[part(sizes, rank)] for rank in range(workers)]
 
 
 def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
@@ -48,10 +68,13 @@ def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
             return
 
 
-def by_sample(read: Read[T], *, rank: int, size: int, batch: int, drop_last: bool) -> Iterator[tuple[Counts, list[T]]]:
+def by_sample(
+    read: Read[T], *, rank: int, size: int, batch: int, drop_last: bool, shares: Shares = ()
+) -> Iterator[tuple[Counts, list[T]]]:
     """Steps of `size * batch` samples: the counts, and the samples of `rank`."""
     for group in groups(read, size * batch, drop_last=drop_last):
-        yield counts(len(group), size), group[part(len(group), size, rank)]
+        sizes = counts(len(group), size, shares)
+        yield sizes, group[part(sizes, rank)]
 
 
 def by_batch(read: Read[T], *, rank: int, size: int, weight: Callable[[T], int]) -> Iterator[tuple[Counts, T | None]]:

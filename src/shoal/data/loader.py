@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.errors import UsageError
-from shoal.data.deal import part
 from shoal.data.observer import LoaderObserver
 from shoal.data.remaining import Range, RemainingSamples
 from shoal.data.source.base import BatchSource, LoaderStep, WorkerPlace
@@ -166,7 +165,7 @@ class ShardedLoader:
 
     def own_places(self, step: LoaderStep) -> list[int]:
         """Positions of the samples that this worker has in a step."""
-        return places_of(step, self._place.rank)
+        return step.positions_of(self._place.rank)
 
     def names(self, turn: PassKey, places: list[int]) -> list[Any]:
         """What the dataset calls the samples at `places`, if that is known."""
@@ -176,9 +175,3 @@ class ShardedLoader:
     def facts(self) -> tuple[int, int | None, int]:
         """Which loader this is, how many positions a pass has, and how many its end may drop."""
         return self._number, self._source.items, self._source.drops
-
-
-def places_of(step: LoaderStep, rank: int) -> list[int]:
-    """Positions that a worker was dealt in a step."""
-    places = [place for begin, end in step.ranges for place in range(begin, end)]
-    return places[part(len(places), len(step.counts), rank)]

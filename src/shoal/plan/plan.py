@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from shoal.core.errors import UsageError
+from shoal.plan.balance import EVEN, BalanceTerm
 from shoal.plan.bind import bind
 from shoal.plan.presets import PRESETS
 from shoal.plan.terms import (
@@ -38,6 +39,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""
     split: Split = ReplicateTerm()
     """How the model is split."""
+    balance: BalanceTerm = EVEN
+    """How much of every batch each worker computes."""
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
@@ -54,11 +57,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         for codec in self.wire:
             _check("wire", codec)
         _check("split", self.split)
+        _check("balance", self.balance)
 
     @property
     def terms(self) -> tuple[PlanTerm, ...]:
         """All terms in the order a plan is written."""
-        return (self.exchange, self.pace, *self.wire, self.split)
+        return (self.exchange, self.pace, *self.wire, self.split, self.balance)
 
     @property
     def codecs(self) -> tuple[CodecTerm, ...]:
@@ -71,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next((term for term in self.wire if isinstance(term, OrderTerm)), OrderTerm())
 
     def __str__(self) -> str:
-        return ", ".join(str(term) for term in self.terms if term != ReplicateTerm())
+        return ", ".join(str(term) for term in self.terms if term not in (ReplicateTerm(), EVEN))
 
 
 def assemble(terms: Iterable[PlanTerm]) -> Plan:

@@ -86,6 +86,17 @@ def needed_cannot_repeat(plan: Plan, workers: int) -> str | None:
     return None
 
 
+def every_worker_has_a_share(plan: Plan, workers: int) -> None:
+    ratio = plan.balance.ratio
+    if ratio and len(ratio) != workers:
+        raise UsageError(f"'{plan.balance}' has {len(ratio)} shares for {workers} workers; give one for each worker")
+
+
+def alone_shares_no_batch(plan: Plan, workers: int) -> None:
+    if isinstance(plan.exchange, AloneTerm) and plan.balance.shares == "auto":
+        raise UsageError(f"'{plan.balance}' makes workers wait less for each other, but 'alone' never waits; remove it")
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
@@ -96,4 +107,6 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     largest_goes_as_it_is,
     needed_goes_once,
     needed_cannot_repeat,
+    every_worker_has_a_share,
+    alone_shares_no_batch,
 )

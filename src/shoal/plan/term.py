@@ -7,13 +7,14 @@ from msgspec import structs
 
 from shoal.plan.text import write
 
-Axis = Literal["exchange", "pace", "wire", "split"]
+Axis = Literal["exchange", "pace", "wire", "split", "balance"]
 
 AXES: dict[Axis, str] = {
     "exchange": "how replicas agree",
     "pace": "when replicas agree",
     "wire": "what travels",
     "split": "how the model is split",
+    "balance": "who computes how much",
 }
 """Axis -> the question it answers, in the order a plan is written."""
 

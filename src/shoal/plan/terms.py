@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
 from shoal.plan.automatic import WireTerm
+from shoal.plan.balance import BalanceTerm
 from shoal.plan.codecs import CODECS
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
@@ -21,6 +22,7 @@ __all__ = [
     "AllReduceTerm",
     "AloneTerm",
     "Axis",
+    "BalanceTerm",
     "CodecTerm",
     "EveryTerm",
     "Exchange",
@@ -110,5 +112,6 @@ TERMS: dict[str, type[PlanTerm]] = {
     **ORDERS,
     "wire": WireTerm,
     **PRECISION,
+    "balance": BalanceTerm,
 }
 """Name -> class, the default of each axis first: all that can be written in a plan."""

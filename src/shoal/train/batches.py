@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal.core.errors import PayloadError
-from shoal.data.loader import LoaderPass, places_of
+from shoal.data.loader import LoaderPass
 from shoal.data.remaining import Range, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
@@ -72,7 +72,7 @@ class DealtBatch:
             places = _places(self.step.ranges) if lost(self.owner) else []
         else:
             ranks = [rank for rank, member in enumerate(self.view.members) if lost(member)]
-            places = [place for rank in ranks for place in places_of(self.step, rank)]
+            places = [place for rank in ranks for place in self.step.positions_of(rank)]
         return [place for place in places if place not in self.skipped]
 
 

@@ -12,6 +12,7 @@ from shoal.hosts.status_board import WorkerState, pass_gate
 from shoal.lab.speed import rest
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.pace.base import ExchangeCost
+from shoal.train.balance import ShareBalancer
 from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer
 
@@ -31,6 +32,7 @@ class StepProgress:
         self.epoch = 0
         self.samples = 0
         self.has_loader = False
+        self.balancer: ShareBalancer | None = None
         self._spent: list[tuple[ExchangeCost, GradientExchange]] = []
         self._layers: list[LayerTimer] = []
         self._buckets: list[BucketTimer] = []
@@ -151,6 +153,8 @@ class StepProgress:
         forward = min(self._forward, computing)
         last = self._spent[-1][0] if self._spent else ExchangeCost()
         self.samples += self._samples
+        if self.balancer is not None:
+            self.balancer.add_step(self._samples, seconds - wait)
         self.sink.emit(
             StepFinished(
                 at=time.time(),

@@ -51,6 +51,7 @@ class ComputeReplay:
         self._arrivals: list[dict[int, float]] = []
         self._gradients: dict[int, Tensor] = {}
         self._output: Tensor | None = None
+        self._rows: int | None = None
         self._handles = [p.register_hook(self._arrival(i)) for i, p in enumerate(parameters) if p.requires_grad]  # type: ignore[no-untyped-call]
         for optimizer in optimizers:
             optimizer.register_step_pre_hook(self._before_update)
@@ -64,8 +65,9 @@ class ComputeReplay:
         if not self.model.training or not torch.is_grad_enabled():
             return self._compute(*inputs, **named)
         if self.replaying and self._gradients:
-            time.sleep(statistics.median(self._forwards))
-            return self._linked(_rows(inputs))
+            rows = _rows(inputs)
+            time.sleep(statistics.median(self._forwards) * self._part(rows))
+            return self._linked(rows)
         began = now()
         output = self._compute(*inputs, **named)
         if not isinstance(output, Tensor):
@@ -73,6 +75,7 @@ class ComputeReplay:
                 f"a lab with compute='replay' needs a model that returns one tensor, not {type(output).__name__}"
             )
         self._output = output.detach()
+        self._rows = _rows(inputs)
         if self._step >= WARM:
             self._forwards.append(now() - began)
             self._arrivals.append({})
@@ -87,16 +90,20 @@ class ComputeReplay:
 
         return arrived
 
+    def _part(self, rows: int | None) -> float:
+        """A batch of `rows` by the one that was measured: passes take as long as their samples are many."""
+        return rows / self._rows if rows and self._rows else 1.0
+
     def _linked(self, rows: int | None) -> Tensor:
         """The last output as the end of a chain through all parameters, the first to arrive nearest to it."""
         assert self._output is not None
         output = self._output
-        if rows is not None and output.dim() and rows < len(output):
-            output = output[:rows]
+        if output.dim() and rows != self._rows:
+            output = output[torch.arange(round(len(output) * self._part(rows))) % len(output)]
         chain = output.clone().requires_grad_()
         moments = {i: statistics.median(a[i] for a in self._arrivals if i in a) for i in self._gradients}
         order = sorted(moments, key=moments.__getitem__)
-        pauses = [moments[i] - (moments[order[n - 1]] if n else 0.0) for n, i in enumerate(order)]
+        pauses = [(moments[i] - (moments[order[n - 1]] if n else 0.0)) * self._part(rows) for n, i in enumerate(order)]
         for index, pause in zip(reversed(order), reversed(pauses), strict=True):
             chain = _Link.apply(chain, self.parameters[index], self._gradients[index], max(0.0, pause))  # type: ignore[no-untyped-call]
         return chain

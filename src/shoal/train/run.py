@@ -27,6 +27,7 @@ from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
 from shoal.sync.statistics import RunningStatistics
+from shoal.train.balance import ShareBalancer
 from shoal.train.build import OVERLAPPING, EngineChooser, build_exchange, build_pace, default_device
 from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator, base
@@ -114,10 +115,20 @@ class Run:
                 lambda: (self._attempt, group.session.view.epoch),
             )
             together.ledger.begin(progress.step, context.attempt, group.size)
+        balancer = ShareBalancer(self.plan.balance.shares, group.session.view.members)
+        together.balancer = progress.balancer = balancer
         if group.size == 1 or not isinstance(self.plan.exchange, AloneTerm):  # else every worker has a model of its own
             manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
             together.keeper = CheckpointCoordinator(
-                group, context.dir, manifest, interval, self._journal, together.ledger, together.joined, self._where
+                group,
+                context.dir,
+                manifest,
+                interval,
+                self._journal,
+                together.ledger,
+                together.joined,
+                self._where,
+                balancer,
             )
 
     def _where(self, samples: list[int]) -> TrainingPosition:

@@ -16,6 +16,7 @@ from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.view import MembershipView
+from shoal.train.balance import ShareBalancer
 from shoal.train.batches import DealtBatches
 from shoal.train.catchup.sender import CatchUpSender
 from shoal.train.checkpoint import handover
@@ -46,6 +47,7 @@ class StepCoordinator:
     keeper: CheckpointCoordinator | None = None
     ledger: LedgerWriter | None = None
     resume: ResumeState | None = None
+    balancer: ShareBalancer | None = None
 
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
@@ -76,7 +78,8 @@ class StepCoordinator:
     def place(self) -> WorkerPlace:
         """This worker among those that are dealt samples next."""
         dealt = self.group.session.dealt
-        return WorkerPlace(dealt.rank(self.group.session.member), len(dealt))
+        shares = self.balancer.shares(dealt.members) if self.balancer is not None else ()
+        return WorkerPlace(dealt.rank(self.group.session.member), len(dealt), shares)
 
     def add(self, joined: JoinedModels) -> None:
         first = not any(other.members.optimizers for other in self.joined)

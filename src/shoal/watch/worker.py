@@ -15,6 +15,7 @@ from shoal.core.events import (
     GuardChecked,
     LayerTimes,
     ResultsReported,
+    SharesChanged,
     StepFinished,
     StepSkipped,
     TrafficCounted,
@@ -68,6 +69,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """What other codecs would cost."""
     chosen: list[ChoiceMade] = []
     """What `wire(auto)` chose."""
+    shares: list[SharesChanged] = []
+    """When the workers' parts of a batch changed, and why: only worker 0 tells."""
     guarded: list[GuardChecked] = []
     """What the guard found: whatever was outside its budget, and its last finding."""
     entered: list[WorkerEntered] = []
@@ -159,6 +162,8 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.guarded = [*(one for one in worker.guarded if one.action != "kept"), event]
         case ChoiceMade():
             worker.chosen.append(event)
+        case SharesChanged():
+            worker.shares.append(event)
         case ResultsReported(metrics=metrics):
             worker.metrics = metrics
         case TrafficCounted(peers=peers):

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from shoal.data.deal import Counts
+from shoal.data.deal import Counts, Shares, part
 from shoal.data.remaining import FRESH, Left, Ranges
 from shoal.data.turn import PassKey
 
@@ -20,6 +20,13 @@ class LoaderStep(NamedTuple):
     """Positions in the global order that all workers take together."""
     stream: int = 0
     """Whose order: an iterable dataset has one for each process that reads it."""
+    whole_batches: bool = False
+    """Whether a position is a batch, one for each worker, and not a sample."""
+
+    def positions_of(self, rank: int) -> list[int]:
+        """Positions that one worker was dealt."""
+        positions = [position for begin, end in self.ranges for position in range(begin, end)]
+        return positions[rank : rank + 1] if self.whole_batches else positions[part(self.counts, rank)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,8 @@ class WorkerPlace:
 
     rank: int
     size: int
+    shares: Shares = ()
+    """How much of every step each worker takes; empty: all the same. Whole batches are dealt one to each anyway."""
 
 
 class BatchSource(Protocol):

@@ -28,7 +28,7 @@ class IterableSource:
             left.get(0, RemainingSamples()),
             lambda read: by_batch(read, rank=rank, size=size, weight=_one),
         )
-        return (LoaderStep(sizes, own, ranges) for sizes, own, ranges in dealt)
+        return (LoaderStep(sizes, own, ranges, whole_batches=True) for sizes, own, ranges in dealt)
 
     @property
     def items(self) -> int | None:

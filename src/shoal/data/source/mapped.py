@@ -79,18 +79,19 @@ class MapDatasetSource:
         if loader.batch_size is None:
             weight = len if loader.batch_sampler is not None else _weight
             return by_batch(read, rank=rank, size=size, weight=weight)
-        return by_sample(read, rank=rank, size=size, batch=loader.batch_size, drop_last=loader.drop_last)
+        batch, drop_last = loader.batch_size, loader.drop_last
+        return by_sample(read, rank=rank, size=size, batch=batch, drop_last=drop_last, shares=self._place.shares)
 
     def _in_step(self, batches: Iterable[Any], ahead: deque[tuple[Counts, Ranges]]) -> Iterator[LoaderStep]:
-        rank = self._place.rank
+        rank, whole = self._place.rank, self._loader.batch_size is None
         for batch in batches:
             while not ahead[0][0][rank]:
                 sizes, ranges = ahead.popleft()
-                yield LoaderStep(sizes, None, ranges)
+                yield LoaderStep(sizes, None, ranges, whole_batches=whole)
             sizes, ranges = ahead.popleft()
-            yield LoaderStep(sizes, batch, ranges)
+            yield LoaderStep(sizes, batch, ranges, whole_batches=whole)
         for sizes, ranges in ahead:
-            yield LoaderStep(sizes, None, ranges)
+            yield LoaderStep(sizes, None, ranges, whole_batches=whole)
 
 
 class _ChosenIndices:

@@ -55,8 +55,9 @@ class StreamSource:
         return steps(len(dataset), size=self._place.size, batch=batch, drop_last=drop_last)
 
     def _counted(self, shares: Iterator[Share]) -> Iterator[LoaderStep]:
+        place = self._place
         for total, batch, ranges, stream in shares:
-            yield LoaderStep(counts(total, self._place.size), batch, ranges, stream)
+            yield LoaderStep(counts(total, place.size, place.shares), batch, ranges, stream)
 
     items = None
 
@@ -99,8 +100,8 @@ class StreamPortion(IterableDataset[Share]):
             yield sum(sizes), self._collated(own) if own else None, ranges, stream
 
     def _dealt(self, read: Read[Any]) -> Iterator[tuple[Counts, Any]]:
-        rank, size = self._place.rank, self._place.size
-        return by_sample(read, rank=rank, size=size, batch=self._batch or 1, drop_last=self._drop_last)
+        place, batch, drop_last = self._place, self._batch or 1, self._drop_last
+        return by_sample(read, rank=place.rank, size=place.size, batch=batch, drop_last=drop_last, shares=place.shares)
 
     def _collated(self, own: list[Any]) -> Any:
         return self._collate(own[0] if self._batch is None else own)

@@ -12,10 +12,12 @@ import msgspec
 
 from shoal.core.clock import now
 from shoal.core.errors import DivergedError, PayloadError, PeerLost, RunEnded
-from shoal.core.events import CheckpointSaved, WarningRaised
+from shoal.core.events import CheckpointSaved, SharesChanged, WarningRaised
 from shoal.core.journal import EventJournal
 from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState
+from shoal.membership.view import MOST_MEMBERS
+from shoal.train.balance import ShareBalancer, check_rate
 from shoal.train.checkpoint.interval import CheckpointInterval, guess
 from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest
 from shoal.train.checkpoint.snapshot import SnapshotBuffer, TrainingPosition, common, own
@@ -43,6 +45,8 @@ class SyncSchedule(msgspec.Struct, frozen=True):
     """Steps of the last comparison and the last checkpoint."""
     meetings: int = 0
     """How many there were."""
+    shares: dict[str, int] = {}
+    """How much of every batch each member is dealt; empty: all the same."""
 
 
 def steps_between(step: float, meeting: float) -> int:
@@ -56,7 +60,7 @@ GRACE = 8.0
 
 
 class SyncVote(msgspec.Struct):
-    """What a worker says at a meeting; of the last three, worker 0's counts."""
+    """What a worker says at a meeting; of `save`, `stop` and `next`, worker 0's counts."""
 
     step: int
     epoch_ended: bool
@@ -65,6 +69,9 @@ class SyncVote(msgspec.Struct):
     save: bool = False
     stop: bool = False
     next: int = 0
+    slot: int = 0
+    rate: float = 0.0
+    """Samples per second this worker was busy; 0 if that is not known."""
 
 
 class CheckpointCoordinator:
@@ -80,9 +87,10 @@ class CheckpointCoordinator:
         ledger: LedgerWriter | None,
         joined: Sequence[JoinedModels],
         where: Callable[[list[int]], TrainingPosition],
+        balancer: ShareBalancer,
     ) -> None:
         self.group, self.interval, self.sink, self.ledger, self.joined = group, interval, sink, ledger, joined
-        self._base, self._where = base, where
+        self._base, self._where, self.balancer = base, where, balancer
         self._writer = CheckpointWriter(directory, group.rank, ledger.sync if ledger is not None else lambda: None)
         self._camera = SnapshotBuffer()
         self._next = self._compared = self._ended = base.step
@@ -114,6 +122,7 @@ class CheckpointCoordinator:
         began = now()
         compare = epoch_ended or step - self._compared >= MOST_STEPS
         word = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
+        word.slot, word.rate = self.group.seat, self.balancer.take_rate()
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
         self.group.board.meet(self.group.seat)
@@ -127,6 +136,7 @@ class CheckpointCoordinator:
         if compare:
             self._compared = step
             check_equal([word.fingerprint for word in words], step)
+        self._balance(words, step)
         self._tell()
         first, self._next = words[0], words[0].next
         if first.stop and not self.interval.off:
@@ -139,15 +149,29 @@ class CheckpointCoordinator:
                 raise RunEnded("the run was stopped where it began", well=False)
             raise KeyboardInterrupt
 
+    def _balance(self, words: Sequence[SyncVote], step: int) -> None:
+        """Deal the next steps by what everybody said of its speed; worker 0 records a change."""
+        members = self.group.session.dealt.members
+        rates = [word.rate for word in words]
+        changed = self.balancer.update(members, [word.slot for word in words], rates)
+        if changed and self.group.rank == 0:
+            shares = self.balancer.shares(members) or (1,) * len(members)
+            by_slot = {str(word.slot): share / sum(shares) for word, share in zip(words, shares, strict=True)}
+            measured = {str(word.slot): round(word.rate, 1) for word in words if word.rate}
+            self.sink.emit(SharesChanged(at=time.time(), step=step, shares=by_slot, rates=measured))
+
     @property
     def agenda(self) -> SyncSchedule:
         """For a newcomer."""
-        return SyncSchedule(self._next, self._compared, self._saved, self.group.board.met(self.group.seat))
+        return SyncSchedule(
+            self._next, self._compared, self._saved, self.group.board.met(self.group.seat), self.balancer.of_member
+        )
 
     def follow(self, agenda: SyncSchedule, step: int) -> None:
         """A newcomer begins after `step`."""
-        self._next, self._compared, self._saved, meetings = msgspec.structs.astuple(agenda)
+        self._next, self._compared, self._saved, meetings, shares = msgspec.structs.astuple(agenda)
         self._met, self._ended = (self._next, now()), step
+        self.balancer.of_member = shares
         self.group.board.follow(self.group.seat, meetings)
 
     def _next_meeting(self, step: int) -> int:
@@ -247,6 +271,9 @@ def _check(mine: SyncVote, said: bytes) -> None:
         raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
     if word.fingerprint != mine.fingerprint:
         raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
+    check_rate(word.rate)
+    if not 0 <= word.slot < MOST_MEMBERS:
+        raise PayloadError(f"slot {word.slot}; a run has at most {MOST_MEMBERS}")
     if not 0 <= word.samples < 1 << 53:
         raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
 

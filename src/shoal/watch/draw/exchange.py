@@ -4,7 +4,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from shoal.core.events import BucketFigures
+from shoal.core.events import BucketFigures, SharesChanged
 from shoal.watch import figures
 from shoal.watch.table import add_figures, plain_table
 from shoal.watch.verdict import CodecVerdict
@@ -25,11 +25,12 @@ def exchange_section(workers: list[WorkerRecord], found: CodecVerdict | None) ->
 
 
 def decisions(workers: list[WorkerRecord]) -> Group | None:
-    """What the run decided by itself: the choices of wire(auto) and order(auto), and what the guard found."""
-    worker = next((worker for worker in workers if worker.chosen or worker.guarded), None)
+    """What the run decided by itself: wire(auto), order(auto) and balance(auto), and what the guard found."""
+    worker = next((worker for worker in workers if worker.chosen or worker.guarded or worker.shares), None)
     if worker is None:
         return None
     lines = [f"step {e.step}: {e.codec or 'no codec'} from the next step on: {e.reason}" for e in worker.chosen]
+    lines += [_shares_line(event) for event in worker.shares]
     for event in worker.guarded:
         then = {
             "kept": "within",
@@ -38,6 +39,13 @@ def decisions(workers: list[WorkerRecord]) -> Group | None:
         }.get(event.action, event.action)
         lines.append(f"step {event.step}: cosine {event.cosine:.3f} over {event.steps} steps, {then} {event.budget:g}")
     return Group(*(Text(figures.clean(line), overflow="fold") for line in lines))
+
+
+def _shares_line(event: SharesChanged) -> str:
+    """Who computes how much from now on, and the measured speeds that are the reason."""
+    shares = ", ".join(f"worker {slot} {share:.1%}" for slot, share in event.shares.items())
+    rates = ", ".join(f"{rate:,.0f}" for rate in event.rates.values())
+    return f"step {event.step}: {shares} of every batch" + (f", at {rates} samples/s while busy" if rates else "")
 
 
 def _table(buckets: list[BucketFigures]) -> Table:

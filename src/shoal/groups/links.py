@@ -19,6 +19,7 @@ from shoal.groups.state_transfer import LinkStateTransfer, StateTransfer
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
 from shoal.membership.protocol import MemberInfo
 from shoal.membership.session import FixedSession, MembershipSession, seat_of
 from shoal.membership.view import MembershipView
@@ -47,7 +48,7 @@ class ConfirmationListener(Protocol):
         """What all have said on this channel, in order of rank; None of whom has not."""
 
 
-class LinkedGroup(WorkerGroup):
+class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     """Workers that know each other by an address book, or by what the coordinator tells of them."""
 
     store: object = None
@@ -107,12 +108,14 @@ class LinkedGroup(WorkerGroup):
         """Change with the members of the run."""
         public = door.keys.public.decode() if door.keys is not None else ""
         house = self._house.name if self._house is not None else ""
-        session.agent.plate = MemberInfo(door.address, public, os.uname().nodename, self.guest, house)
-        session.leaves, session.tells, session.confirms = self.mesh.leave, self._tell, self._confirm
-        session.entered.insert(0, self._enter)
-        self.mesh.watch = _Watch(session)
+        session.attach(self, MemberInfo(door.address, public, os.uname().nodename, self.guest, house))
+        session.listeners.add(self, ListenerStage.group)
+        self.mesh.watch_view(_Watch(session))
 
-    def _enter(self, view: MembershipView) -> None:
+    def leave_view(self, generation: int) -> None:
+        self.mesh.leave(generation)
+
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         session = self.session
         assert isinstance(session, ElasticSession)
         self.rank, self.size, self._told = view.rank(session.member), len(view), None
@@ -126,7 +129,7 @@ class LinkedGroup(WorkerGroup):
         if self._house is not None:
             self._house.enter(view, houses)
 
-    def _tell(self) -> None:
+    def announce_result(self) -> None:
         assert isinstance(self.session, ElasticSession)
         if self._told is None:
             self.session.hold()
@@ -134,8 +137,8 @@ class LinkedGroup(WorkerGroup):
             self._told = AllGather(words, MOST_WORDS)
             self.mesh.submit(self._told)
 
-    def _confirm(self) -> None:
-        self._tell()
+    def confirm_result(self) -> None:
+        self.announce_result()
         task, self._told = self._told, None
         assert task is not None
         self.mesh.wait(task, self.seconds)

@@ -99,9 +99,9 @@ class RemoteSupervisor(RunSupervisor):
         """In a forked worker: the second in a seat asks for an id of its own."""
         place = self._away
         member = self._members[seat] if self.seats[seat].starts == 1 else self._ask_again(seat)
-        session = ElasticSession(member, place.address, place.brief.run, self.board, seconds, place.key(seat))
-        session.gives_up = GIVES_UP
-        return session
+        return ElasticSession(
+            member, place.address, place.brief.run, self.board, seconds, place.key(seat), coordinator_timeout=GIVES_UP
+        )
 
     def _ask_again(self, seat: int) -> str:
         try:

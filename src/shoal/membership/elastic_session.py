@@ -9,7 +9,8 @@ from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ShoalError, Vie
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials
-from shoal.membership.protocol import InstallView, StreamStateFrom
+from shoal.membership.listener import OperationTransport
+from shoal.membership.protocol import InstallView, MemberInfo, StreamStateFrom
 from shoal.membership.session import MembershipSession, seat_of
 from shoal.membership.step_watchdog import from_board
 from shoal.membership.view import MembershipView
@@ -44,27 +45,26 @@ class ElasticSession(MembershipSession):
         board: StatusBoard,
         seconds: float,
         key: ClientCredentials | None = None,
+        coordinator_timeout: float | None = None,
     ) -> None:
+        """`coordinator_timeout`: a newcomer that hears nothing for so many seconds takes the run to be over."""
         super().__init__()
         self.member, self.seconds = member, seconds
         self.view = MembershipView()
         look = from_board(board, seat_of(member))
         self.agent = MembershipAgent(member, address, run, key=key, look=look, holds=self._left)
-        self.leaves: Callable[[int], None] = lambda epoch: None
-        """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
-        self.all_stay: Callable[[], bool] = lambda: True
-        """Whether no member has left the view; the group knows."""
-        self.tells: Callable[[], None] = lambda: None
-        """Says to all members, once, that the result is whole here; the group knows how."""
-        self.confirms: Callable[[], None] = lambda: None
-        """The same, and waits until they have said so."""
+        self._transport = OperationTransport()
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
         self._accused = (-1, Deadline.after(0.0))
-        self.early = False
-        """Whether this worker leaves though the training goes on."""
-        self.gives_up: float | None = None
-        """Seconds without a word of the coordinator after which a newcomer takes the run to be over."""
+        self._early = False
+        self._coordinator_timeout = coordinator_timeout
+
+    def attach(self, transport: OperationTransport, info: MemberInfo | None = None) -> None:
+        """Let a group carry the operations of this session, before it starts; `info`: where others reach this one."""
+        self._transport = transport
+        if info is not None:
+            self.agent.plate = info
 
     def start(self) -> None:
         """Become a member with all other founders."""
@@ -113,14 +113,18 @@ class ElasticSession(MembershipSession):
                     raise
                 if loan is not None and loan.proved:
                     loan.catch_up()
-                if self.gives_up is not None and self.agent.unheard > self.gives_up:
+                if self._coordinator_timeout is not None and self.agent.unheard > self._coordinator_timeout:
                     raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
             else:
                 return
 
+    def leave_early(self) -> None:
+        """Leave at `close` as one without whom the training goes on."""
+        self._early = True
+
     def close(self, leave: bool = True) -> None:
         """Say goodbye, or end without a word: the launcher then says why."""
-        self.agent.close(leave, early=self.early)
+        self.agent.close(leave, early=self._early)
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]
@@ -143,7 +147,7 @@ class ElasticSession(MembershipSession):
 
     def _left(self, epoch: int) -> bool:
         """In the agent's thread: this worker leaves its view."""
-        self.leaves(epoch)
+        self._transport.leave_view(epoch)
         return self._holds()
 
     def _look(self) -> None:
@@ -152,8 +156,7 @@ class ElasticSession(MembershipSession):
         if install.view.epoch != self.view.epoch:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
             self.lent, self.gives = install.lent, install.donor == self.member
-            for tell in self.entered:
-                tell(self.view)
+            self.listeners.notify(self.view, self.fresh)
 
     def enter(self, holds: Callable[[], bool]) -> None:
         self._await_eviction()
@@ -167,13 +170,13 @@ class ElasticSession(MembershipSession):
             raise ViewEnded("the members change")
 
     def arrived(self) -> None:
-        if self.completing and self._holds():
-            self.tells()
+        if self._completing and self._holds():
+            self._transport.announce_result()
 
     def complete(self) -> None:
-        self.confirms()
+        self._transport.confirm_result()
         deadline = Deadline.after(self.seconds)
-        while self.all_stay():
+        while self._transport.all_stay():
             if self.agent.complete(self.view):
                 return
             if self.disturbed:

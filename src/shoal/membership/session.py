@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from shoal.core.errors import ShoalError, ViewEnded
+from shoal.membership.listener import MembershipListeners
 from shoal.membership.view import MembershipView
 
 T = TypeVar("T")
@@ -30,11 +31,12 @@ class MembershipSession(ABC):
     """Whether the view can change at all."""
 
     def __init__(self) -> None:
-        self.entered: list[Callable[[MembershipView], None]] = []
-        """Called in the training thread with every new view, in this order."""
+        self.listeners = MembershipListeners()
+        """Told of every new view, in the training thread."""
+        self.rigid = ""
+        """Why the run cannot survive the loss of a member; empty if it can."""
+        self._completing = False
 
-    rigid: str = ""
-    """Why the loss of a member cannot be survived, if it cannot."""
     waiting: bool = False
     """Whether this worker is a newcomer that is no member yet."""
     fresh: tuple[str, ...] = ()
@@ -45,9 +47,6 @@ class MembershipSession(ABC):
 
     gives: bool = False
     """Whether this worker is the one to give it to them."""
-
-    completing: bool = False
-    """Whether `complete` is the next that follows, so that it may be prepared."""
 
     @property
     @abstractmethod
@@ -66,6 +65,10 @@ class MembershipSession(ABC):
 
     def arrived(self) -> None:  # noqa: B027  (where nobody has to be told, there is nothing to do)
         """Parts of the operation have come, so that all of it may be here."""
+
+    def expect_complete(self, expected: bool) -> None:
+        """Say whether `complete` is the next call: a session then announces a result as soon as it is whole."""
+        self._completing = expected
 
     @abstractmethod
     def complete(self) -> None: ...
@@ -87,6 +90,10 @@ class MembershipSession(ABC):
     def distrust(self, member: str, error: ShoalError) -> None:
         """The same where the operation is complete: what came of this member is left out, if the run can go on."""
         raise error
+
+    def forbid_loss(self, reason: str) -> None:
+        """End the run when a member is lost, because of `reason`."""
+        self.rigid = reason
 
     def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
         """This worker has done its work; `leave` tells the others that the training is over here."""

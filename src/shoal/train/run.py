@@ -373,7 +373,7 @@ class Run:
         self._journal.close()
         self._group.board.note(self._group.seat, WorkerState.ended)
         if self._group.guest and error is not None and isinstance(self._group.session, ElasticSession):
-            self._group.session.early = True  # a guest's failure is its own: the others go on
+            self._group.session.leave_early()  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 

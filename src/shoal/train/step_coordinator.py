@@ -15,6 +15,7 @@ from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
 from shoal.train.batches import DealtBatches
 from shoal.train.catchup.sender import CatchUpSender
@@ -40,7 +41,7 @@ _EXPLICIT = b"!"
 """After the number of a join: the exchange is one of `run.exchange`."""
 
 
-class StepCoordinator:
+class StepCoordinator(MembershipListener):
     """The observer of every joined loader."""
 
     keeper: CheckpointCoordinator | None = None
@@ -71,7 +72,7 @@ class StepCoordinator:
         self.where: Callable[[], TrainingPosition]
         self.boundary: tuple[TrainingPosition, SyncSchedule] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
-        group.session.entered.append(self._entered)
+        group.session.listeners.add(self, ListenerStage.training)
 
     def place(self) -> WorkerPlace:
         """This worker among those that are dealt samples next."""
@@ -100,7 +101,7 @@ class StepCoordinator:
             for one in self.joined:
                 one.take_turns()
         if not joined.alone and not joined.exchange.repeatable:
-            self.group.session.rigid = "this plan cannot repeat a step without it"
+            self.group.session.forbid_loss("this plan cannot repeat a step without it")
 
     def _before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         if self._quiet:
@@ -244,7 +245,7 @@ class StepCoordinator:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
         session = self.group.session
         assert isinstance(session, ElasticSession)
-        session.early = True
+        session.leave_early()
         raise SystemExit(0)
 
     def _enough_left(self) -> bool:
@@ -261,14 +262,14 @@ class StepCoordinator:
         """Where the training stands between two steps, and when the workers meet."""
         return self.where(), self.keeper.agenda if self.keeper is not None else SyncSchedule()
 
-    def _entered(self, view: MembershipView) -> None:
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session = self.group.session
         if self._between:  # newcomers may have entered in a view that this worker never saw
             self.boundary = self.stand()
             if self.ledger is not None:
                 self.ledger.cut(self.boundary[0].step)
-        if session.fresh and session.gives:
+        if newcomers and session.gives:
             self._hand_over()
         if self.lender is not None:
             self.lender.change(view.members)

@@ -54,8 +54,7 @@ class LinkMesh:
     ) -> None:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or StatusBoard.private()
-        self.watch: ViewWatcher | None = None
-        """Whoever decides when members may change; without it a lost peer is the end."""
+        self._watcher: ViewWatcher | None = None
         self._owner = os.getpid()
         self._next: Counter[int] = Counter()
         self._lost = -1
@@ -63,6 +62,10 @@ class LinkMesh:
         self._closed = False
         self.loop = IoLoop(run, book, rank, door, self.board, allowance)
         self.loop.start()
+
+    def watch_view(self, watcher: ViewWatcher) -> None:
+        """Ask `watcher` whether the view still stands; without one, a lost peer ends the run."""
+        self._watcher = watcher
 
     @property
     def view(self) -> MeshView:
@@ -96,15 +99,15 @@ class LinkMesh:
         try:
             while not task.done.wait(LOOK):
                 self._look_around(task.missing(), deadline)
-            if task.error is not None and self.watch is not None and self.watch.disturbed:
+            if task.error is not None and self._watcher is not None and self._watcher.disturbed:
                 raise ViewEnded("the members change")
         finally:
             self._waiting = None
-            if self.watch is not None:
-                self.watch.doubt({})
+            if self._watcher is not None:
+                self._watcher.doubt({})
         if task.error is not None:
-            if self.watch is not None and task.culprit is not None:
-                self.watch.blame(self.link(task.culprit).entry.member, task.error)
+            if self._watcher is not None and task.culprit is not None:
+                self._watcher.blame(self.link(task.culprit).entry.member, task.error)
             raise task.error
 
     def waiting(self) -> str:
@@ -177,15 +180,17 @@ class LinkMesh:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
         for rank, why in list(self.loop.suspects.items()):
-            if self.watch is not None:
-                self.watch.blame(self.link(rank).entry.member, ShoalError(why))
+            if self._watcher is not None:
+                self._watcher.blame(self.link(rank).entry.member, ShoalError(why))
             self._blame(rank, why)
-        if self.watch is not None:
-            self._doubt(self.watch, peers)
+        if self._watcher is not None:
+            self._doubt(self._watcher, peers)
             if deadline.left < deadline.budget / 2:
                 for rank in missing:
                     waited = deadline.budget - deadline.left
-                    self.watch.late(self.link(rank).entry.member, f"kept worker {self.rank} waiting for {waited:.0f} s")
+                    self._watcher.late(
+                        self.link(rank).entry.member, f"kept worker {self.rank} waiting for {waited:.0f} s"
+                    )
         else:
             for peer in peers:
                 self._check(peer, missing)

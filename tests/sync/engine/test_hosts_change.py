@@ -10,6 +10,7 @@ from shoal.groups.host_workers import HostGroup, HostWorkers, leaders
 from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import ArenaRegions
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.session import member_name, seat_of
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
@@ -41,13 +42,14 @@ def housed(world: WorkerWorld, houses: Sequence[str], seat: int) -> tuple[Linked
     start = (1 << 24) * (1 + sorted(set(houses)).index(houses[seat]))
     house.region = ArenaRegions(world.group.arena, start).take
 
-    def entered(view: MembershipView) -> None:
-        names = [houses[seat_of(member)] for member in view.members]
-        house.enter(view, names)
-        group.leaders = leaders(view, names)
+    class Follow(MembershipListener):
+        def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
+            names = [houses[seat_of(member)] for member in view.members]
+            house.enter(view, names)
+            group.leaders = leaders(view, names)
 
-    session.entered.append(entered)
-    entered(session.view)
+    session.listeners.add(Follow(), ListenerStage.group)
+    Follow().on_view_change(session.view, ())
     group.local = house
     return group, session
 

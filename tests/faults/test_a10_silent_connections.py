@@ -20,7 +20,7 @@ from shoal.core.clock import Deadline
 from shoal.launch.join_request import ask, question, versions
 from shoal.membership import coordinator_socket as coordinator_door
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
 from shoal.membership.handle import CoordinatorHandle
@@ -28,6 +28,7 @@ from shoal.membership.invitation import RunBrief
 from shoal.membership.server import CoordinatorSetup
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport import endpoint as links_door
+from shoal.transport.keys import CurveKeyPair
 from shoal.transport.pending_connections import MOST_PER_ADDRESS
 
 WAIT = 60.0
@@ -80,7 +81,7 @@ def all_called(folder: Path) -> bool:
 
 def test_a10_silent_connections_at_the_coordinator(tmp_path: Path) -> None:
     """A member stays, and a machine that has a key is let in while they are held."""
-    door, member, joiner = KeyPair.new(), KeyPair.new(), KeyPair.new()
+    door, member, joiner = CurveKeyPair.new(), CurveKeyPair.new(), CurveKeyPair.new()
     brief = RunBrief(run="run-a", name="s.py", script=b"", arguments=(), plan="allreduce", seed=0, checkpoint="auto")
     setup = CoordinatorSetup(
         "run-a",

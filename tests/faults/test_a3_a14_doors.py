@@ -21,7 +21,7 @@ from strangers import Stranger, call, disturb, heard, refusal, resident, strange
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle
@@ -39,7 +39,7 @@ class Place:
     """A coordinator at a port of this host, with one member that is let in."""
 
     def __init__(self, folder: Path) -> None:
-        self.door, self.pair = KeyPair.new(), KeyPair.new()
+        self.door, self.pair = CurveKeyPair.new(), CurveKeyPair.new()
         lock = ServerCredentials(self.door, {self.pair.public: 1})
         self.handle = CoordinatorHandle(
             CoordinatorSetup(RUN, "tcp://127.0.0.1:*", folder / "log", MembershipRules(silence=WAIT), lock)
@@ -93,7 +93,7 @@ def closed(caller: socket.socket) -> bool:
 @pytest.mark.parametrize("frames", [4_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
     """Noise, HTTP, TLS, no key, a foreign key, the wrong server's key, and a member's key with other members' words."""
-    foreign = KeyPair.new()
+    foreign = CurveKeyPair.new()
     chance = random.Random(4)
     with trained(tmp_path) as (place, _):
         address, server = place.handle.address, place.door.public
@@ -211,7 +211,7 @@ def besiege(folder: Path) -> None:
             except (ConnectionRefusedError, ConnectionResetError):  # the workers have seen enough, and are gone
                 return
             mine = CurveKeyPair.new()
-            for key in (None, ClientCredentials(KeyPair(mine.public, mine.secret), public.encode())):
+            for key in (None, ClientCredentials(mine, public.encode())):
                 other = Stranger(address, key)
                 other.socket.sndtimeo = 100
                 with contextlib.suppress(zmq.Again):

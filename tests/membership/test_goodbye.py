@@ -13,16 +13,17 @@ from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, RunEnded
 from shoal.launch.join_request import ask, question, versions
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief
 from shoal.membership.protocol import MemberInfo
 from shoal.membership.server import CoordinatorSetup, StopCoordinator
+from shoal.transport.keys import CurveKeyPair
 
 WAIT = 30.0
-OFFICE, OWN = KeyPair.new(), KeyPair.new()
+OFFICE, OWN = CurveKeyPair.new(), CurveKeyPair.new()
 BRIEF = RunBrief(run="one", name="s.py", script=b"", arguments=(), plan="", seed=0, checkpoint="off")
 
 

@@ -19,7 +19,7 @@ from toy import until
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, ShoalError, UsageError
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, PROTOCOL, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle
@@ -27,6 +27,7 @@ from shoal.membership.log_entries import MemberLost, ViewInstalled
 from shoal.membership.protocol import Heartbeat, JoinRefused, JoinRequest, ProcessExited, ProposeAck
 from shoal.membership.server import CoordinatorFailed, CoordinatorSetup
 from shoal.membership.wal import members, read
+from shoal.transport.keys import CurveKeyPair
 
 RUN = "run-a"
 CALM = MembershipRules(silence=30.0)
@@ -154,7 +155,7 @@ def test_a_member_of_another_run_is_refused(folder: Path) -> None:
 def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A3, A4: only allowed keys come in, each as one member, and nobody speaks for another."""
     monkeypatch.setattr("shoal.membership.agent.PERSIST", 0.5)
-    door, first, second, foreign = (KeyPair.new() for _ in range(4))
+    door, first, second, foreign = (CurveKeyPair.new() for _ in range(4))
     lock = ServerCredentials(door, {first.public: 1, second.public: 1})
     with coordinator(folder, lock) as handle:
         one, two = ClientCredentials(first, door.public), ClientCredentials(second, door.public)

@@ -4,7 +4,6 @@ import zmq
 from forked import soon
 from meshes import WAIT
 
-from shoal.transport import endpoint
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.mesh import LinkMesh
@@ -40,13 +39,13 @@ def test_a_key_that_comes_into_the_book_is_let_in_on_the_connection_it_has() -> 
     caller = Caller(door, CurveKeyPair.new())
     try:
         none = {0: BookEntry("tcp://127.0.0.1:1", CurveKeyPair.new().public, "", "w0")}
-        assert soon(WAIT, lambda: door.let_in(none) or len(door._porter._waiting) == 1)
+        assert soon(WAIT, lambda: door.let_in(none) or len(door._authenticator._parked) == 1)
         assert zmq.EVENT_HANDSHAKE_SUCCEEDED not in caller.look()
         book = {**none, 9: caller.entry}
         assert soon(WAIT, lambda: door.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
         assert zmq.EVENT_DISCONNECTED not in caller.events
-        assert not door._porter._waiting
+        assert not door._authenticator._parked
     finally:
         caller.close()
         door.close()
@@ -60,7 +59,7 @@ def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
     mesh = LinkMesh("run", mine, 0, door)
     caller = Caller(door, CurveKeyPair.new())
     try:
-        assert soon(WAIT, lambda: len(door._porter._waiting) == 1)
+        assert soon(WAIT, lambda: len(door._authenticator._parked) == 1)
         mesh.befriend(9, caller.entry)
         assert soon(WAIT, lambda: zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
@@ -70,18 +69,17 @@ def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
 
 
 def test_strangers_wait_in_a_room_of_their_own_size(monkeypatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST", 3)
-    door = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
+    door = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new(), most_parked=3)
     book = {0: BookEntry("tcp://127.0.0.1:1", CurveKeyPair.new().public, "", "w0")}
     strangers = [Caller(door, CurveKeyPair.new()) for _ in range(6)]
     said = []
-    say = door._porter._say
-    monkeypatch.setattr(door._porter, "_say", lambda *words: said.append(words[1]) or say(*words))
+    say = door._authenticator._reply
+    monkeypatch.setattr(door._authenticator, "_reply", lambda *words: said.append(words[1]) or say(*words))
     member = None
     try:
         assert soon(WAIT, lambda: door.let_in(book) or len(said) == 3)
         assert set(said) == {b"300"}
-        assert len(door._porter._waiting) == 3
+        assert len(door._authenticator._parked) == 3
         member = Caller(door, CurveKeyPair.new())
         book = {0: member.entry}
         assert soon(WAIT, lambda: door.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in member.look())

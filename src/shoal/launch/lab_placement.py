@@ -19,7 +19,7 @@ from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
 from shoal.lab.timeline import EventTimeline
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
@@ -38,8 +38,8 @@ class LabPlacement(WorkerPlacement):
         self.lab = NetworkLab(spec, coordinator=coordinator)
         self.timeline = EventTimeline(spec)
         self._keys = [CurveKeyPair.new() for _ in spec.hosts]  # before the fork, so that everybody knows everybody
-        self._pairs = [KeyPair.new() for _ in spec.hosts]
-        self._office = KeyPair.new()
+        self._pairs = [CurveKeyPair.new() for _ in spec.hosts]
+        self._office = CurveKeyPair.new()
         self._began: float | None = None
         self._journal: EventJournal | None = None
 

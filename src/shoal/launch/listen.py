@@ -17,7 +17,7 @@ from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
 from shoal.membership.allow_list import AllowList
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.grants import JoinPolicy
 from shoal.transport.endpoint import LinkEndpoint
@@ -72,7 +72,7 @@ class ListenAddress:
     """An address of this machine, in numbers."""
     port: int
     """0: any free one."""
-    pair: KeyPair
+    pair: CurveKeyPair
     file: str
     """Where that pair is from, as the user wrote it."""
     guests: AllowList
@@ -86,7 +86,9 @@ class ListenPlacement(WorkerPlacement):
 
     def __init__(self, listen: ListenAddress, welcome: JoinPolicy, arena: SharedArena, run: str, workers: int) -> None:
         self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
-        self._pairs = [KeyPair.new() for _ in range(workers)]  # before the fork, so that the coordinator knows them
+        self._pairs = [
+            CurveKeyPair.new() for _ in range(workers)
+        ]  # before the fork, so that the coordinator knows them
         self._household = HostWorkers(tuple(range(workers)))
 
     def open(self) -> None:

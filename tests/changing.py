@@ -67,7 +67,11 @@ class Told(MembershipSession):
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""
-        self.view, self.fresh, self.ended = MembershipView(self.view.epoch + 1, tuple(members)), tuple(fresh), False
+        self.view, self.fresh, self.ended = (
+            MembershipView(self.view.generation + 1, tuple(members)),
+            tuple(fresh),
+            False,
+        )
         self.listeners.notify(self.view, self.fresh)
 
 
@@ -85,8 +89,8 @@ def changing(
     class Follow(MembershipListener):
         def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
             group.rank, group.size = view.rank(session.member), len(view)
-            group.mesh.leave(view.epoch)
-            group.mesh.reform(view.epoch, [seat_of(member) for member in view.members])
+            group.mesh.leave(view.generation)
+            group.mesh.reform(view.generation, [seat_of(member) for member in view.members])
 
     group.session = session
     group.mesh.reform(1, range(size))

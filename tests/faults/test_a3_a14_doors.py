@@ -105,7 +105,7 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
                 other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
                 assert not other.answer(0.3)
         with stranger(address, place.key) as other:
-            head, body = MessageEnvelope(RUN).seal(Heartbeat(member="m9", epoch=1, promised=99, applied=7))
+            head, body = MessageEnvelope(RUN).seal(Heartbeat(member="m9", generation=1, promised=99, applied=7))
             for number in range(frames // 4):
                 noise, mutated = chance.randbytes(chance.randrange(200)), bytearray(body)
                 mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)

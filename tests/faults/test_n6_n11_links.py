@@ -92,7 +92,7 @@ def test_n10_bytes_that_come_twice_in_another_order_or_not_at_all(wanted: Result
 
 
 class Parrot:
-    """A way to a peer on which everything is said again: now, later, in any order, and as of another epoch and run."""
+    """A way to a peer on which everything is said again: later, in any order, as of another generation and run."""
 
     def __init__(self, way: "zmq.Socket[bytes]") -> None:
         self.way, self.again = way, 0
@@ -108,7 +108,7 @@ class Parrot:
         whole, self._part = self._part, []
         self._said = [*self._said[-100:], whole]
         message = decode(whole[0])
-        others = [{"run": "other"}, {"epoch": message.epoch + 1}, {"sender": 1 - message.sender}]
+        others = [{"run": "other"}, {"generation": message.generation + 1}, {"sender": 1 - message.sender}]
         strange = [[encode(msgspec.structs.replace(message, **other)), *whole[1:]] for other in others]
         for frames in (whole, whole, *self._chance.choices(self._said, k=7), *strange):
             self.way.send_multipart(frames)

@@ -132,7 +132,7 @@ def test_an_id_is_its_keys_alone_and_a_guest_says_that_it_is_one() -> None:
     assert "not given to this key" in here.objection(JoinRequest(member="w0.1000000", plate=guest), OURS)
     assert not here.objection(JoinRequest(member="w0.1000000", plate=own), "c" * 40)
     assert "another machine" in here.objection(JoinRequest(member=name, plate=guest), "c" * 40)
-    assert not here.objection(Heartbeat(member=name, epoch=0, promised=0, applied=0), THEIRS), (
+    assert not here.objection(Heartbeat(member=name, generation=0, promised=0, applied=0), THEIRS), (
         "the register judges those"
     )
 

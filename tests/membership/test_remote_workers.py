@@ -47,7 +47,7 @@ def admit(coordinator: MembershipCoordinator, *members: str) -> InstallView:
     hello(coordinator, *members)
     view = coordinator.view
     for member in view.members:
-        coordinator.hear(beat(member, view.epoch), 0.0)
+        coordinator.hear(beat(member, view.generation), 0.0)
     coordinator.tick(0.0)
     stand(coordinator, between=True, **dict.fromkeys(view.members, (1, 0)))
     return coordinator.memory.installed
@@ -78,7 +78,7 @@ def test_a_restarted_coordinator_still_knows_who_is_a_guest() -> None:
     )
     hello(again, "b", now=5.0)
     for member in ("a", "g1"):
-        again.hear(beat(member, again.view.epoch), 5.0)
+        again.hear(beat(member, again.view.generation), 5.0)
     again.tick(5.0)
     assert again.proposal is not None
     assert again.proposal.view.members == ("a", "b", "g1")
@@ -114,7 +114,7 @@ def test_many_silent_guests_are_given_up_at_once() -> None:
     coordinator = begun("a")
     admit(coordinator, "g1", "g2", "g3")
     for moment in (1.0, 2.0, 3.0, 4.0):
-        coordinator.hear(beat("a", coordinator.view.epoch), moment)
+        coordinator.hear(beat("a", coordinator.view.generation), moment)
         coordinator.tick(moment)
     assert set(coordinator.memory.lost) == {"g1", "g2", "g3"}
 
@@ -124,7 +124,7 @@ def test_guests_that_do_not_hear_one_of_the_runs_own_are_given_up_and_not_that_o
     admit(coordinator, "g1", "g2", "g3")
     for tenth in range(1, 21):
         for member in coordinator.view.members:
-            coordinator.hear(beat(member, coordinator.view.epoch), tenth / 10)
+            coordinator.hear(beat(member, coordinator.view.generation), tenth / 10)
         for guest in ("g1", "g2"):
             coordinator.hear(SuspectMember(member=guest, of="a", closed=guest == "g2"), tenth / 10)
         coordinator.tick(tenth / 10)

@@ -74,7 +74,7 @@ def enter_between(member: MembershipAgent, late: MembershipAgent | None = None) 
     for step in itertools.count():
         with contextlib.suppress(DeadlineError):
             member.begin(step, Deadline.after(30.0 if late is not None else 0.1))
-        if late.view.epoch if late is not None else member._waits_for == ("m9",):
+        if late.view.generation if late is not None else member._waits_for == ("m9",):
             return
         assert step < 3000
         time.sleep(0.01)
@@ -84,7 +84,7 @@ def test_garbage_changes_nothing(folder: Path) -> None:
     """A4: neither frames of chance, nor mutated messages, nor messages of a member that is none."""
     chance = random.Random(4)
     envelope = MessageEnvelope(RUN)
-    head, body = envelope.seal(Heartbeat(member="m0", epoch=1, promised=99, applied=7))
+    head, body = envelope.seal(Heartbeat(member="m0", generation=1, promised=99, applied=7))
     with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle.address) as other:
         settle(member)
         before = read(handle.setup.log)
@@ -96,9 +96,9 @@ def test_garbage_changes_nothing(folder: Path) -> None:
                 other.say(*map(bytes, frames))
             if count % 100 == 0:
                 heard(other, RUN)
-        for report in (ProcessExited(member="m0", reason="lie"), ProposeAck(member="m9", epoch=1, applied=99)):
+        for report in (ProcessExited(member="m0", reason="lie"), ProposeAck(member="m9", generation=1, applied=99)):
             other.say(*envelope.seal(report))
-        other.say(*envelope.seal(Heartbeat(member="m9", epoch=1, promised=999, applied=7)))
+        other.say(*envelope.seal(Heartbeat(member="m9", generation=1, promised=999, applied=7)))
         other.say(*MessageEnvelope("run-b").seal(JoinRequest(member="m7")))
         for name in ("../m1", "M1", "a b", "x" * 65, ""):
             other.say(*envelope.seal(JoinRequest(member=name)))
@@ -167,7 +167,7 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             before = read(handle.setup.log)
             with stranger(handle.address, two) as other:
                 other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
-                other.say(*MessageEnvelope(RUN).seal(Heartbeat(member="m1", epoch=1, promised=9, applied=3)))
+                other.say(*MessageEnvelope(RUN).seal(Heartbeat(member="m1", generation=1, promised=9, applied=3)))
                 heard(other, RUN)
             for pair, server in ((foreign, door.public), (second, foreign.public)):
                 with stranger(handle.address, ClientCredentials(pair, server)) as other:
@@ -188,7 +188,7 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
     with coordinator(folder) as handle, agent(handle, "m0") as member:
         settle(member)
-        epoch = member.view.epoch
+        generation = member.view.generation
         member.close(leave=False)
     again = CoordinatorHandle(handle.setup)
     for old in members(handle.setup.log):
@@ -197,7 +197,7 @@ def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
     with agent(again, "m1") as member:
         settle(member)
         assert member.view.members == ("m1",)
-        assert member.view.epoch > epoch
+        assert member.view.generation > generation
     again.stop(Deadline.after(10.0))
 
 
@@ -268,7 +268,7 @@ def test_a_disk_that_fails_ends_it_and_says_so(folder: Path) -> None:
     handle.start(Deadline.after(30.0))
     with agent(handle, "m0") as member:
         until(lambda: not handle.alive())
-        assert member.view.epoch == 0, "told what was not written"
+        assert member.view.generation == 0, "told what was not written"
     assert any(isinstance(said, CoordinatorFailed) for said in handle.read())
     handle.stop(Deadline.after(10.0))
 

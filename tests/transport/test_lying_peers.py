@@ -123,7 +123,7 @@ def test_a_peer_that_has_no_part_in_a_sum_cannot_spoil_it() -> None:
         pair, liar = [made[0], made[2]], Liar(made)
         for mesh in pair:
             mesh.reform(1, [0, 2])
-        liar.chunk("sum", bytes(CHUNK), epoch=1)
+        liar.chunk("sum", bytes(CHUNK), generation=1)
         until(lambda: made[0].link(1).into.expected == 1)
         tasks = begin(pair, numbers(2, NUMEL), DirectSum)
         for mesh, (task, _) in zip(pair, tasks, strict=True):
@@ -208,7 +208,7 @@ def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
     while said < count:
         frame = chance.choice((b"", bytes(4), bytes(CHUNK)))
         payload = pack(torch.zeros(len(frame) // 4).numpy(), "float32")
-        head = ("run", made[0].epoch, 0, 1)
+        head = ("run", made[0].generation, 0, 1)
         expected = made[0].link(1).into.expected
         chunk = ChunkHeader(
             *head, expected, 0, chance.randrange(3), chance.choice(("sum", "ring", "owners", "gather")), 0,
@@ -229,17 +229,17 @@ def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
 
 def settle(made: list[LinkMesh], chance: random.Random) -> None:
     """The liar is given up in one view and comes again in the next: as long as that the others work."""
-    epoch = made[0].epoch + 1
+    generation = made[0].generation + 1
     pair = [made[0], made[2]]
     for mesh in pair:
         honest(mesh)
-        mesh.reform(epoch, [0, 2])
+        mesh.reform(generation, [0, 2])
     results = begin(pair, numbers(2, 1000), chance.choice((DirectSum, ReduceScatterGather, RingAllReduce)))
     for mesh, (task, _) in zip(pair, results, strict=True):
         mesh.wait(task, WAIT)
     for mesh in made:
         mesh.loop.suspects.clear()
-        mesh.reform(epoch + 1, [0, 1, 2])
+        mesh.reform(generation + 1, [0, 1, 2])
     tasks = [sum_of(kind) for kind in (DirectSum, ReduceScatterGather, RingAllReduce)]
     for task in tasks:
         made[0].submit(task)

@@ -83,7 +83,7 @@ class HostGroup:
 
 def first_number(view: MembershipView) -> int:
     """From which flags count in a view: above all that were used before."""
-    return view.epoch << VIEW_BITS
+    return view.generation << VIEW_BITS
 
 
 def leaders(view: MembershipView, houses: Iterable[str]) -> list[int]:

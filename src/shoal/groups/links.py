@@ -123,7 +123,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         seats = [seat_of(member) for member in view.members]
         plates = zip(seats, view.members, session.install.plates, strict=True)
         self.mesh.enrol({seat: BookEntry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})
-        self.mesh.reform(view.epoch, seats)
+        self.mesh.reform(view.generation, seats)
         houses = [plate.house for plate in session.install.plates]
         self.leaders = leaders(view, houses)
         if self._house is not None:

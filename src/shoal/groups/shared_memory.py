@@ -76,7 +76,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def all_stay(self) -> bool:
         """Asked after all parts of an operation were seen: whoever had left by then may have judged otherwise."""
         full_fence()
-        return bool(self._left[self.members].max() <= self.session.view.epoch)
+        return bool(self._left[self.members].max() <= self.session.view.generation)
 
     @property
     def base(self) -> int:

@@ -46,7 +46,9 @@ class StateStreamServer:
         asked = self.session.agent.introductions.asked
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
-        seats = {seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.epoch == self.session.view.epoch}
+        seats = {
+            seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.generation == self.session.view.generation
+        }
         return list(seats.values())
 
     def _forget(self, member: str) -> None:
@@ -99,13 +101,13 @@ class StateStreamClient:
 
     def follow(self, offer: StreamStateFrom | None) -> bool:
         """Turn to whom the coordinator named last; whether that is another one than before."""
-        if offer is None or (self._offer is not None and offer.epoch <= self._offer.epoch):
+        if offer is None or (self._offer is not None and offer.generation <= self._offer.generation):
             return False
         self._offer, self._tries = offer, self._tries + 1
         lender, own = seat_of(offer.member), seat_of(self.session.member)
         plate = self.session.agent.plate
         self.mesh.enrol({own: _entry(self.session.member, plate), lender: _entry(offer.member, offer.plate)})
-        self.mesh.reform(offer.epoch, [lender, own])
+        self.mesh.reform(offer.generation, [lender, own])
         self._task = StateReceive(lender, LARGEST, wanted=None, channel=LOAN)
         self._taken, self._read, self._moved = 0, 0, now()
         self.mesh.submit(self._task, number=0)

@@ -112,7 +112,7 @@ class RunSupervisor:
         self._silent: list[int] = []
         self._entered: set[str] = set()
         """Whoever was in a view."""
-        self._epoch = 0
+        self._generation = 0
         """Of the newest view that is known here."""
         self._journal = EventJournal(launcher_file(directory))
         self._began = now()
@@ -127,7 +127,9 @@ class RunSupervisor:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
                 self.handle.gone(member, "of an earlier attempt")
-            self._epoch = max((e.install.view.epoch for e in self._log() if isinstance(e, ViewInstalled)), default=0)
+            self._generation = max(
+                (e.install.view.generation for e in self._log() if isinstance(e, ViewInstalled)), default=0
+            )
         self.handle.start(Deadline.after(READY))
 
     def name(self, seat: int) -> str:
@@ -220,8 +222,8 @@ class RunSupervisor:
     def _hear(self, said: object) -> None:
         """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
         self.guests.hear(said)
-        if isinstance(said, ViewInstalled) and said.install.view.epoch > self._epoch:
-            self._epoch = said.install.view.epoch
+        if isinstance(said, ViewInstalled) and said.install.view.generation > self._generation:
+            self._generation = said.install.view.generation
             self.stranded = self.begun and not said.install.donor
             self.begun = True
             if not self.stranded:  # who is alone with nobody's state has not entered the training

@@ -44,9 +44,9 @@ NAP = 0.5
 class MembershipAgent:
     """Public methods are for the training thread; callbacks are called in the agent's, under its lock: be brief.
 
-    `holds(epoch)`  a view `epoch` is being made: make visible to all peers that this worker has left every older
-                    one (in shared memory: write `epoch` where they look before they complete anything), then say
-                    whether every part of the operation under way can be read here. Over links: `hold` tells it.
+    `holds(generation)`  a view of `generation` is being made: show all peers that this worker has left every older one
+                    (in shared memory: write `generation` where they look before they complete anything), then return
+                    whether every part of the operation under way can be read here. Over links, `hold` tells it.
     `on_install(install)`  the view is there; `install.donor` gives its state to `install.fresh`.
     `look`          the training loop's step and state, see `pulse`.
     """
@@ -59,7 +59,7 @@ class MembershipAgent:
         *,
         key: ClientCredentials | None = None,
         look: Look = lambda: (0, ""),
-        holds: Callable[[int], bool] = lambda epoch: False,
+        holds: Callable[[int], bool] = lambda generation: False,
         on_install: Callable[[InstallView], object] = lambda install: None,
     ) -> None:
         self.id, self.address = check_id(member, "member"), address
@@ -264,7 +264,7 @@ class MembershipAgent:
         with self._changed:
             if self._error is not None:
                 return True
-            if self._member.view.epoch == 0:
+            if self._member.view.generation == 0:
                 line.say(JoinRequest(member=self.id, plate=self.plate, waits=self.introductions.waits))
             for doubt in (*self._doubts, *self._accusations.values()):
                 line.say(doubt)
@@ -286,7 +286,7 @@ class MembershipAgent:
             case RunOver():
                 if self._error is None and not (order.well and not self._member.blank):
                     self._error = errors.RunEnded(f"the run has ended: {order.reason}", well=order.well)
-            case JoinRefused() if self._member.view.epoch == 0:
+            case JoinRefused() if self._member.view.generation == 0:
                 self._refused = self._refused or Deadline.after(PERSIST)
                 if self._refused.expired:
                     self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
@@ -298,9 +298,9 @@ class MembershipAgent:
             line.say(standing)
 
     def _install(self, order: InstallView) -> None:
-        before = self._member.view.epoch
+        before = self._member.view.generation
         self._member.install(order)
-        if self._member.view.epoch != before:
+        if self._member.view.generation != before:
             self._installed = order
             self._accusations.clear()
             self._on_install(order)

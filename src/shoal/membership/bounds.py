@@ -18,15 +18,15 @@ LONGEST_STEP = 600.0
 
 
 def false_number(report: Report, newest: int, remote: bool) -> str:
-    """Why a report cannot be true; empty: it may be. `newest` is the highest epoch in the log."""
+    """Why a report cannot be true; empty: it may be. `newest` is the highest generation in the log."""
     if isinstance(report, Heartbeat):
         if not (math.isfinite(report.period) and math.isfinite(report.idle)):
             return f"its steps take {report.period} s and it idles for {report.idle} s; both are finite"
-        if report.epoch > report.promised:
-            return f"it says it is in view {report.epoch} and was asked to enter {report.promised} at the most"
+        if report.generation > report.promised:
+            return f"it says it is in view {report.generation} and was asked to enter {report.promised} at the most"
         claimed = report.promised
     elif isinstance(report, ProposeAck):
-        claimed = max(report.epoch, report.formed, report.dealt)
+        claimed = max(report.generation, report.formed, report.dealt)
     else:
         return ""
     if claimed > newest + (0 if remote else FORGOTTEN_VIEWS):

@@ -119,7 +119,7 @@ class MembershipCoordinator:
         """Take a report in."""
         if report.member in self.memory.lost:
             return self._dismiss(report)
-        false = false_number(report, self.memory.epoch, self._guest(report.member))
+        false = false_number(report, self.memory.generation, self._guest(report.member))
         if false:
             self._suspect(report.member, false, now)
             return self._done()
@@ -180,7 +180,7 @@ class MembershipCoordinator:
         own = [s.beat for m, s in self.seats.items() if m in self.view and not s.plate.guest and s.beat is not None]
         patience = self.rules.answer + self.rules.steps * step_seconds(own)
         behind = {
-            member: f"it did not enter view {self.view.epoch} within {patience:.0f} s"
+            member: f"it did not enter view {self.view.generation} within {patience:.0f} s"
             for member, seat in self.seats.items()
             if seat.plate.guest and seat.behind is not None and now - seat.behind > patience
         }
@@ -196,7 +196,9 @@ class MembershipCoordinator:
         if isinstance(report, LeaveRequest | ProcessExited):
             return []
         return [
-            SendMessage(report.member, MemberEvicted(epoch=self.memory.epoch, reason=self.memory.lost[report.member]))
+            SendMessage(
+                report.member, MemberEvicted(generation=self.memory.generation, reason=self.memory.lost[report.member])
+            )
         ]
 
     def _hello(self, report: JoinRequest, now: float) -> None:
@@ -226,10 +228,10 @@ class MembershipCoordinator:
         """The first member of the view and one that waits, to each other: the donor of a view is its first one too."""
         lender = next((member for member in self.view.members if member in self.seats), None)
         if self.proposal is None and lender is not None:
-            epoch, seat = self.view.epoch, self.seats[lender]
+            generation, seat = self.view.generation, self.seats[lender]
             patience = LENT_WITHIN + LENT_STEPS * (seat.beat.period if seat.beat is not None else 0.0)
-            borrow = StreamStateFrom(epoch=epoch, member=lender, plate=seat.plate, patience=patience)
-            lend = StreamStateTo(epoch=epoch, member=newcomer.member, plate=newcomer.plate)
+            borrow = StreamStateFrom(generation=generation, member=lender, plate=seat.plate, patience=patience)
+            lend = StreamStateTo(generation=generation, member=newcomer.member, plate=newcomer.plate)
             self._do += [SendMessage(lender, lend), SendMessage(newcomer.member, borrow)]
 
     def _beat(self, beat: Heartbeat, now: float) -> None:
@@ -237,21 +239,21 @@ class MembershipCoordinator:
         if seat is None:
             return
         seat.heard, seat.beat = now, beat
-        behind = beat.member in self.view and beat.epoch < self.view.epoch and self.proposal is None
+        behind = beat.member in self.view and beat.generation < self.view.generation and self.proposal is None
         seat.behind = (now if seat.behind is None else seat.behind) if behind else None
         self._do.append(SendMessage(beat.member, LeaseRenewal(sent=beat.sent, seconds=self.rules.lease)))
         if self.proposal is not None:
             view = self.proposal.view
-            if beat.member in view and beat.promised < view.epoch:  # it was away when it was asked
+            if beat.member in view and beat.promised < view.generation:  # it was away when it was asked
                 self._do.append(SendMessage(beat.member, ProposeView(view=view, step=self.proposal.step)))
         elif beat.member in self.view:
             self._catch_up(beat, now)
 
     def _catch_up(self, beat: Heartbeat, now: float) -> None:
-        if beat.promised > self.view.epoch:  # asked by a proposal that died with a coordinator before me
-            self.memory.epoch = max(self.memory.epoch, beat.promised)
+        if beat.promised > self.view.generation:  # asked by a proposal that died with a coordinator before me
+            self.memory.generation = max(self.memory.generation, beat.promised)
             self._propose(now)
-        elif beat.epoch < self.view.epoch:
+        elif beat.generation < self.view.generation:
             self._do.append(SendMessage(beat.member, ProposeView(view=self.view)))
             self._do.append(SendMessage(beat.member, self.memory.installed))
 
@@ -268,7 +270,7 @@ class MembershipCoordinator:
         if standing.member in self.seats:
             self.seats[standing.member].heard = now
         proposal = self.proposal
-        if proposal is None or standing.epoch != proposal.view.epoch or standing.member not in proposal.view:
+        if proposal is None or standing.generation != proposal.view.generation or standing.member not in proposal.view:
             return
         if proposal.step and not standing.blank and not standing.between:
             # It heard of it too late, or had left for a proposal of another coordinator: all cannot stand between the
@@ -315,7 +317,10 @@ class MembershipCoordinator:
         self.seats.pop(member, None)
         lost = MemberLost(member=member, reason=reason)
         self.memory.add(lost)
-        self._do += [WriteEntry(lost), SendMessage(member, MemberEvicted(epoch=self.memory.epoch, reason=reason))]
+        self._do += [
+            WriteEntry(lost),
+            SendMessage(member, MemberEvicted(generation=self.memory.generation, reason=reason)),
+        ]
 
     @property
     def _begun(self) -> bool:
@@ -366,7 +371,9 @@ class MembershipCoordinator:
         if self.proposal is not None or not new or not self.view.members:
             return
         beats = [seat.beat for member, seat in self.seats.items() if member in self.view]
-        there = [beat for beat in beats if beat is not None and beat.epoch == beat.promised == self.view.epoch]
+        there = [
+            beat for beat in beats if beat is not None and beat.generation == beat.promised == self.view.generation
+        ]
         if len(there) == len(self.view):  # or somebody has not even entered this view yet
             own = [beat for beat in there if not self._guest(beat.member)] or there
             period = max(step_seconds(own), SHORTEST_STEP) if step_seconds(own) else self._ahead
@@ -375,10 +382,10 @@ class MembershipCoordinator:
 
     def _make(self, members: tuple[str, ...], step: int, now: float) -> None:
         # guests last: worker 0 writes ledger and checkpoints, and must see the run's folder
-        view = MembershipView(self.memory.epoch + 1, tuple(sorted(members, key=self._guest)))
-        self.memory.epoch = view.epoch
+        view = MembershipView(self.memory.generation + 1, tuple(sorted(members, key=self._guest)))
+        self.memory.generation = view.generation
         self.proposal = ViewProposal(view, step, now, now) if members else None
-        self._do.append(WriteEntry(ViewProposed(epoch=view.epoch)))
+        self._do.append(WriteEntry(ViewProposed(generation=view.generation)))
         self._do += [SendMessage(member, ProposeView(view=view, step=step)) for member in view.members]
 
     def _install(self, proposal: ViewProposal) -> None:
@@ -411,7 +418,7 @@ class MembershipCoordinator:
     def _dealt(self, standings: list[ProposeAck]) -> MembershipView:
         """A view between two steps may have reached some, who began the second in it, and not all that are left."""
         shared = self.memory.shared
-        return shared if any(shared.epoch == standing.dealt for standing in standings) else MembershipView()
+        return shared if any(shared.generation == standing.dealt for standing in standings) else MembershipView()
 
     def _remind(self, now: float) -> None:
         proposal = self.proposal

@@ -96,7 +96,7 @@ class ElasticSession(MembershipSession):
     def _borrow(self, loan: StateStream) -> None:
         """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
         introductions = self.agent.introductions
-        while self.agent.view.epoch == 0 and loan.borrow(introductions.offer):
+        while self.agent.view.generation == 0 and loan.borrow(introductions.offer):
             self.agent.check()
             time.sleep(PAUSE)
         if loan.proved:
@@ -128,7 +128,7 @@ class ElasticSession(MembershipSession):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]
-        return self.view.epoch == 0
+        return self.view.generation == 0
 
     @property
     def install(self) -> InstallView:
@@ -143,17 +143,17 @@ class ElasticSession(MembershipSession):
 
     @property
     def disturbed(self) -> bool:
-        return self.agent.disturbed or self.agent.view.epoch != self.view.epoch
+        return self.agent.disturbed or self.agent.view.generation != self.view.generation
 
-    def _left(self, epoch: int) -> bool:
+    def _left(self, generation: int) -> bool:
         """In the agent's thread: this worker leaves its view."""
-        self._transport.leave_view(epoch)
+        self._transport.leave_view(generation)
         return self._holds()
 
     def _look(self) -> None:
         """Take over the agent's view."""
         install = self.install
-        if install.view.epoch != self.view.epoch:
+        if install.view.generation != self.view.generation:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
             self.lent, self.gives = install.lent, install.donor == self.member
             self.listeners.notify(self.view, self.fresh)
@@ -189,7 +189,7 @@ class ElasticSession(MembershipSession):
             raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
         deadline = Deadline.after(self.seconds)
         self.agent.wait_settled(deadline)
-        while self.agent.view.epoch == self.view.epoch:  # another has heard of it before this one
+        while self.agent.view.generation == self.view.generation:  # another has heard of it before this one
             time.sleep(PAUSE)
             self.agent.wait_settled(deadline)
             if deadline.expired:
@@ -217,12 +217,12 @@ class ElasticSession(MembershipSession):
         if not self.remote(member) or member == self.member:
             raise error
         self.agent.accuse(member, str(error))
-        self._accused = (self.view.epoch, Deadline.after(min(EVICTION, self.seconds)))
+        self._accused = (self.view.generation, Deadline.after(min(EVICTION, self.seconds)))
 
     def _await_eviction(self) -> None:
         """Nothing more is done with a member that was accused, if the coordinator takes this worker's word."""
-        epoch, deadline = self._accused
-        while epoch == self.view.epoch and not self.disturbed and not deadline.expired:
+        generation, deadline = self._accused
+        while generation == self.view.generation and not self.disturbed and not deadline.expired:
             self.agent.check()
             time.sleep(PAUSE)
 

@@ -50,7 +50,7 @@ class MemberState:
     promised: int = 0
     applied: int = 0
     formed: int = 0
-    """Epoch of the view that formed the result held of the operation under way; 0: none is held."""
+    """Generation of the view that formed the result held of the operation under way; 0: none is held."""
     dealt: MembershipView = field(default_factory=MembershipView)
     """The view that formed the last complete operation: its members share out the next step's samples."""
     inside: bool = False
@@ -63,15 +63,15 @@ class MemberState:
     """The last step that was begun here."""
     waiting: ProposeView | None = None
     """A proposal that is answered when its step begins."""
-    holds: Callable[[int], bool] = lambda epoch: False
-    """Called when this member leaves its view for one of `epoch`: whether it can read all parts of the operation."""
+    holds: Callable[[int], bool] = lambda generation: False
+    """Called when this member leaves its view for `generation`: whether it can read all parts of the operation."""
     _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
     @property
     def settled(self) -> bool:
         """Whether this is a member of a view, and no other is being made."""
-        return self.promised == self.view.epoch and self.id in self.view and not self.evicted
+        return self.promised == self.view.generation and self.id in self.view and not self.evicted
 
     def free(self, now: float) -> bool:
         """Whether an operation may be entered or completed."""
@@ -90,8 +90,8 @@ class MemberState:
         """The result is whole here: what all others must be told."""
         assert self.inside
         assert self.settled
-        self.formed = self.view.epoch
-        return ConfirmResult(member=self.id, epoch=self.view.epoch, number=self.applied + 1)
+        self.formed = self.view.generation
+        return ConfirmResult(member=self.id, generation=self.view.generation, number=self.applied + 1)
 
     def seen(self) -> None:
         """The result is where all can read it (memory of one host), so everybody holds it."""
@@ -100,7 +100,7 @@ class MemberState:
 
     def confirmed(self, said: ConfirmResult) -> None:
         """A peer holds the result; of another view or operation it says nothing."""
-        here = (said.epoch, said.number) == (self.view.epoch, self.applied + 1)
+        here = (said.generation, said.number) == (self.view.generation, self.applied + 1)
         if self.settled and here and said.member in self.view:
             self._confirmed.add(said.member)
 
@@ -116,9 +116,9 @@ class MemberState:
 
     def propose(self, said: ProposeView) -> ProposeAck | None:
         """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
-        if said.view.epoch < self.promised or said.view.epoch <= self.view.epoch or self.evicted:
+        if said.view.generation < self.promised or said.view.generation <= self.view.generation or self.evicted:
             return None
-        if said.view.epoch == self.promised:  # said again, because the answer was lost
+        if said.view.generation == self.promised:  # said again, because the answer was lost
             return self._standing()
         if said.step > max(0, self.begun) and self.settled:
             self.waiting = said
@@ -134,35 +134,37 @@ class MemberState:
         return self._leave(waiting, between=step == waiting.step)
 
     def _leave(self, said: ProposeView, between: bool = False) -> ProposeAck:
-        self.promised, self.waiting = said.view.epoch, None
+        self.promised, self.waiting = said.view.generation, None
         self._between = between
         # Between two steps nothing is under way here, and others may still complete what this member has completed.
         if self.inside and self.holds(self.promised) and not self.formed:
-            self.formed = self.view.epoch
+            self.formed = self.view.generation
         self._confirmed.clear()
         return self._standing()
 
     def _standing(self) -> ProposeAck:
         return ProposeAck(
             member=self.id,
-            epoch=self.promised,
+            generation=self.promised,
             applied=self.applied,
             formed=self.formed,
             blank=self.blank,
             lent=self.blank and self.lent,
             between=self._between,
-            dealt=self.dealt.epoch,
+            dealt=self.dealt.generation,
         )
 
     def install(self, said: InstallView) -> bool:
         """Enter the new view; whether an operation that was under way has to be done again."""
-        if said.view.epoch != self.promised or said.view.epoch <= self.view.epoch:
+        if said.view.generation != self.promised or said.view.generation <= self.view.generation:
             return False
         if self.id in said.fresh:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
-        elif said.dealt.epoch > self.dealt.epoch:  # others have begun the step in a view between that and this
+        elif (
+            said.dealt.generation > self.dealt.generation
+        ):  # others have begun the step in a view between that and this
             self.dealt = said.dealt
         self.view, self.formed, self.waiting = said.view, 0, None
         if said.between:
@@ -177,7 +179,7 @@ class MemberState:
     def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Heartbeat:
         return Heartbeat(
             member=self.id,
-            epoch=self.view.epoch,
+            generation=self.view.generation,
             promised=self.promised,
             applied=self.applied,
             step=step,

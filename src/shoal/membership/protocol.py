@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.membership.view import MOST_MEMBERS, Epoch, MembershipView, Name, Names
+from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names
 
 LONGEST_TEXT = 240
 
@@ -19,7 +19,9 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_TEXT]
 
 
-class ProtocolMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
+class ProtocolMessage(
+    msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True, rename=WIRE_NAMES
+):
     """Base; the class name is the tag on the wire."""
 
 
@@ -48,9 +50,9 @@ class Heartbeat(ProtocolMessage, frozen=True, kw_only=True):
     """I live: this far is my training loop. Sent several times a second while the process can run at all."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     """Of the view I have installed."""
-    promised: Epoch
+    promised: Generation
     """The highest view I was asked to enter."""
     applied: Count
     step: Count = 0
@@ -67,19 +69,19 @@ class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
     """Where I stand, now that I have left the view before: the answer to `ProposeView`."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     """The proposed one."""
     applied: Count
     """Operations that are complete here; the next one may be under way."""
-    formed: Epoch = 0
-    """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
+    formed: Generation = 0
+    """If I hold the whole result of the next one: the generation of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
     lent: bool = False
     """But most of it: a member of the view before this one has lent it to me."""
     between: bool = False
     """I stand right before the step the proposal named."""
-    dealt: Epoch = 0
+    dealt: Generation = 0
     """Of the view whose members share out the next step's samples, as far as I know."""
 
 
@@ -150,7 +152,7 @@ class InstallView(ProtocolMessage, frozen=True, kw_only=True):
 class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
     """This one would like to have your state before it enters; said again as long as it waits for it."""
 
-    epoch: Epoch
+    generation: Generation
     """The view that stands."""
     member: Name
     plate: MemberInfo
@@ -159,7 +161,7 @@ class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
 class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
     """That one was asked to lend you its state."""
 
-    epoch: Epoch
+    generation: Generation
     member: Name
     plate: MemberInfo
     patience: Seconds
@@ -169,7 +171,7 @@ class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
 class MemberEvicted(ProtocolMessage, frozen=True, kw_only=True):
     """You are no member any more."""
 
-    epoch: Epoch
+    generation: Generation
     reason: Text
 
 
@@ -188,10 +190,10 @@ class JoinRefused(ProtocolMessage, frozen=True, kw_only=True):
 
 
 class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
-    """I hold the whole result of operation `number`, formed in view `epoch`."""
+    """I hold the whole result of operation `number`, formed in view `generation`."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     number: Count
 
 

@@ -99,7 +99,7 @@ def build_exchange(
 
 
 def _guard(term: terms.GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
-    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
+    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.generation)
 
 
 def _automatic(

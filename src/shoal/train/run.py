@@ -111,7 +111,7 @@ class Run:
             together.ledger = LedgerWriter(
                 context.dir,
                 lambda: group.rank == 0 and not group.session.waiting,
-                lambda: (self._attempt, group.session.view.epoch),
+                lambda: (self._attempt, group.session.view.generation),
             )
             together.ledger.begin(progress.step, context.attempt, group.size)
         if group.size == 1 or not isinstance(self.plan.exchange, AloneTerm):  # else every worker has a model of its own

@@ -60,8 +60,8 @@ class IoLoop(threading.Thread):
         self._ending = False
 
     @property
-    def epoch(self) -> int:
-        return self.voice.epoch
+    def generation(self) -> int:
+        return self.voice.generation
 
     def call(self, command: Callable[[], None]) -> None:
         """From any thread: do this soon."""
@@ -133,9 +133,9 @@ class IoLoop(threading.Thread):
         task.senders = view.others
         self.tasks.add(task, lambda: task.begin(view, self._sender(task)))
 
-    def leave(self, epoch: int, error: ShoalError) -> None:
-        """A view of `epoch` is being made: nothing comes of what is under way in an older one."""
-        if self.epoch < epoch:
+    def leave(self, generation: int, error: ShoalError) -> None:
+        """A view of `generation` is being made: nothing comes of what is under way in an older one."""
+        if self.generation < generation:
             self.tasks.abort(error)
 
     def enrol(self, book: Book) -> None:
@@ -152,10 +152,10 @@ class IoLoop(threading.Thread):
                 self.peers[rank] = LinkPeer.reach(rank, entry, self.door)
         self.door.let_in(self.book)  # who knocked before it was in the book
 
-    def reform(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
-        self.tasks.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
-        self.voice.epoch, self.view = epoch, MeshView(ranks, self.rank)
+    def reform(self, generation: int, ranks: Sequence[int]) -> None:
+        """Another view, on the same sockets: numbers begin anew, and nothing of an older generation is heard."""
+        self.tasks.abort(PeerLost(f"worker {self.rank}: the view of generation {self.generation} has ended"))
+        self.voice.generation, self.view = generation, MeshView(ranks, self.rank)
         self.tasks.begin_anew()
         self.suspects.clear()
         for peer in self.peers.values():
@@ -247,13 +247,13 @@ class IoLoop(threading.Thread):
         if known is not None and known is not peer:
             raise FrameRefused(f"a message that says it is from worker {message.sender}, under another's key")
         peer.heard, peer.step = now(), message.step
-        entered, peer.epoch = message.epoch > peer.epoch, max(peer.epoch, message.epoch)
+        entered, peer.generation = message.generation > peer.generation, max(peer.generation, message.generation)
         if isinstance(message, LinkHeartbeat):
             peer.state = message.state
             self.voice.echo(peer, message.stamp)
         elif isinstance(message, LinkClosed):
             peer.bye = message
-        elif message.epoch != self.epoch:
+        elif message.generation != self.generation:
             self.stale += 1
         elif isinstance(message, ChunkAck):
             self._acked(peer, message.expected, message.stamp, message.held, message.again)

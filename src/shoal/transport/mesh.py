@@ -72,8 +72,8 @@ class LinkMesh:
         return self.loop.view
 
     @property
-    def epoch(self) -> int:
-        return self.loop.epoch
+    def generation(self) -> int:
+        return self.loop.generation
 
     def link(self, rank: int) -> LinkPeer:
         """What is known of a peer: `link(2).out.estimate.rate`, `.rtt`."""
@@ -123,9 +123,9 @@ class LinkMesh:
         """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
         self._command(lambda: self.loop.tasks.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
 
-    def leave(self, epoch: int) -> None:
-        """From any thread: whoever waits in a view before `epoch` need not wait any longer."""
-        self.loop.call(lambda: self.loop.leave(epoch, ViewEnded("the members change")))
+    def leave(self, generation: int) -> None:
+        """From any thread: whoever waits in a view before `generation` need not wait any longer."""
+        self.loop.call(lambda: self.loop.leave(generation, ViewEnded("the members change")))
 
     def enrol(self, book: Book) -> None:
         """Reach these, and nobody else."""
@@ -136,14 +136,15 @@ class LinkMesh:
         """Reach one more, which is in no view yet; until the next `enrol`."""
         self.enrol({**self.loop.book, rank: entry})
 
-    def reform(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Go on with `ranks` only. Epochs only grow: one that is not new is refused."""
-        if epoch <= self.epoch or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
+    def reform(self, generation: int, ranks: Sequence[int]) -> None:
+        """Go on with `ranks` only. Generations only grow: one that is not new is refused."""
+        if generation <= self.generation or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
             raise ShoalError(
-                f"worker {self.rank} cannot go from epoch {self.epoch} to {epoch} with workers {sorted(ranks)}; "
-                "epochs grow, and members are in the book"
+                f"worker {self.rank} cannot go from generation {self.generation} to {generation} with workers "
+                f"{sorted(ranks)}; "
+                "generations grow, and members are in the book"
             )
-        self._command(lambda: self.loop.reform(epoch, ranks))
+        self._command(lambda: self.loop.reform(generation, ranks))
         self._next.clear()
         self._lost = -1
 

@@ -33,7 +33,7 @@ class LinkPeer:
     """Both connections, that for chunks first."""
     heard: float | None = None
     """When anything of this run last came from it; None: never."""
-    epoch: int = 0
+    generation: int = 0
     """The newest view it has spoken in."""
     awaited: float | None = None
     """Since when it takes part in a view with this worker, where views change."""

@@ -1,8 +1,9 @@
 """The coordinator's decisions one by one; what random schedules make of them is in test_simulated.py."""
 
-from shoal.membership.coordinator import MembershipCoordinator, decide
+from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.log_entries import Effect, Entry, MemberLost, SendMessage, ViewInstalled, WriteEntry
+from shoal.membership.proposal import decide
 from shoal.membership.protocol import (
     Heartbeat,
     InstallView,

@@ -175,7 +175,7 @@ def test_who_cannot_be_reached_or_says_it_is_another_is_refused(change: dict[str
     coordinator.hear(JoinRequest(member="g1", plate=guest("g1", house="there")), 0.0)
     effects = coordinator.hear(JoinRequest(member="g2", plate=guest("g2", **change)), 0.0)
     assert set(told(effects, JoinRefused)) == {"g2"}
-    assert set(coordinator.seats) == {"a", "g1"}
+    assert set(coordinator.roster.statuses) == {"a", "g1"}
 
 
 def test_a_remote_worker_stays_where_it_came_from() -> None:
@@ -276,9 +276,9 @@ class Trial:
         lost = self.coordinator.memory.lost
         assert not set(lost) & set(HONEST), lost
         assert self.coordinator.memory.generation < 20 * (self.number + 10), "generations went away with a lie"
-        held = len(self.coordinator.doubts._held)
+        held = len(self.coordinator.suspicions._held)
         assert held <= len(self.coordinator.view) ** 2, f"{held} doubts are kept"
-        assert sys.getsizeof(self.coordinator._do) < 10_000
+        assert sys.getsizeof(self.coordinator._effects) < 10_000
 
 
 def play(seed: int, turns: int, lies: int) -> Trial:

@@ -2,6 +2,7 @@
 (write, send) that its decisions consist of.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -59,6 +60,19 @@ class LogState(msgspec.Struct, tag="Memory", rename=WIRE_NAMES):
                 self.shared = install.view if install.between else self.shared
             case MemberLost(member=member, reason=reason):
                 self.lost[member] = reason
+
+
+def training_over(entries: Iterable[Entry]) -> bool:
+    """Return whether one of the run's own workers left because the training had come to its end."""
+    remote: set[str] = set()
+    over = False
+    for entry in entries:
+        if isinstance(entry, ViewInstalled):
+            infos = zip(entry.install.view.members, entry.install.plates, strict=False)
+            remote |= {member for member, info in infos if info.guest}
+        elif isinstance(entry, MemberLost):
+            over |= entry.reason == LEFT and entry.member not in remote
+    return over
 
 
 @dataclass(frozen=True)

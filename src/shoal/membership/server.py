@@ -168,7 +168,7 @@ class CoordinatorServer:
                 self._listen_to_launcher()
                 for letter in self.door.letters():
                     self._open(letter)
-                for member in self.grants.late(self.machine.seats, now()):
+                for member in self.grants.late(self.machine.roster.statuses, now()):
                     self._do(self.machine.hear(ProcessExited(member=member, reason="it never came"), now()))
                 self._do(self.machine.tick(now()))
             self._say_goodbye()
@@ -199,7 +199,7 @@ class CoordinatorServer:
     def _say_goodbye(self) -> None:
         """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
         self._listen_to_launcher()
-        seats, deadline = self.machine.seats, Deadline.after(GOODBYE)
+        seats, deadline = self.machine.roster.statuses, Deadline.after(GOODBYE)
         while self._ended is not None:
             for member in seats:
                 self._tell(member, self._ended)
@@ -213,7 +213,7 @@ class CoordinatorServer:
     def _let_go(self, letter: ReceivedMessage) -> None:
         with contextlib.suppress(UnreadableMessage, ProtocolMismatch):
             said = self.envelope.report(letter.frames)
-            seats = self.machine.seats
+            seats = self.machine.roster.statuses
             if isinstance(said, LeaveRequest) and not self.register.objection(said, letter.key, seats, len(seats)):
                 seats.pop(said.member, None)
 
@@ -229,7 +229,7 @@ class CoordinatorServer:
         except ProtocolMismatch as error:
             self._refuse(letter, str(error))
             return
-        seats = self.machine.seats
+        seats = self.machine.roster.statuses
         objection = self.register.objection(report, letter.key, seats, len(seats))
         objection = objection or self.grants.objection(report, letter.key)
         if not objection:
@@ -244,7 +244,7 @@ class CoordinatorServer:
             self.wal.append(bound)
         if (
             isinstance(report, JoinRequest)
-            or report.member in self.machine.seats
+            or report.member in self.machine.roster.statuses
             or report.member in self.machine.memory.lost
         ):
             self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
@@ -256,7 +256,7 @@ class CoordinatorServer:
 
     def _answer(self, ask: RunQuery, letter: ReceivedMessage) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
-        for member in self.grants.abandoned(ask, letter.key, self.machine.seats, now()):
+        for member in self.grants.abandoned(ask, letter.key, self.machine.roster.statuses, now()):
             self._do(self.machine.hear(ProcessExited(member=member, reason="its machine joins again"), now()))
         if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, letter.key):
             self.door.send(letter.sender, ASKING.seal(self.setup.welcome.brief))

@@ -46,7 +46,7 @@ class Told(MembershipSession):
         self.member, self.view = member, view
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         return self.view
 
     @property

@@ -85,11 +85,11 @@ class Toy:
                 agent.wait_settled(Deadline.after(PATIENCE))
             self.state()  # also here: a newcomer's part is waited for, and it has none before it has the state
             self.pause()
-        parts = [(m, self.words[PART + 2 * slot(m) + number % 2]) for m in agent.dealt.members]
+        parts = [(m, self.words[PART + 2 * slot(m) + number % 2]) for m in agent.committed_view.members]
         self.done = number
         self.digest = hashlib.sha256(f"{self.digest} {number} {parts}".encode()).hexdigest()[:16]
         with open(self.folder / f"{self.id}.trace", "a") as trace:
-            trace.write(f"{number} {agent.dealt.generation} {self.digest}\n")
+            trace.write(f"{number} {agent.committed_view.generation} {self.digest}\n")
 
     def halt(self, where: str) -> None:
         """Stop this process here, if the test asked for it."""
@@ -115,7 +115,9 @@ class Toy:
         if install.donor == self.id and install.fresh and self.given != install.view.generation and current:
             self.given = install.view.generation
             part = file.with_suffix(".part")
-            part.write_text(json.dumps([agent.applied, self.digest, agent.dealt.generation, agent.dealt.members]))
+            part.write_text(
+                json.dumps([agent.applied, self.digest, agent.committed_view.generation, agent.committed_view.members])
+            )
             part.rename(file)
         if agent.blank and not install.donor:
             agent.filled()

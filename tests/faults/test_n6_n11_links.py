@@ -34,13 +34,13 @@ in_a_lab = pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
 
 
 def linked(world: WorkerWorld, kind: str, every: int) -> tuple[LinkedGroup, Faulty]:
-    """A group over loopback, under keys, in which everybody's door is behind a proxy."""
+    """A group over loopback, under keys, in which everybody's endpoint is behind a proxy."""
     keys = CurveKeyPair.new()
-    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
-    proxy = Faulty(door.address, kind, SEED + world.group.rank, every)
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", keys)
+    proxy = Faulty(endpoint.address, kind, SEED + world.group.rank, every)
     told = world.group.gather(f"{proxy.address} {keys.public.decode()}".encode())
     book = {rank: BookEntry(*_entry(text), host="ab"[rank]) for rank, text in enumerate(told)}
-    return _ending(LinkedGroup("run", book, world.group.rank, door, world.group.board)), proxy
+    return _ending(LinkedGroup("run", book, world.group.rank, endpoint, world.group.board)), proxy
 
 
 def train(world: WorkerWorld, kind: str = "", every: int = 1 << 40, stall: float = 0.0) -> Result:
@@ -71,7 +71,7 @@ def wanted() -> Result:
 
 
 def same(results: list[Result], wanted: Result) -> int:
-    """All parameters are equal to the bit; the number of faults, at the door and behind it."""
+    """All parameters are equal to the bit; the number of faults, at the endpoint and behind it."""
     for result in results:
         for name, tensor in wanted.items():
             assert name == "faults" or torch.equal(result[name], tensor), name

@@ -197,10 +197,10 @@ def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies
         again = ASKING.answer(asked_until_answered(handle, key, *ask))
         assert again == answer, "the same question, the same answer"
         hello = MessageEnvelope("one").seal(
-            JoinRequest(member=member, plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+            JoinRequest(member=member, info=MemberInfo("tcp://127.0.0.1:1", remote=True))
         )
         other = MessageEnvelope("one").seal(
-            JoinRequest(member="w9.9", plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+            JoinRequest(member="w9.9", info=MemberInfo("tcp://127.0.0.1:1", remote=True))
         )
         while "after-KeyBound" not in deaths(tmp_path):
             handle.alive() or handle.restart(Deadline.after(WAIT))

@@ -302,14 +302,14 @@ def test_who_waits_for_a_loan_is_introduced_to_the_donor_and_not_let_in_before_i
     coordinator = gathered("a", "b")
     for member in ("a", "b"):
         coordinator.hear(beat(member, coordinator.view.generation, step=10, period=0.5), 1.0)
-    plate = MemberInfo("tcp://10.0.0.3:9", "k" * 40, "far")
-    effects = coordinator.hear(JoinRequest(member="new", plate=plate, waits=True), 1.0)
-    assert told(effects, StreamStateTo) == {"a": StreamStateTo(generation=1, member="new", plate=plate)}
+    info = MemberInfo("tcp://10.0.0.3:9", "k" * 40, "far")
+    effects = coordinator.hear(JoinRequest(member="new", info=info, waits=True), 1.0)
+    assert told(effects, StreamStateTo) == {"a": StreamStateTo(generation=1, member="new", info=info)}
     borrow = told(effects, StreamStateFrom)["new"]
     assert isinstance(borrow, StreamStateFrom)
     assert (borrow.generation, borrow.member, borrow.patience) == (1, "a", 5.0 + 4 * 0.5)
     assert not told(coordinator.tick(1.1), ProposeView)
-    coordinator.hear(JoinRequest(member="new", plate=plate), 1.2)
+    coordinator.hear(JoinRequest(member="new", info=info), 1.2)
     proposal = told(coordinator.tick(1.2), ProposeView)["new"]
     assert isinstance(proposal, ProposeView)
     for member in proposal.view.members:

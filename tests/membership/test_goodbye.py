@@ -45,7 +45,7 @@ def members(folder: Path) -> Iterator[tuple[CoordinatorHandle, MembershipAgent, 
         MembershipAgent("w0.1000000", handle.address, "one", key=ClientCredentials(OWN, OFFICE.public)),
         MembershipAgent(name, handle.address, "one", key=key),
     )
-    guest.plate = MemberInfo("tcp://127.0.0.1:7000", "x" * 40, guest=True)
+    guest.info = MemberInfo("tcp://127.0.0.1:7000", "x" * 40, remote=True)
     try:
         member.start()
         member.wait_settled(Deadline.after(WAIT))

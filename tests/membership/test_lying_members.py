@@ -167,20 +167,20 @@ def test_a_remote_worker_that_does_not_enter_a_view_is_given_up() -> None:
         {"public": "#" * 40},
         {"address": guest("g1").address},
         {"public": guest("g1").public},
-        {"house": "there"},
+        {"host_group": "there"},
     ],
 )
 def test_who_cannot_be_reached_or_says_it_is_another_is_refused(change: dict[str, str]) -> None:
     coordinator = begun("a")
-    coordinator.hear(JoinRequest(member="g1", plate=guest("g1", house="there")), 0.0)
-    effects = coordinator.hear(JoinRequest(member="g2", plate=guest("g2", **change)), 0.0)
+    coordinator.hear(JoinRequest(member="g1", info=guest("g1", host_group="there")), 0.0)
+    effects = coordinator.hear(JoinRequest(member="g2", info=guest("g2", **change)), 0.0)
     assert set(told(effects, JoinRefused)) == {"g2"}
     assert set(coordinator.roster.statuses) == {"a", "g1"}
 
 
 def test_a_remote_worker_stays_where_it_came_from() -> None:
     coordinator = view_of("a", "g1")
-    coordinator.hear(JoinRequest(member="g1", plate=guest("g1", address="tcp://10.0.0.3:1")), 0.0)
+    coordinator.hear(JoinRequest(member="g1", info=guest("g1", address="tcp://10.0.0.3:1")), 0.0)
     assert set(coordinator.memory.lost) == {"g1"}
 
 
@@ -206,7 +206,7 @@ class Trial:
         self.steps = 0
 
     def hello(self, name: str) -> JoinRequest:
-        return JoinRequest(member=name, plate=guest(name)) if name[0] == "g" else JoinRequest(member=name)
+        return JoinRequest(member=name, info=guest(name)) if name[0] == "g" else JoinRequest(member=name)
 
     def hear(self, report: Report) -> None:
         """Effects reach all but the liar at once; it believes them too, and then says what it wants."""

@@ -21,7 +21,7 @@ from shoal.membership.protocol import (
 def guest(member: str, **change: str) -> MemberInfo:
     """Where a remote worker is reached, and by which key: its own."""
     address, public = f"tcp://10.0.0.2:{7000 + int(member[1:])}", "x" * 38 + f"{int(member[1:]):02}"
-    return msgspec.structs.replace(MemberInfo(address, public, "there", guest=True), **change)
+    return msgspec.structs.replace(MemberInfo(address, public, "there", remote=True), **change)
 
 
 def hello(coordinator: MembershipCoordinator, *members: str, now: float = 0.0) -> list[Effect]:
@@ -30,7 +30,7 @@ def hello(coordinator: MembershipCoordinator, *members: str, now: float = 0.0) -
         effect
         for member in members
         for effect in coordinator.hear(
-            JoinRequest(member=member, plate=guest(member) if member[0] == "g" else MemberInfo()), now
+            JoinRequest(member=member, info=guest(member) if member[0] == "g" else MemberInfo()), now
         )
     ]
 
@@ -67,7 +67,7 @@ def test_guests_come_last_whoever_came_first() -> None:
     stand(coordinator, b=(1, 0), c=(1, 0), g1=(1, 0), g2=(1, 0))
     install = coordinator.memory.installed
     assert (install.view.members, install.donor) == (("b", "c", "g1", "g2"), "b")
-    assert [plate.guest for plate in install.plates] == [False, False, True, True]
+    assert [info.remote for info in install.infos] == [False, False, True, True]
 
 
 def test_a_restarted_coordinator_still_knows_who_is_a_guest() -> None:

@@ -155,10 +155,10 @@ def test_a_member_of_another_run_is_refused(folder: Path) -> None:
 def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A3, A4: only allowed keys come in, each as one member, and nobody speaks for another."""
     monkeypatch.setattr("shoal.membership.agent.PERSIST", 0.5)
-    door, first, second, foreign = (CurveKeyPair.new() for _ in range(4))
-    lock = ServerCredentials(door, {first.public: 1, second.public: 1})
+    endpoint, first, second, foreign = (CurveKeyPair.new() for _ in range(4))
+    lock = ServerCredentials(endpoint, {first.public: 1, second.public: 1})
     with coordinator(folder, lock) as handle:
-        one, two = ClientCredentials(first, door.public), ClientCredentials(second, door.public)
+        one, two = ClientCredentials(first, endpoint.public), ClientCredentials(second, endpoint.public)
         with agent(handle, "m1", one) as member:
             settle(member)
             refused = pytest.raises(UsageError, match=r"m9 was refused at .*: 1 of 1 members live under this key")
@@ -169,7 +169,7 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
                 other.say(*MessageEnvelope(RUN).seal(Heartbeat(member="m1", generation=1, promised=9, applied=3)))
                 heard(other, RUN)
-            for pair, server in ((foreign, door.public), (second, foreign.public)):
+            for pair, server in ((foreign, endpoint.public), (second, foreign.public)):
                 with stranger(handle.address, ClientCredentials(pair, server)) as other:
                     other.say(*MessageEnvelope(RUN).seal(JoinRequest(member="m2")))
                     assert not other.answer(0.5)

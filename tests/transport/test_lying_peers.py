@@ -167,7 +167,7 @@ def test_a_peer_whose_messages_cannot_be_read_is_suspected() -> None:
 
 def test_whatever_goes_wrong_by_a_message_suspects_its_sender_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with meshes(3) as made:
-        monkeypatch.setattr(made[0].loop.voice, "echo", lambda peer, stamp: 1 / (peer.rank - 1))
+        monkeypatch.setattr(made[0].loop.chunk_sender, "echo", lambda peer, stamp: 1 / (peer.rank - 1))
         until(lambda: made[0].loop.suspects)
         assert set(made[0].loop.suspects) == {1}
         honest(made[0])
@@ -184,13 +184,13 @@ def test_a_word_does_not_make_a_worker_send_a_window_again_and_again() -> None:
 def test_connections_of_an_evicted_peer_are_closed() -> None:
     with meshes(3) as made:
         until(lambda: made[0].link(1).connections)  # that for short words, for it has said some
-        chunks, words = made[1].link(0).roads
+        chunks, words = made[1].link(0).outgoing
         made[0].enrol({rank: entry for rank, entry in made[0].loop.book.items() if rank != 1})
         made[0].reform(1, [0, 2])
         until(lambda: not words.up)
         Liar(made).chunk()  # of the other one nothing was known before this
         until(lambda: not chunks.up)
-        assert made[0].link(2).roads[0].up, "nobody else's are"
+        assert made[0].link(2).outgoing[0].up, "nobody else's are"
 
 
 def test_an_address_that_cannot_be_connected_is_a_peer_that_never_comes() -> None:

@@ -67,7 +67,7 @@ def test_a_chunk_acknowledges_what_came_before_it(tmp_path: Path) -> None:
     """Where both send in turns nobody needs a word of its own; who closes gets it at once."""
     with meshes(2, tmp_path) as made:
         for mesh in made:
-            mesh.loop.voice.ack_seconds = 3600.0
+            mesh.loop.chunk_sender.ack_seconds = 3600.0
         for number in range(20):
             tasks = [AllGather(f"{number}".encode()) for _ in made]
             for mesh, task in zip(made, tasks, strict=True):
@@ -188,14 +188,14 @@ def test_replayed_and_foreign_messages_change_nothing(tmp_path: Path) -> None:
     with meshes(2, tmp_path) as made:
         loop = made[0].loop
         peer, sent = loop.peers[1], []
-        once = loop.voice.transmit
+        once = loop.chunk_sender.transmit
 
         def thrice(to, flying) -> None:
             sent.append(flying)
             for _ in range(3):
                 once(to, flying)
 
-        loop.voice.transmit = thrice  # type: ignore[method-assign]
+        loop.chunk_sender.transmit = thrice  # type: ignore[method-assign]
         for _ in range(5):
             check(total(made, tensors), tensors)
         assert soon(WAIT, lambda: made[1].loop.repeated >= 2 * len(sent) > 0)

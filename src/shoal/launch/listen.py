@@ -82,19 +82,19 @@ class ListenAddress:
 
 
 class ListenPlacement(WorkerPlacement):
-    """On this host, with a door to others."""
+    """On this host, with an endpoint for others."""
 
     def __init__(self, listen: ListenAddress, welcome: JoinPolicy, arena: SharedArena, run: str, workers: int) -> None:
         self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
         self._pairs = [
             CurveKeyPair.new() for _ in range(workers)
         ]  # before the fork, so that the coordinator knows them
-        self._household = HostWorkers(tuple(range(workers)))
+        self._host_workers = HostWorkers(tuple(range(workers)))
 
     def open(self) -> None:
         pass
 
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         port = str(self.listen.port) if self.listen.port else "*"
         own = {pair.public: 1 for pair in self._pairs}
         guests = cast("MutableMapping[bytes, int]", self.listen.guests)  # as ChainMap wants it; nobody writes to it
@@ -111,9 +111,9 @@ class ListenPlacement(WorkerPlacement):
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
         assert session is not None
         self._pairs = []
-        door = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
-        home = (self.arena, self._household)
-        return LinkedGroup(self.run, {}, rank, door, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
+        endpoint = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
+        home = (self.arena, self._host_workers)
+        return LinkedGroup(self.run, {}, rank, endpoint, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
 
     def tick(self, board: StatusBoard) -> None:
         pass

@@ -47,10 +47,10 @@ class RemoteWorkers:
             self._lost(said)
 
     def _installed(self, said: ViewInstalled) -> None:
-        for member, plate in zip(said.install.view.members, said.install.plates, strict=False):
-            if plate.guest and member not in self._hosts:
-                self._hosts[member] = plate.host
-                self.said.append(f"worker {seat_of(member)} joined from {plate.host}")
+        for member, info in zip(said.install.view.members, said.install.infos, strict=False):
+            if info.remote and member not in self._hosts:
+                self._hosts[member] = info.host
+                self.said.append(f"worker {seat_of(member)} joined from {info.host}")
 
     def _lost(self, said: MemberLost) -> None:
         host = self._hosts.pop(said.member, None)
@@ -101,14 +101,21 @@ class RunSupervisor:
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.seats = {seat: WorkerSlot() for seat in job.seats}
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
-        self.place, office = place, place.office(self.folder)
+        self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
         log, rules = directory / "members.log", MembershipRules(members=workers)
-        setup = CoordinatorSetup(run, office.address, log, rules, office.lock, welcome=office.welcome)
-        self.handle = CoordinatorHandle(setup, office.enter)
+        setup = CoordinatorSetup(
+            run,
+            coordinator_endpoint.address,
+            log,
+            rules,
+            coordinator_endpoint.lock,
+            welcome=coordinator_endpoint.welcome,
+        )
+        self.handle = CoordinatorHandle(setup, coordinator_endpoint.enter)
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
         """Seats of the present view, in order of rank."""
-        self.guests, self.outage = RemoteWorkers(), CoordinatorOutage()
+        self.remote_workers, self.outage = RemoteWorkers(), CoordinatorOutage()
         self._silent: list[int] = []
         self._entered: set[str] = set()
         """Whoever was in a view."""
@@ -212,7 +219,7 @@ class RunSupervisor:
     def notes(self) -> list[str]:
         """What the user is to be told since the last time, a line each."""
         note, self.outage.note = self.outage.note, ""
-        return [*self.guests.take(), *filter(None, [note])]
+        return [*self.remote_workers.take(), *filter(None, [note])]
 
     def tick_news(self) -> None:
         """What the coordinator has decided."""
@@ -221,7 +228,7 @@ class RunSupervisor:
 
     def _hear(self, said: object) -> None:
         """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
-        self.guests.hear(said)
+        self.remote_workers.hear(said)
         if isinstance(said, ViewInstalled) and said.install.view.generation > self._generation:
             self._generation = said.install.view.generation
             self.stranded = self.begun and not said.install.donor
@@ -243,7 +250,7 @@ class RunSupervisor:
     def pending(self) -> bool:
         """Whether a worker is still to be started, or some of other machines to finish."""
         if self.over:
-            return self.guests.finishing
+            return self.remote_workers.finishing
         return any(seat.due is not None for seat in self.seats.values())
 
     def never_entered(self) -> list[str]:

@@ -63,9 +63,9 @@ class MembershipAgent:
         on_install: Callable[[InstallView], object] = lambda install: None,
     ) -> None:
         self.id, self.address = check_id(member, "member"), address
-        self.plate = MemberInfo()
+        self.info = MemberInfo()
         """Where the others reach this worker; to be set before `start`."""
-        self.introductions = StreamingPartners()
+        self.streaming_partners = StreamingPartners()
         self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
         self._member = MemberState(member, holds=holds)
@@ -106,9 +106,9 @@ class MembershipAgent:
         return self._member.applied
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         """The view that formed the last complete operation."""
-        return self._member.dealt
+        return self._member.committed_view
 
     @property
     def blank(self) -> bool:
@@ -152,7 +152,7 @@ class MembershipAgent:
             return self._member.enter()
 
     def doubt(self, others: Mapping[str, bool]) -> None:
-        """Of whom nothing is heard here, and whether its door is closed; said with every beat until it changes."""
+        """Of whom nothing is heard here, and whether its endpoint is closed; said with every beat until it changes."""
         self._doubts = tuple(SuspectMember(member=self.id, of=other, closed=closed) for other, closed in others.items())
 
     def accuse(self, other: str, reason: str, late: bool = False) -> None:
@@ -246,7 +246,7 @@ class MembershipAgent:
                     self._heard = now()
                     self._redial.heard(self._heard)
                     self._obey(order, line)
-                    self.introductions.hear(order)
+                    self.streaming_partners.hear(order)
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
         if self._leaving:
@@ -265,7 +265,7 @@ class MembershipAgent:
             if self._error is not None:
                 return True
             if self._member.view.generation == 0:
-                line.say(JoinRequest(member=self.id, plate=self.plate, waits=self.introductions.waits))
+                line.say(JoinRequest(member=self.id, info=self.info, waits=self.streaming_partners.waits))
             for doubt in (*self._doubts, *self._accusations.values()):
                 line.say(doubt)
             moment = now()

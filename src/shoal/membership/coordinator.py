@@ -60,7 +60,7 @@ class MembershipCoordinator:
             self.memory.add(entry)
         self._over = training_over(entries)
         """Whether one of the run's own workers has left because the training has come to its end."""
-        infos = dict(zip(self.view.members, self.memory.installed.plates, strict=False))
+        infos = dict(zip(self.view.members, self.memory.installed.infos, strict=False))
         for member in self.view.members:
             if member not in self.memory.lost:
                 self.roster.add(member, now, infos.get(member))
@@ -159,7 +159,7 @@ class MembershipCoordinator:
         if not self._may_join(report, now):
             return
         status = self.roster.add(report.member, now)
-        status.heard, status.plate, status.waits = now, report.plate, report.waits
+        status.heard, status.info, status.waits = now, report.info, report.waits
         self._first_join = now if self._first_join is None else self._first_join
         if self._due(now):
             self._propose(now)
@@ -169,7 +169,7 @@ class MembershipCoordinator:
     def _may_join(self, report: JoinRequest, now: float) -> bool:
         """Return whether one may come, or stay, as it says that it is reached."""
         if self.roster.moved(report):
-            self._suspect(report.member, f"it says it is reached at {report.plate.address}, and before it was not", now)
+            self._suspect(report.member, f"it says it is reached at {report.info.address}, and before it was not", now)
             return False
         objection = self.roster.objection(report)
         if objection:
@@ -182,8 +182,8 @@ class MembershipCoordinator:
         if self.proposal is None and lender is not None:
             generation, status = self.view.generation, self.roster.statuses[lender]
             patience = LENT_WITHIN + LENT_STEPS * (status.beat.period if status.beat is not None else 0.0)
-            borrow = StreamStateFrom(generation=generation, member=lender, plate=status.plate, patience=patience)
-            lend = StreamStateTo(generation=generation, member=newcomer.member, plate=newcomer.plate)
+            borrow = StreamStateFrom(generation=generation, member=lender, info=status.info, patience=patience)
+            lend = StreamStateTo(generation=generation, member=newcomer.member, info=newcomer.info)
             self._send(lender, lend)
             self._send(newcomer.member, borrow)
 
@@ -231,7 +231,7 @@ class MembershipCoordinator:
             self._ahead = min(2 * self._ahead, 2**MISSES * self.rules.ahead)
             status = self.roster.statuses[ack.member]
             status.missed += 1
-            if status.plate.guest and status.missed > MISSES:
+            if status.info.remote and status.missed > MISSES:
                 self._suspect(ack.member, f"it had begun the step of {status.missed} proposals in a row", now)
             else:
                 self._propose(now)
@@ -329,7 +329,7 @@ class MembershipCoordinator:
             self._ahead = self.rules.ahead
             for member in members:
                 self.roster.statuses[member].missed = 0
-        infos = [self.roster.statuses[member].plate for member in members]
+        infos = [self.roster.statuses[member].info for member in members]
         installed = ViewInstalled(install=proposal.to_install(infos, self.memory.shared))
         self.proposal = None
         self.suspicions.clear()

@@ -76,7 +76,7 @@ class CoordinatorSocket:
         if self._authenticator is not None:
             self._authenticator.answer()
 
-    def letters(self) -> Iterator[ReceivedMessage]:
+    def messages(self) -> Iterator[ReceivedMessage]:
         """What has come, not more than is good for the clock."""
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):

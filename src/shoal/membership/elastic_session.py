@@ -64,7 +64,7 @@ class ElasticSession(MembershipSession):
         """Let a group carry the operations of this session, before it starts; `info`: where others reach this one."""
         self._transport = transport
         if info is not None:
-            self.agent.plate = info
+            self.agent.info = info
 
     def start(self) -> None:
         """Become a member with all other founders."""
@@ -73,12 +73,12 @@ class ElasticSession(MembershipSession):
         self.agent.filled()
         self._look()
 
-    def knock(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
+    def join_running(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
         """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
 
         Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
         """
-        self.agent.introductions.waits = loan is not None
+        self.agent.streaming_partners.waits = loan is not None
         self.agent.start()
         if loan is not None:
             self._borrow(loan)
@@ -95,13 +95,13 @@ class ElasticSession(MembershipSession):
 
     def _borrow(self, loan: StateStream) -> None:
         """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
-        introductions = self.agent.introductions
-        while self.agent.view.generation == 0 and loan.borrow(introductions.offer):
+        streaming_partners = self.agent.streaming_partners
+        while self.agent.view.generation == 0 and loan.borrow(streaming_partners.offer):
             self.agent.check()
             time.sleep(PAUSE)
         if loan.proved:
             self.agent.lent()
-        introductions.waits = False
+        streaming_partners.waits = False
 
     def _await_view(self, deadline: Deadline, loan: StateStream | None) -> None:
         most = SLICE if loan is None or not loan.proved else SHORT_SLICE
@@ -138,8 +138,8 @@ class ElasticSession(MembershipSession):
         return install
 
     @property
-    def dealt(self) -> MembershipView:
-        return self.agent.dealt
+    def committed_view(self) -> MembershipView:
+        return self.agent.committed_view
 
     @property
     def disturbed(self) -> bool:
@@ -199,8 +199,8 @@ class ElasticSession(MembershipSession):
 
     def remote(self, member: str) -> bool:
         """Whether a member of the view is of another machine than the one the run began on."""
-        plates = zip(self.install.view.members, self.install.plates, strict=False)
-        return any(plate.guest for name, plate in plates if name == member)
+        infos = zip(self.install.view.members, self.install.infos, strict=False)
+        return any(info.remote for name, info in infos if name == member)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         """Have a remote worker evicted, and wait for the view without it; an error of the run's own is raised."""

@@ -68,8 +68,8 @@ def training_over(entries: Iterable[Entry]) -> bool:
     over = False
     for entry in entries:
         if isinstance(entry, ViewInstalled):
-            infos = zip(entry.install.view.members, entry.install.plates, strict=False)
-            remote |= {member for member, info in infos if info.guest}
+            infos = zip(entry.install.view.members, entry.install.infos, strict=False)
+            remote |= {member for member, info in infos if info.remote}
         elif isinstance(entry, MemberLost):
             over |= entry.reason == LEFT and entry.member not in remote
     return over

@@ -51,7 +51,7 @@ class MemberState:
     applied: int = 0
     formed: int = 0
     """Generation of the view that formed the result held of the operation under way; 0: none is held."""
-    dealt: MembershipView = field(default_factory=MembershipView)
+    committed_view: MembershipView = field(default_factory=MembershipView)
     """The view that formed the last complete operation: its members share out the next step's samples."""
     inside: bool = False
     blank: bool = True
@@ -111,7 +111,7 @@ class MemberState:
     def apply(self) -> None:
         """Take the operation's result as done."""
         self.applied += 1
-        self.dealt, self.formed, self.inside = self.view, 0, False
+        self.committed_view, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
     def propose(self, said: ProposeView) -> ProposeAck | None:
@@ -151,7 +151,7 @@ class MemberState:
             blank=self.blank,
             lent=self.blank and self.lent,
             between=self._between,
-            dealt=self.dealt.generation,
+            committed_generation=self.committed_view.generation,
         )
 
     def install(self, said: InstallView) -> bool:
@@ -163,18 +163,18 @@ class MemberState:
         elif self.applied < said.through:
             self.apply()
         elif (
-            said.dealt.generation > self.dealt.generation
+            said.committed_view.generation > self.committed_view.generation
         ):  # others have begun the step in a view between that and this
-            self.dealt = said.dealt
+            self.committed_view = said.committed_view
         self.view, self.formed, self.waiting = said.view, 0, None
         if said.between:
-            self.dealt = said.view
+            self.committed_view = said.view
         self._confirmed.clear()
         return self.inside
 
     def filled(self, dealt: MembershipView) -> None:
         """The state is here; it was left by an operation of the view `dealt`."""
-        self.blank, self.dealt = False, dealt
+        self.blank, self.committed_view = False, dealt
 
     def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Heartbeat:
         return Heartbeat(

@@ -69,16 +69,16 @@ class ViewProposal:
         acks, knowing = [self.acks[member] for member in self.view.members], self.knowing
         through = decide(knowing)
         # A view between two steps may have reached some, who began the second in it, and not all that are left.
-        reached = any(shared.generation == ack.dealt for ack in knowing if ack.applied == through)
+        reached = any(shared.generation == ack.committed_generation for ack in knowing if ack.applied == through)
         return InstallView(
             view=self.view,
             through=through,
             fresh=tuple(ack.member for ack in acks if ack.blank),
             lent=tuple(ack.member for ack in acks if ack.lent),
             between=bool(self.step),
-            dealt=shared if reached else MembershipView(),
+            committed_view=shared if reached else MembershipView(),
             donor=knowing[0].member if knowing else "",
-            plates=tuple(infos),
+            infos=tuple(infos),
         )
 
 

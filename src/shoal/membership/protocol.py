@@ -25,15 +25,15 @@ class ProtocolMessage(
     """Base; the class name is the tag on the wire."""
 
 
-class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=WIRE_NAMES):
     """Where a member is reached by the others, and by which key; empty where all share one host's memory."""
 
     address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
     public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
     host: Text = ""
-    guest: bool = False
+    remote: bool = False
     """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
-    house: Text = ""
+    host_group: Text = ""
     """The same for workers that share a machine's memory, and for no others; empty: it shares it with nobody."""
 
 
@@ -41,7 +41,7 @@ class JoinRequest(ProtocolMessage, frozen=True, kw_only=True):
     """I want to take part."""
 
     member: Name
-    plate: MemberInfo = MemberInfo()
+    info: MemberInfo = MemberInfo()
     waits: bool = False
     """But not yet: first I take over a member's state, while the others train."""
 
@@ -81,7 +81,7 @@ class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
     """But most of it: a member of the view before this one has lent it to me."""
     between: bool = False
     """I stand right before the step the proposal named."""
-    dealt: Generation = 0
+    committed_generation: Generation = 0
     """Of the view whose members share out the next step's samples, as far as I know."""
 
 
@@ -91,7 +91,7 @@ class SuspectMember(ProtocolMessage, frozen=True, kw_only=True):
     member: Name
     of: Name
     closed: bool = False
-    """Nobody listens at its door any more."""
+    """Nobody listens at its endpoint any more."""
     reason: Text = ""
     """What it has done, if it is heard but breaks the protocol; empty: it is not heard."""
     late: bool = False
@@ -141,11 +141,11 @@ class InstallView(ProtocolMessage, frozen=True, kw_only=True):
     """Those of them to whom a member has lent most of it."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
-    dealt: MembershipView = MembershipView()
+    committed_view: MembershipView = MembershipView()
     """Who shares out the next step, where some have begun it in a view that others never entered; else nobody."""
     donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
-    plates: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
+    infos: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
     """Where each member of the view is reached, in order of rank."""
 
 
@@ -155,7 +155,7 @@ class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
     generation: Generation
     """The view that stands."""
     member: Name
-    plate: MemberInfo
+    info: MemberInfo
 
 
 class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
@@ -163,7 +163,7 @@ class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
 
     generation: Generation
     member: Name
-    plate: MemberInfo
+    info: MemberInfo
     patience: Seconds
     """In which something should come from it."""
 

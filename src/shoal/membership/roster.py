@@ -6,7 +6,7 @@ ones everywhere: only they keep the ledger and the checkpoints, and only they ar
 
 from collections.abc import Callable, Collection
 
-from shoal.membership.bounds import plate_objection, step_seconds
+from shoal.membership.bounds import info_objection, step_seconds
 from shoal.membership.failure_detector import MembershipRules, MemberStatus, address
 from shoal.membership.protocol import Heartbeat, JoinRequest, MemberInfo
 from shoal.membership.view import MembershipView
@@ -25,10 +25,10 @@ class MemberRoster:
 
     def add(self, member: str, now: float, info: MemberInfo | None = None) -> MemberStatus:
         """Return the status of a member, made if it is new."""
-        return self.statuses.setdefault(member, MemberStatus(now, plate=info or MemberInfo()))
+        return self.statuses.setdefault(member, MemberStatus(now, info=info or MemberInfo()))
 
     def is_remote(self, member: str) -> bool:
-        return member in self.statuses and self.statuses[member].plate.guest
+        return member in self.statuses and self.statuses[member].info.remote
 
     @property
     def own(self) -> list[str]:
@@ -37,18 +37,18 @@ class MemberRoster:
 
     def machine_of(self, member: str) -> str:
         """Return what a member's successor shares with it: the address, and the key of a remote one, which may lie."""
-        place = address(self.statuses[member].plate)
+        place = address(self.statuses[member].info)
         return f"{self._owner(member)} {place}" if self.is_remote(member) else place
 
     def objection(self, report: JoinRequest) -> str:
         """Return why a member cannot be reached as it says; empty if it can."""
-        infos = {member: status.plate for member, status in self.statuses.items()}
-        return plate_objection(report.member, report.plate, infos, self._owner)
+        infos = {member: status.info for member, status in self.statuses.items()}
+        return info_objection(report.member, report.info, infos, self._owner)
 
     def moved(self, report: JoinRequest) -> bool:
         """Return whether a remote member now claims another address or key than before."""
         status = self.statuses.get(report.member)
-        return status is not None and status.plate.guest and status.plate != report.plate
+        return status is not None and status.info.remote and status.info != report.info
 
     def settled_beats(self, view: MembershipView) -> list[Heartbeat]:
         """Return the last beats of those that have entered `view` and were asked for no later one."""
@@ -57,7 +57,7 @@ class MemberRoster:
 
     def answer_seconds(self, view: MembershipView, rules: MembershipRules) -> float:
         """Return how long a remote member may take to answer, in which the run's own workers make some steps."""
-        own = (status.beat for member, status in self.statuses.items() if member in view and not status.plate.guest)
+        own = (status.beat for member, status in self.statuses.items() if member in view and not status.info.remote)
         return rules.answer + rules.steps * step_seconds([beat for beat in own if beat is not None])
 
     def overdue(self, view: MembershipView, seconds: float, now: float) -> dict[str, str]:
@@ -65,7 +65,7 @@ class MemberRoster:
         return {
             member: f"it did not enter view {view.generation} within {seconds:.0f} s"
             for member, status in self.statuses.items()
-            if status.plate.guest and status.behind is not None and now - status.behind > seconds
+            if status.info.remote and status.behind is not None and now - status.behind > seconds
         }
 
     def all_remote(self, members: Collection[str]) -> bool:

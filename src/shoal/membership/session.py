@@ -50,7 +50,7 @@ class MembershipSession(ABC):
 
     @property
     @abstractmethod
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         """The view that formed the last complete operation: the same for all members at the same operation, so it
         decides who is dealt samples next."""
 
@@ -135,7 +135,7 @@ class FixedSession(MembershipSession):
         self.member = member_name(rank)
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         return self.view
 
     @property

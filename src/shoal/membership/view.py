@@ -11,7 +11,15 @@ import msgspec
 from shoal.core.ids import PATTERN
 
 MOST_MEMBERS = 512
-WIRE_NAMES = {"generation": "epoch"}
+WIRE_NAMES = {
+    "generation": "epoch",
+    "info": "plate",
+    "infos": "plates",
+    "remote": "guest",
+    "host_group": "house",
+    "committed_view": "dealt",
+    "committed_generation": "dealt",
+}
 """Fields whose name in messages and logs is older than the one in the code: both must keep loading."""
 
 Generation = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -143,7 +143,7 @@ class SimulatedMember:
 
     def _give(self, install: InstallView) -> None:
         state = SimulatedState(
-            install.view.generation, self.lineage, tuple(self.history), self.pool.copy(), self.machine.dealt
+            install.view.generation, self.lineage, tuple(self.history), self.pool.copy(), self.machine.committed_view
         )
         for member in install.fresh:
             self.world.send(self.id, member, state)
@@ -199,7 +199,7 @@ class SimulatedMember:
             self.world.send(self.id, "coordinator", standing)
             return
         self._stopped = False
-        dealt = self.machine.dealt
+        dealt = self.machine.committed_view
         if not self.pool.leased:
             leases = self.pool.deal(len(dealt))
         else:  # taken over with the donor's state

@@ -29,7 +29,7 @@ from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 def make_folder(context: WorkerContext, plan: Plan) -> None:
     """A collective call, but for newcomers."""
     group = context.group
-    main = group.rank == 0 and not group.guest
+    main = group.rank == 0 and not group.remote
     if main and not context.begun:
         record.write_info(context.dir, _info(context, plan))
         hold(context.dir, context.run)

@@ -51,7 +51,7 @@ class StepCoordinator(MembershipListener):
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[JoinedModels] = []
-        desk = group.desk()
+        desk = group.state_stream_server()
         self.lender = CatchUpSender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
@@ -76,7 +76,7 @@ class StepCoordinator(MembershipListener):
 
     def place(self) -> WorkerPlace:
         """This worker among those that are dealt samples next."""
-        dealt = self.group.session.dealt
+        dealt = self.group.session.committed_view
         return WorkerPlace(dealt.rank(self.group.session.member), len(dealt))
 
     def add(self, joined: JoinedModels) -> None:
@@ -210,7 +210,7 @@ class StepCoordinator(MembershipListener):
         self.group.transfer.release()
         if self.lender is not None:
             self.lender.between()
-        if self.group.guest and self.group.board.stopping:
+        if self.group.remote and self.group.board.stopping:
             self._leave()
         if self._enough_left():
             self._between = True
@@ -370,7 +370,7 @@ class StepCoordinator(MembershipListener):
     def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
         """What those with samples say, and who they are; `short` if there is nobody left of them."""
         words = self.group.gather(word, check=self._read)
-        members = self.group.session.dealt.members
+        members = self.group.session.committed_view.members
         having = [(said, member) for said, member in zip(words, members, strict=True) if said != _SHORT]
         return having[0][0] if having else _SHORT, [member for _, member in having]
 
@@ -387,7 +387,7 @@ class StepCoordinator(MembershipListener):
             if run is not None:
                 self.ledger.forget(run)
         self.batches.forget(run)
-        self._weigh((1,) * len(self.group.session.dealt))
+        self._weigh((1,) * len(self.group.session.committed_view))
         self.progress.pause()
 
     def _weigh(self, counts: Sequence[int]) -> None:

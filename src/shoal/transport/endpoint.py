@@ -114,7 +114,7 @@ class LinkEndpoint:
             self._authenticator.answer()
 
     def cut(self, connection: AcceptedConnection) -> None:
-        """End a connection that a peer has made to this door."""
+        """End a connection that a peer has made to this endpoint."""
         port = self.address.rpartition(":")[2]
         if port.isdigit():
             connection.cut(int(port))

@@ -30,7 +30,7 @@ class ViewWatcher(Protocol):
     def disturbed(self) -> bool: ...
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        """Members by id, and whether their doors are closed."""
+        """Members by id, and whether their endpoints are closed."""
 
     def late(self, member: str, reason: str) -> None:
         """This member has been waited for longer than is good."""
@@ -47,7 +47,7 @@ class LinkMesh:
         run: str,
         book: Book,
         rank: int,
-        door: LinkEndpoint,
+        endpoint: LinkEndpoint,
         board: StatusBoard | None = None,
         silence: float = SILENCE,
         allowance: RateLimit | None = None,
@@ -60,7 +60,7 @@ class LinkMesh:
         self._lost = -1
         self._waiting: tuple[float, CollectiveTask] | None = None
         self._closed = False
-        self.loop = IoLoop(run, book, rank, door, self.board, allowance)
+        self.loop = IoLoop(run, book, rank, endpoint, self.board, allowance)
         self.loop.start()
 
     def watch_view(self, watcher: ViewWatcher) -> None:

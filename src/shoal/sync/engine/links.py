@@ -76,7 +76,7 @@ class LinkEngine(ExchangeEngine, MembershipListener):
             return
         self._tuning = AlgorithmTuner(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
         self.group.session.listeners.add(self, ListenerStage.exchange)
-        self.group.talkers.append(self)
+        self.group.confirmation_listeners.append(self)
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         assert self._tuning is not None

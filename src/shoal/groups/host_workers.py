@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from shoal.groups.flag_waiter import FlagWaiter
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena
@@ -74,7 +72,7 @@ class HostGroup:
     def enter(self, view: MembershipView, host_groups: Sequence[str]) -> None:
         """`host_groups` of all members, in order of rank."""
         self.members = [seat_of(m) for m, name in zip(view.members, host_groups, strict=True) if name == self.name]
-        self.patience.seats = np.array(self.members)
+        self.patience.wait_for(self.members)
 
     @property
     def base(self) -> int:

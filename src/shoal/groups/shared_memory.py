@@ -63,7 +63,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.rank, self.size = view.rank(self.session.member), len(view)
         self.members = [seat_of(member) for member in view.members]
         everybody = self.members == list(range(self.seats))
-        self.patience.seats = None if everybody else np.array(self.members)
+        self.patience.wait_for(None if everybody else self.members)
         self._round = self.base
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.seat]), self._round))

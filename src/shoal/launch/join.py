@@ -148,7 +148,8 @@ class RemoteLauncher(LocalLauncher):
     def _survived(self, worker: WorkerProcess) -> bool:
         report = parse(worker.report)
         if report is not None and report.ended is not None and self.supervisor is not None:
-            self.ended, self.supervisor.over = report, True
+            self.ended = report
+            self.supervisor.finish()
             return True
         return super()._survived(worker)
 

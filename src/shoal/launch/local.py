@@ -210,7 +210,7 @@ class LocalLauncher:
                 self._outlets.read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
                     if self.supervisor is not None:
-                        self.supervisor.over = True
+                        self.supervisor.finish()
                 elif worker.lost or self._survived(worker):
                     worker.lost = True
                 elif worker.status < 0 or _set_aside(worker):

@@ -28,7 +28,7 @@ from shoal.membership.session import member_name, seat_of, start_of
 from shoal.membership.wal import Written, members, read
 
 GRACE = 30.0
-"""Seconds in which guests may still need the coordinator after the workers of this machine are done."""
+"""Seconds in which remote workers may still need the coordinator after the workers of this machine are done."""
 
 
 class RemoteWorkers:
@@ -215,6 +215,10 @@ class RunSupervisor:
             return
         for entry in self._log():  # what the one before it had decided, and no time to tell
             self._hear(entry)
+
+    def finish(self) -> None:
+        """Note that a worker has done its work, so that nobody is started any more."""
+        self.over = True
 
     def notes(self) -> list[str]:
         """What the user is to be told since the last time, a line each."""

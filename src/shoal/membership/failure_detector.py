@@ -75,7 +75,7 @@ class FailureDetector:
             for member, seat in seats.items()
             if (why := self._verdict(seat, now, usual if own and seat.info.remote else None))
         }
-        # guests cannot train on by themselves, so they have no vote
+        # remote workers cannot train on by themselves, so they have no vote
         voters = [member for member, seat in seats.items() if member in view and not seat.info.remote]
         # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
         quiet = [member for member in voters if now - seats[member].heard > self.rules.quiet]

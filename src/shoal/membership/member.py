@@ -22,7 +22,7 @@ from shoal.membership.view import MembershipView
 
 @dataclass
 class StreamingPartners:
-    """Of one worker: written by its agent's thread, read by its training thread."""
+    """Who streams state to whom, for one worker. Its agent's thread writes, its training thread reads."""
 
     waits: bool = False
     """Whether this worker is a newcomer that does not want in yet."""
@@ -32,7 +32,7 @@ class StreamingPartners:
     """Newcomers that would like to have the state of this one, and when that was said last."""
 
     def hear(self, order: Order) -> None:
-        """What the coordinator says of it."""
+        """Take in what the coordinator says of it."""
         if isinstance(order, StreamStateFrom):
             self.offer = order
         elif isinstance(order, StreamStateTo):
@@ -55,9 +55,9 @@ class MemberState:
     """The view that formed the last complete operation: its members share out the next step's samples."""
     inside: bool = False
     blank: bool = True
-    """Has no state yet; whoever brings it says `filled`."""
+    """Whether it has no state yet; `filled` ends that."""
     lent: bool = False
-    """Has most of it from somebody's loan."""
+    """Whether a member has streamed most of the state to it already."""
     evicted: str = ""
     begun: int = -1
     """The last step that was begun here."""
@@ -87,19 +87,19 @@ class MemberState:
         return self.applied + 1
 
     def hold(self) -> ConfirmResult:
-        """The result is whole here: what all others must be told."""
+        """Note that the result is whole here; return what all others must be told."""
         assert self.inside
         assert self.settled
         self.formed = self.view.generation
         return ConfirmResult(member=self.id, generation=self.view.generation, number=self.applied + 1)
 
     def seen(self) -> None:
-        """The result is where all can read it (memory of one host), so everybody holds it."""
+        """Note that the result is where all can read it (memory of one host), so that everybody holds it."""
         self.hold()
         self._confirmed.update(self.view.members)
 
     def confirmed(self, said: ConfirmResult) -> None:
-        """A peer holds the result; of another view or operation it says nothing."""
+        """Note that a peer holds the result, unless it speaks of another view or operation."""
         here = (said.generation, said.number) == (self.view.generation, self.applied + 1)
         if self.settled and here and said.member in self.view:
             self._confirmed.add(said.member)

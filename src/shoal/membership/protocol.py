@@ -32,9 +32,9 @@ class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
     host: Text = ""
     remote: bool = False
-    """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
+    """Whether it is of another machine than the one the run began on: it sees neither ledger nor checkpoints."""
     host_group: Text = ""
-    """The same for workers that share a machine's memory, and for no others; empty: it shares it with nobody."""
+    """Shared-memory group id; empty if none."""
 
 
 class JoinRequest(ProtocolMessage, frozen=True, kw_only=True):

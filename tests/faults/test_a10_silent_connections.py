@@ -18,7 +18,7 @@ from forked import Forked, soon
 
 from shoal.core.clock import Deadline
 from shoal.launch.join_request import ask, question, versions
-from shoal.membership import coordinator_socket as coordinator_door
+from shoal.membership import coordinator_socket
 from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.failure_detector import MembershipRules
@@ -40,7 +40,7 @@ LEFT = 100
 @pytest.fixture(autouse=True)
 def long_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody is closed only because it took long to open all those connections."""
-    monkeypatch.setitem(coordinator_door._OPTIONS, zmq.HANDSHAKE_IVL, int(WAIT * 1000))
+    monkeypatch.setitem(coordinator_socket._OPTIONS, zmq.HANDSHAKE_IVL, int(WAIT * 1000))
     monkeypatch.setattr(links_door, "HANDSHAKE_MS", int(WAIT * 1000))
 
 

@@ -61,7 +61,7 @@ class Plain:
         self._next = addresses[(rank + 1) % p], PLAIN
 
     def meet(self) -> None:
-        """When all doors are open."""
+        """When all endpoints are open."""
         self._out = socket.create_connection(self._next, 30.0)
         self._into, _ = self._door.accept()
         for each in (self._out, self._into):
@@ -94,7 +94,7 @@ def worker(
     leaving.fill_(rank + 1.0)
     tensor = torch.ones(n)
     plain = Plain(addresses, rank, 4 * n)
-    group.gather(b"")  # all doors are open
+    group.gather(b"")  # all endpoints are open
     plain.meet()
 
     def ours() -> None:

@@ -16,10 +16,10 @@ def linked_by_files(group: WorkerGroup, folder: Path) -> LinkedGroup:
 
 def linked_by_keys(group: WorkerGroup) -> LinkedGroup:
     keys = CurveKeyPair.new()
-    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
-    told = group.gather(f"{door.address} {keys.public.decode()}".encode())
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", keys)
+    told = group.gather(f"{endpoint.address} {keys.public.decode()}".encode())
     book = {rank: BookEntry(*_entry(text)) for rank, text in enumerate(told)}
-    return _ending(LinkedGroup("run", book, group.rank, door, group.board))
+    return _ending(LinkedGroup("run", book, group.rank, endpoint, group.board))
 
 
 def _entry(text: bytes) -> tuple[str, bytes]:

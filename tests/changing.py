@@ -15,6 +15,7 @@ from forked import soon
 from shoal.core.errors import ViewEnded
 from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.session import MembershipSession, member_name, seat_of
 from shoal.membership.view import MembershipView
 from shoal.sync.exchange.base import GradientExchange
@@ -45,7 +46,7 @@ class Told(MembershipSession):
         self.member, self.view = member, view
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         return self.view
 
     @property
@@ -66,9 +67,12 @@ class Told(MembershipSession):
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""
-        self.view, self.fresh, self.ended = MembershipView(self.view.epoch + 1, tuple(members)), tuple(fresh), False
-        for tell in self.entered:
-            tell(self.view)
+        self.view, self.fresh, self.ended = (
+            MembershipView(self.view.generation + 1, tuple(members)),
+            tuple(fresh),
+            False,
+        )
+        self.listeners.notify(self.view, self.fresh)
 
 
 def changing(
@@ -82,15 +86,16 @@ def changing(
         return SharedGroup(world.group.arena, seat, size, session), session
     group = linked_by_files(world.group, world.dir)
 
-    def entered(view: MembershipView) -> None:
-        group.rank, group.size = view.rank(session.member), len(view)
-        group.mesh.leave(view.epoch)
-        group.mesh.reform(view.epoch, [seat_of(member) for member in view.members])
+    class Follow(MembershipListener):
+        def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
+            group.rank, group.size = view.rank(session.member), len(view)
+            group.mesh.leave(view.generation)
+            group.mesh.reform(view.generation, [seat_of(member) for member in view.members])
 
     group.session = session
     group.mesh.reform(1, range(size))
-    group.mesh.watch = session
-    session.entered.append(entered)
+    group.mesh.watch_view(session)
+    session.listeners.add(Follow(), ListenerStage.group)
     return group, session
 
 

@@ -1,4 +1,4 @@
-"""Those who have no business at a door: bare sockets, wrong keys, noise, and what they may be answered."""
+"""Those who have no business at a endpoint: bare sockets, wrong keys, noise, and what they may be answered."""
 
 import contextlib
 import os

@@ -27,7 +27,7 @@ from shoal.membership.view import MembershipView
 RUN = "toy"
 PATIENCE = 40.0
 STOP, LEFT, FLAG, PART, HALT, WORDS = 0, 16, 32, 64, 128, 512
-EPOCH = 1 << 32
+GENERATION = 1 << 32
 PLACES = ("nowhere", "before", "after", "deadlock")
 """Where a member may be stopped: before or after it hands its part in."""
 _LOCK = threading.Lock()
@@ -54,29 +54,29 @@ class Toy:
             name, address, RUN, look=lambda: (self.agent.applied, "computing"), holds=self.holds
         )
 
-    def holds(self, epoch: int) -> bool:
-        self.words[LEFT + self.slot] = epoch
+    def holds(self, generation: int) -> bool:
+        self.words[LEFT + self.slot] = generation
         fence()
         return self.all_in(self.agent.view, self.agent.applied + 1)
 
     def all_in(self, view: MembershipView, number: int) -> bool:
         flags = [self.words[FLAG + slot(member)] for member in view.members]
-        return all(flag // EPOCH == view.epoch and flag % EPOCH >= number for flag in flags)
+        return all(flag // GENERATION == view.generation and flag % GENERATION >= number for flag in flags)
 
     def nobody_left(self, view: MembershipView) -> bool:
         fence()
-        return all(self.words[LEFT + slot(member)] <= view.epoch for member in view.members)
+        return all(self.words[LEFT + slot(member)] <= view.generation for member in view.members)
 
     def operation(self) -> None:
         agent = self.agent
         number = agent.enter(Deadline.after(PATIENCE))
         while agent.applied < number:
             view = agent.view
-            if self.handed != view.epoch * EPOCH + number:
+            if self.handed != view.generation * GENERATION + number:
                 self.halt("before")
                 self.words[PART + 2 * self.slot + number % 2] = self.slot * 1_000_003 + number
                 fence()
-                self.words[FLAG + self.slot] = self.handed = view.epoch * EPOCH + number
+                self.words[FLAG + self.slot] = self.handed = view.generation * GENERATION + number
                 fence()
                 self.halt("after")
             if self.all_in(view, number) and self.nobody_left(view) and agent.complete(view):
@@ -85,11 +85,11 @@ class Toy:
                 agent.wait_settled(Deadline.after(PATIENCE))
             self.state()  # also here: a newcomer's part is waited for, and it has none before it has the state
             self.pause()
-        parts = [(m, self.words[PART + 2 * slot(m) + number % 2]) for m in agent.dealt.members]
+        parts = [(m, self.words[PART + 2 * slot(m) + number % 2]) for m in agent.committed_view.members]
         self.done = number
         self.digest = hashlib.sha256(f"{self.digest} {number} {parts}".encode()).hexdigest()[:16]
         with open(self.folder / f"{self.id}.trace", "a") as trace:
-            trace.write(f"{number} {agent.dealt.epoch} {self.digest}\n")
+            trace.write(f"{number} {agent.committed_view.generation} {self.digest}\n")
 
     def halt(self, where: str) -> None:
         """Stop this process here, if the test asked for it."""
@@ -110,19 +110,21 @@ class Toy:
         """Give it, or take it, or begin without one."""
         agent, install = self.agent, self.agent.installed
         assert install is not None
-        file = self.folder / f"state-{install.view.epoch}"
+        file = self.folder / f"state-{install.view.generation}"
         current = self.done == agent.applied  # a view may count as done what is not yet in the digest
-        if install.donor == self.id and install.fresh and self.given != install.view.epoch and current:
-            self.given = install.view.epoch
+        if install.donor == self.id and install.fresh and self.given != install.view.generation and current:
+            self.given = install.view.generation
             part = file.with_suffix(".part")
-            part.write_text(json.dumps([agent.applied, self.digest, agent.dealt.epoch, agent.dealt.members]))
+            part.write_text(
+                json.dumps([agent.applied, self.digest, agent.committed_view.generation, agent.committed_view.members])
+            )
             part.rename(file)
         if agent.blank and not install.donor:
             agent.filled()
         elif agent.blank and file.exists():
-            self.done, self.digest, epoch, members = json.loads(file.read_text())
+            self.done, self.digest, generation, members = json.loads(file.read_text())
             assert self.done == install.through
-            agent.filled(MembershipView(epoch, tuple(members)))
+            agent.filled(MembershipView(generation, tuple(members)))
 
     def run(self) -> None:
         self.agent.start()
@@ -151,7 +153,7 @@ def slot(name: str) -> int:
 @dataclass(frozen=True)
 class Done:
     number: int
-    epoch: int
+    generation: int
     digest: str
 
 
@@ -196,7 +198,7 @@ class World:
         file = self.folder / f"{name}.trace"
         lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         words = [line.split() for line in lines if line.endswith("\n")]
-        return [Done(int(number), int(epoch), digest) for number, epoch, digest in words]
+        return [Done(int(number), int(generation), digest) for number, generation, digest in words]
 
     def end(self, name: str) -> str:
         file = self.folder / f"{name}.end"
@@ -208,13 +210,13 @@ class World:
         until(lambda: all(len(self.trace(name)) >= goal for name, goal in goals.items()), self.describe)
 
     def check(self) -> None:
-        """Agreement: whoever did an operation did the same as all others; no number twice, no epoch back."""
+        """Agreement: whoever did an operation did the same as all others; no number twice, no generation back."""
         decided: dict[int, str] = {}
         for file in sorted(self.folder.glob("*.trace")):
             done = self.trace(file.stem)
-            numbers, epochs = [d.number for d in done], [d.epoch for d in done]
+            numbers, generations = [d.number for d in done], [d.generation for d in done]
             assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), file.stem
-            assert epochs == sorted(epochs), file.stem
+            assert generations == sorted(generations), file.stem
             for d in done:
                 assert decided.setdefault(d.number, d.digest) == d.digest, (file.stem, d)
 

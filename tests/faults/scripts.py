@@ -103,11 +103,11 @@ def given_up(folder: Path) -> list[str]:
     ]
 
 
-def assert_epochs_grow(folder: Path) -> None:
-    """No epoch is used twice, whoever wrote it."""
+def assert_generations_grow(folder: Path) -> None:
+    """No generation is used twice, whoever wrote it."""
     entries, _ = wal.read(folder / "runs/one/members.log")
-    epochs = [entry.install.view.epoch for entry in entries if isinstance(entry, ViewInstalled)]
-    assert epochs == sorted(set(epochs))
+    generations = [entry.install.view.generation for entry in entries if isinstance(entry, ViewInstalled)]
+    assert generations == sorted(set(generations))
 
 
 def noted(folder: Path, seat: int) -> set[tuple[int, int]]:

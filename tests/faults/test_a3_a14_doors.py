@@ -1,6 +1,6 @@
 """A3 many joins with one credential, A4 strangers, A5 no keys, A9 too much at once, A14 guesses and replays.
 
-At the doors of real processes: a coordinator under keys with members that train, and workers joined by links.
+At the endpoints of real processes: a coordinator under keys with members that train, and workers joined by links.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from strangers import Stranger, call, disturb, heard, refusal, resident, strange
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle
@@ -39,13 +39,13 @@ class Place:
     """A coordinator at a port of this host, with one member that is let in."""
 
     def __init__(self, folder: Path) -> None:
-        self.door, self.pair = KeyPair.new(), KeyPair.new()
-        lock = ServerCredentials(self.door, {self.pair.public: 1})
+        self.endpoint, self.pair = CurveKeyPair.new(), CurveKeyPair.new()
+        lock = ServerCredentials(self.endpoint, {self.pair.public: 1})
         self.handle = CoordinatorHandle(
             CoordinatorSetup(RUN, "tcp://127.0.0.1:*", folder / "log", MembershipRules(silence=WAIT), lock)
         )
         self.handle.start(Deadline.after(WAIT))
-        self.key = ClientCredentials(self.pair, self.door.public)
+        self.key = ClientCredentials(self.pair, self.endpoint.public)
 
     def log(self) -> object:
         return read(self.handle.setup.log)
@@ -93,10 +93,10 @@ def closed(caller: socket.socket) -> bool:
 @pytest.mark.parametrize("frames", [4_000, pytest.param(1_000_000, marks=[pytest.mark.soak, pytest.mark.timeout(900)])])
 def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
     """Noise, HTTP, TLS, no key, a foreign key, the wrong server's key, and a member's key with other members' words."""
-    foreign = KeyPair.new()
+    foreign = CurveKeyPair.new()
     chance = random.Random(4)
     with trained(tmp_path) as (place, _):
-        address, server = place.handle.address, place.door.public
+        address, server = place.handle.address, place.endpoint.public
         silent = [call(address) for _ in range(20)]
         disturb(address, 5)
         for key in (None, ClientCredentials(foreign, server), ClientCredentials(foreign, foreign.public)):
@@ -105,7 +105,7 @@ def test_a4_strangers_at_the_coordinator(tmp_path: Path, frames: int) -> None:
                 other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
                 assert not other.answer(0.3)
         with stranger(address, place.key) as other:
-            head, body = MessageEnvelope(RUN).seal(Heartbeat(member="m9", epoch=1, promised=99, applied=7))
+            head, body = MessageEnvelope(RUN).seal(Heartbeat(member="m9", generation=1, promised=99, applied=7))
             for number in range(frames // 4):
                 noise, mutated = chance.randbytes(chance.randrange(200)), bytearray(body)
                 mutated[chance.randrange(5)] ^= 1 << chance.randrange(8)
@@ -153,7 +153,7 @@ def test_a14_guessed_keys(tmp_path: Path, guesses: int) -> None:
         sockets: list[zmq.Socket[bytes]] = []
         for number in range(guesses):
             other = context.socket(zmq.DEALER)
-            other.curve_serverkey = place.door.public
+            other.curve_serverkey = place.endpoint.public
             other.curve_publickey, other.curve_secretkey = zmq.curve_keypair()
             other.connect(place.handle.address)
             other.send_multipart(MessageEnvelope(RUN).seal(JoinRequest(member=f"g{number}")))
@@ -200,18 +200,18 @@ def test_a14_a_recorded_conversation_is_worth_nothing(tmp_path: Path) -> None:
 
 
 def besiege(folder: Path) -> None:
-    """In a process of its own: strangers at the doors of workers, until they are done."""
-    assert soon(WAIT, lambda: len(list(folder.glob("door-*"))) == 2)
-    doors = [path.read_text().split() for path in sorted(folder.glob("door-*"))]
+    """In a process of its own: strangers at the endpoints of workers, until they are done."""
+    assert soon(WAIT, lambda: len(list(folder.glob("endpoint-*"))) == 2)
+    endpoints = [path.read_text().split() for path in sorted(folder.glob("endpoint-*"))]
     rounds = 0
     while not (folder / "done").exists():
-        for address, public in doors:
+        for address, public in endpoints:
             try:
                 disturb(address, 2)
             except (ConnectionRefusedError, ConnectionResetError):  # the workers have seen enough, and are gone
                 return
             mine = CurveKeyPair.new()
-            for key in (None, ClientCredentials(KeyPair(mine.public, mine.secret), public.encode())):
+            for key in (None, ClientCredentials(mine, public.encode())):
                 other = Stranger(address, key)
                 other.socket.sndtimeo = 100
                 with contextlib.suppress(zmq.Again):
@@ -230,7 +230,7 @@ def test_a4_a9_strangers_at_the_doors_of_links(tmp_path: Path) -> None:
         part = tmp_path / f"part-{group.rank}"
         entry = group.mesh.loop.book[group.rank]
         part.write_text(f"{entry.address} {entry.public.decode()}")
-        part.rename(tmp_path / f"door-{group.rank}")
+        part.rename(tmp_path / f"endpoint-{group.rank}")
         group.gather(b"")
         size, count = resident(os.getpid()), 0
         while True:

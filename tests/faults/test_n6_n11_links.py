@@ -34,13 +34,13 @@ in_a_lab = pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
 
 
 def linked(world: WorkerWorld, kind: str, every: int) -> tuple[LinkedGroup, Faulty]:
-    """A group over loopback, under keys, in which everybody's door is behind a proxy."""
+    """A group over loopback, under keys, in which everybody's endpoint is behind a proxy."""
     keys = CurveKeyPair.new()
-    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
-    proxy = Faulty(door.address, kind, SEED + world.group.rank, every)
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", keys)
+    proxy = Faulty(endpoint.address, kind, SEED + world.group.rank, every)
     told = world.group.gather(f"{proxy.address} {keys.public.decode()}".encode())
     book = {rank: BookEntry(*_entry(text), host="ab"[rank]) for rank, text in enumerate(told)}
-    return _ending(LinkedGroup("run", book, world.group.rank, door, world.group.board)), proxy
+    return _ending(LinkedGroup("run", book, world.group.rank, endpoint, world.group.board)), proxy
 
 
 def train(world: WorkerWorld, kind: str = "", every: int = 1 << 40, stall: float = 0.0) -> Result:
@@ -71,7 +71,7 @@ def wanted() -> Result:
 
 
 def same(results: list[Result], wanted: Result) -> int:
-    """All parameters are equal to the bit; the number of faults, at the door and behind it."""
+    """All parameters are equal to the bit; the number of faults, at the endpoint and behind it."""
     for result in results:
         for name, tensor in wanted.items():
             assert name == "faults" or torch.equal(result[name], tensor), name
@@ -92,7 +92,7 @@ def test_n10_bytes_that_come_twice_in_another_order_or_not_at_all(wanted: Result
 
 
 class Parrot:
-    """A way to a peer on which everything is said again: now, later, in any order, and as of another epoch and run."""
+    """A way to a peer on which everything is said again: later, in any order, as of another generation and run."""
 
     def __init__(self, way: "zmq.Socket[bytes]") -> None:
         self.way, self.again = way, 0
@@ -108,7 +108,7 @@ class Parrot:
         whole, self._part = self._part, []
         self._said = [*self._said[-100:], whole]
         message = decode(whole[0])
-        others = [{"run": "other"}, {"epoch": message.epoch + 1}, {"sender": 1 - message.sender}]
+        others = [{"run": "other"}, {"generation": message.generation + 1}, {"sender": 1 - message.sender}]
         strange = [[encode(msgspec.structs.replace(message, **other)), *whole[1:]] for other in others]
         for frames in (whole, whole, *self._chance.choices(self._said, k=7), *strange):
             self.way.send_multipart(frames)

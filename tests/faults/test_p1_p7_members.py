@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 from forked import Forked, _command, soon
-from scripts import TRAIN, assert_epochs_grow, assert_exactly_once, assert_no_step_lost, assert_no_step_twice, given_up
+from scripts import (
+    TRAIN,
+    assert_exactly_once,
+    assert_generations_grow,
+    assert_no_step_lost,
+    assert_no_step_twice,
+    given_up,
+)
 
 from shoal.core.process import HostProcess
 from shoal.launch.live_runs import live
@@ -133,7 +140,7 @@ def disturbed(
     assert_exactly_once(folder, "one", samples, EPOCHS)
     assert_no_step_lost(folder, 3)
     assert_no_step_twice(folder)
-    assert_epochs_grow(folder)
+    assert_generations_grow(folder)
     return outcome.err
 
 

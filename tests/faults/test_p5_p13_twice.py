@@ -16,7 +16,7 @@ from shoal.core.clock import Deadline
 from shoal.groups.state_transfer import MemoryStateTransfer
 from shoal.launch.live_runs import live
 from shoal.membership import wal
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import ASKING, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy, KeyBound, SlotGranted
@@ -24,6 +24,7 @@ from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief, RunQuery
 from shoal.membership.protocol import JoinRequest, MemberInfo
 from shoal.membership.server import CoordinatorSetup
+from shoal.transport.keys import CurveKeyPair
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -176,7 +177,7 @@ def asked_until_answered(handle: CoordinatorHandle, key: ClientCredentials, *fra
 
 def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
     """A machine that may bring one worker asks for its seat and says Hello, through three deaths at each entry."""
-    ours, theirs = KeyPair.new(), KeyPair.new()
+    ours, theirs = CurveKeyPair.new(), CurveKeyPair.new()
     lock, versions = ServerCredentials(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
     brief = RunBrief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")
     welcome = JoinPolicy(brief, versions, {theirs.public: 1}, first=2)
@@ -196,10 +197,10 @@ def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies
         again = ASKING.answer(asked_until_answered(handle, key, *ask))
         assert again == answer, "the same question, the same answer"
         hello = MessageEnvelope("one").seal(
-            JoinRequest(member=member, plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+            JoinRequest(member=member, info=MemberInfo("tcp://127.0.0.1:1", remote=True))
         )
         other = MessageEnvelope("one").seal(
-            JoinRequest(member="w9.9", plate=MemberInfo("tcp://127.0.0.1:1", guest=True))
+            JoinRequest(member="w9.9", info=MemberInfo("tcp://127.0.0.1:1", remote=True))
         )
         while "after-KeyBound" not in deaths(tmp_path):
             handle.alive() or handle.restart(Deadline.after(WAIT))

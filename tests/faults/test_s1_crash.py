@@ -85,10 +85,10 @@ ENTRIES: list[SamplesTaken | RunResumed] = [
 ENTRIES += [RunResumed(step=3, attempt=2, workers=1)]
 VIEW = InstallView(view=MembershipView(1, ("a", "b")), through=0, fresh=("a", "b"))
 TOLD: list[wal.Written] = [
-    ViewProposed(epoch=1),
+    ViewProposed(generation=1),
     ViewInstalled(install=VIEW),
     MemberLost(member="b", reason="x"),
-    ViewProposed(epoch=2),
+    ViewProposed(generation=2),
 ]
 INFO = RunInfo(run="a", plan="", workers=1, seed=0, script="", command=[], started=0, versions={}, machine={})
 

@@ -264,10 +264,10 @@ def drain(say: Say, address: str, until: float) -> None:
             while data := flow.recv(1 << 20):
                 came[0] += len(data)
 
-    with socket.create_server((address, PORT), backlog=FLOWS) as door:
+    with socket.create_server((address, PORT), backlog=FLOWS) as endpoint:
         say(None)
         for _ in range(FLOWS):
-            threading.Thread(target=one, args=(door.accept()[0],), daemon=True).start()
+            threading.Thread(target=one, args=(endpoint.accept()[0],), daemon=True).start()
         counts = [0]
         while time.monotonic() < until:
             time.sleep(EACH / 2)

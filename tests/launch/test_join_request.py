@@ -18,7 +18,7 @@ from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.join_request import ask, ask_apart, question, versions
 from shoal.membership.coordinator_client import CoordinatorClient
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import ASKING, PROTOCOL, MessageEnvelope, ProtocolMismatch
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
@@ -38,7 +38,7 @@ BRIEF = RunBrief(
     seed=7,
     checkpoint="auto",
 )
-OFFICE, MACHINE, GUEST, STRANGER = (KeyPair.new() for _ in range(4))
+OFFICE, MACHINE, GUEST, STRANGER = (CurveKeyPair.new() for _ in range(4))
 
 
 @contextlib.contextmanager
@@ -61,7 +61,7 @@ def office(folder: Path, welcome: bool = True) -> Iterator[CoordinatorHandle]:
         handle.stop(Deadline.after(10.0))
 
 
-def key(pair: KeyPair, server: KeyPair = OFFICE) -> ClientCredentials:
+def key(pair: CurveKeyPair, server: CurveKeyPair = OFFICE) -> ClientCredentials:
     return ClientCredentials(pair, server.public)
 
 
@@ -147,15 +147,15 @@ def test_somebody_else_there() -> None:
 
 def test_the_command_refuses_on_one_line(tmp_path: Path) -> None:
     for name, pair in (("own", GUEST), ("run", OFFICE)):
-        CurveKeyPair(pair.public, pair.secret).write(tmp_path / name)
+        pair.write(tmp_path / name)
     for name, pair, run in (("other", STRANGER, STRANGER), ("guest", GUEST, OFFICE)):
-        KeyFile(CurveKeyPair(pair.public, pair.secret), run.public).write(tmp_path / name)
+        KeyFile(pair, run.public).write(tmp_path / name)
     server = ("--server", OFFICE.public.decode())
     with office(tmp_path) as here:
         where = here.address.removeprefix("tcp://")
         cases = {
             ("join", where): "needs a key",
-            ("join", where, "--key", "nothing"): "cannot read the keys",
+            ("join", where, "--key", "nothing"): "make one with shoal keys invite on the run's machine",
             ("join", where, "--key", "run", "--yes"): "can pose as the run: keep it there, type shoal keys invite run",
             ("join", where, "--key", "run", *server): "can pose as the run",
             ("join", where, "--key", "own"): "give the run's public key with --server",
@@ -180,7 +180,7 @@ def test_the_command_refuses_on_one_line(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_what_it_would_execute_and_takes_no_for_an_answer(tmp_path: Path) -> None:
-    KeyFile(CurveKeyPair(GUEST.public, GUEST.secret), OFFICE.public).write(tmp_path / "guest")
+    KeyFile(GUEST, OFFICE.public).write(tmp_path / "guest")
     ours, terminal = os.openpty()
     with office(tmp_path) as here:
         where = here.address.removeprefix("tcp://")

@@ -26,14 +26,14 @@ def test_a_killed_member_is_dropped_when_its_launcher_says_so() -> None:
         here.kill("m2")
         here.handle.gone("m2", "SIGKILL")
         here.go_on("m0", "m1", "m3")
-        assert here.trace("m0")[-1].epoch > here.trace("m2")[-1].epoch
+        assert here.trace("m0")[-1].generation > here.trace("m2")[-1].generation
 
 
 def test_a_killed_member_is_dropped_when_it_is_silent() -> None:
     with world(4, ALERT) as here:
         here.kill("m0")
         here.go_on("m1", "m2", "m3")
-        assert here.trace("m1")[-1].epoch > here.trace("m0")[-1].epoch
+        assert here.trace("m1")[-1].generation > here.trace("m0")[-1].generation
 
 
 def test_two_at_once() -> None:
@@ -71,16 +71,16 @@ def test_a_training_thread_in_a_deadlock_is_out_though_its_agent_beats() -> None
 
 @pytest.mark.soak
 def test_nobody_needs_the_coordinator_while_nothing_changes() -> None:
-    """P3, N3: killed for five seconds, back from its log; epochs only grow."""
+    """P3, N3: killed for five seconds, back from its log; generations only grow."""
     with world(4, CALM) as here:
         here.kill_coordinator()
         time.sleep(5.0)
         here.go_on("m0", "m1", "m2", "m3")
-        epoch = here.trace("m0")[-1].epoch
+        generation = here.trace("m0")[-1].generation
         here.handle.restart(Deadline.after(30.0))
         here.add("m4")
         here.go_on("m0", "m1", "m2", "m3", "m4")
-        assert here.trace("m4")[-1].epoch > epoch
+        assert here.trace("m4")[-1].generation > generation
 
 
 def test_coordinator_and_member_killed_together() -> None:

@@ -1,8 +1,9 @@
 """The coordinator's decisions one by one; what random schedules make of them is in test_simulated.py."""
 
-from shoal.membership.coordinator import MembershipCoordinator, decide
+from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.log_entries import Effect, Entry, MemberLost, SendMessage, ViewInstalled, WriteEntry
+from shoal.membership.proposal import decide
 from shoal.membership.protocol import (
     Heartbeat,
     InstallView,
@@ -27,8 +28,8 @@ def written(effects: list[Effect]) -> list[Entry]:
     return [e.entry for e in effects if isinstance(e, WriteEntry)]
 
 
-def beat(member: str, epoch: int = 0, **more: float) -> Heartbeat:
-    return Heartbeat(member=member, epoch=epoch, promised=epoch, applied=0, **more)  # type: ignore[arg-type]
+def beat(member: str, generation: int = 0, **more: float) -> Heartbeat:
+    return Heartbeat(member=member, generation=generation, promised=generation, applied=0, **more)  # type: ignore[arg-type]
 
 
 def stand(coordinator: MembershipCoordinator, between: bool = False, **where: tuple[int, int]) -> list[Effect]:
@@ -40,7 +41,7 @@ def stand(coordinator: MembershipCoordinator, between: bool = False, **where: tu
         effects += coordinator.hear(
             ProposeAck(
                 member=member,
-                epoch=view.epoch,
+                generation=view.generation,
                 applied=applied,
                 formed=formed,
                 blank=member not in where,
@@ -75,7 +76,7 @@ def test_the_first_view_waits_for_all() -> None:
 def knock(coordinator: MembershipCoordinator, step: int = 10) -> ProposeView:
     """Somebody comes while the others train: what they are told."""
     for member in coordinator.view.members:
-        coordinator.hear(beat(member, coordinator.view.epoch, step=step, period=0.1), 1.0)
+        coordinator.hear(beat(member, coordinator.view.generation, step=step, period=0.1), 1.0)
     coordinator.hear(JoinRequest(member="new"), 1.0)
     proposal = told(coordinator.tick(1.0), ProposeView)["new"]
     assert isinstance(proposal, ProposeView)
@@ -99,8 +100,8 @@ def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later
     assert now.step == 0, "b may wait for the step a stands in the middle of: it need not any longer"
     assert set(told(stand(coordinator, a=(7, 0), b=(7, 0)), InstallView)) == {"a", "b"}
     for member in ("a", "b"):
-        epoch = coordinator.view.epoch
-        coordinator.hear(beat(member, epoch, step=10, period=0.1), 1.1)
+        generation = coordinator.view.generation
+        coordinator.hear(beat(member, generation, step=10, period=0.1), 1.1)
     again = told(coordinator.tick(1.2), ProposeView)["new"]
     assert isinstance(again, ProposeView)
     assert again.step > first.step
@@ -108,13 +109,13 @@ def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later
 
 def test_a_death_that_is_told_makes_a_view_at_once() -> None:
     coordinator = gathered("a", "b", "c")
-    before = coordinator.view.epoch
+    before = coordinator.view.generation
     effects = coordinator.hear(ProcessExited(member="b", reason="SIGKILL"), 1.0)
     assert set(told(effects, ProposeView)) == {"a", "c"}
     assert MemberLost(member="b", reason="SIGKILL") in written(effects)
     stand(coordinator, a=(3, 0), c=(3, 0))
     assert coordinator.view.members == ("a", "c")
-    assert coordinator.view.epoch > before
+    assert coordinator.view.generation > before
 
 
 def test_what_is_said_was_written_before() -> None:
@@ -133,15 +134,15 @@ def test_silence_is_loss_within_three_seconds_or_four_steps() -> None:
         effects = coordinator.tick(now)
         assert bool(told(effects, MemberEvicted)) == (now == 2.8)
         for member in ("a", "b"):
-            coordinator.hear(beat(member, coordinator.view.epoch), now)
+            coordinator.hear(beat(member, coordinator.view.generation), now)
     assert "c" in coordinator.memory.lost
     slow = gathered("a", "b", "c")
     for member in "abc":
-        slow.hear(beat(member, slow.view.epoch, period=2.0), 0.0)
+        slow.hear(beat(member, slow.view.generation, period=2.0), 0.0)
     for moment in range(1, 100):
         slow.tick(moment / 10)
         for member in ("a", "b"):
-            slow.hear(beat(member, slow.view.epoch, period=2.0), moment / 10)
+            slow.hear(beat(member, slow.view.generation, period=2.0), moment / 10)
         assert ("c" in slow.memory.lost) == (moment / 10 > 7.7), moment
 
 
@@ -149,7 +150,7 @@ def test_of_members_that_fall_silent_together_none_is_the_first_to_be_lost() -> 
     """A coordinator that is cut off heard each of them last at another moment."""
     coordinator = gathered("a", "b", "c")
     for number, member in enumerate(("a", "b", "c")):
-        coordinator.hear(beat(member, coordinator.view.epoch), 0.1 * number)
+        coordinator.hear(beat(member, coordinator.view.generation), 0.1 * number)
     for moment in range(3, 600):
         assert not told(coordinator.tick(moment / 10), MemberEvicted)
     assert not coordinator.memory.lost
@@ -161,7 +162,7 @@ def test_a_member_that_beats_but_does_not_train_is_lost_too() -> None:
         coordinator.tick(moment / 10)
         for member in "abc":
             idle = moment / 10 if member == "c" else 0.0
-            coordinator.hear(beat(member, coordinator.view.epoch, idle=idle), moment / 10)
+            coordinator.hear(beat(member, coordinator.view.generation, idle=idle), moment / 10)
         assert ("c" in coordinator.memory.lost) == (moment / 10 > 60.1), moment
     assert coordinator.memory.lost["c"].startswith("its training thread has not run for 60.")
 
@@ -185,7 +186,7 @@ def test_after_it_was_cut_off_whoever_is_heard_later_gets_time() -> None:
     for moment in range(21, 60):
         now = moment / 2
         for member in ("a", "b"):
-            coordinator.hear(beat(member, coordinator.view.epoch), now)
+            coordinator.hear(beat(member, coordinator.view.generation), now)
         coordinator.tick(now)
         assert ("c" in coordinator.memory.lost) == (now > 16.0), now
 
@@ -193,7 +194,7 @@ def test_after_it_was_cut_off_whoever_is_heard_later_gets_time() -> None:
 def test_its_own_sleep_is_nobodys_silence() -> None:
     coordinator = gathered("a", "b", "c")
     assert not coordinator.tick(1000.0)
-    coordinator.hear(beat("a", coordinator.view.epoch), 1000.1)
+    coordinator.hear(beat("a", coordinator.view.generation), 1000.1)
     assert not coordinator.tick(1001.0)
 
 
@@ -215,14 +216,16 @@ def test_the_log_brings_everything_back() -> None:
     assert again.view == coordinator.view
     assert again.memory == coordinator.memory
     # a proposal that died with it is made again, with a number nobody has heard of
-    asked = coordinator.proposal.view.epoch if coordinator.proposal else 0
-    effects = again.hear(Heartbeat(member="a", epoch=again.view.epoch, promised=asked, applied=4), 5.1)
-    assert min(o.view.epoch for o in told(effects, ProposeView).values() if isinstance(o, ProposeView)) > asked
+    asked = coordinator.proposal.view.generation if coordinator.proposal else 0
+    effects = again.hear(Heartbeat(member="a", generation=again.view.generation, promised=asked, applied=4), 5.1)
+    assert min(o.view.generation for o in told(effects, ProposeView).values() if isinstance(o, ProposeView)) > asked
 
 
 def test_an_install_that_was_missed_is_said_again() -> None:
     coordinator = gathered("a", "b")
-    effects = coordinator.hear(Heartbeat(member="b", epoch=0, promised=coordinator.view.epoch, applied=0), 0.5)
+    effects = coordinator.hear(
+        Heartbeat(member="b", generation=0, promised=coordinator.view.generation, applied=0), 0.5
+    )
     assert told(effects, InstallView)["b"] == coordinator.memory.installed
 
 
@@ -253,7 +256,7 @@ def test_a_resumed_run_waits_for_its_new_members_and_not_for_the_dead() -> None:
     assert set(told(effects, ProposeView)) == {"c", "d"}
     stand(again)
     assert again.view.members == ("c", "d")
-    assert again.view.epoch > 1
+    assert again.view.generation > 1
 
 
 def test_the_first_view_does_not_wait_for_ever() -> None:
@@ -275,14 +278,14 @@ def test_whoever_waits_for_a_view_is_told_for_whom() -> None:
     coordinator = gathered("a", "b", "c")
     coordinator.hear(ProcessExited(member="c", reason="SIGKILL"), 1.0)
     assert coordinator.proposal is not None
-    epoch = coordinator.proposal.view.epoch
-    coordinator.hear(ProposeAck(member="a", epoch=epoch, applied=1), 1.1)
+    generation = coordinator.proposal.view.generation
+    coordinator.hear(ProposeAck(member="a", generation=generation, applied=1), 1.1)
     said = told(coordinator.tick(1.9), ProposeView)
     assert {m: o.missing for m, o in said.items() if isinstance(o, ProposeView)} == {"a": ("b",), "b": ("b",)}
 
 
 def standing(member: str, applied: int, formed: int = 0) -> ProposeAck:
-    return ProposeAck(member=member, epoch=9, applied=applied, formed=formed)
+    return ProposeAck(member=member, generation=9, applied=applied, formed=formed)
 
 
 def test_decisions() -> None:
@@ -298,20 +301,22 @@ def test_decisions() -> None:
 def test_who_waits_for_a_loan_is_introduced_to_the_donor_and_not_let_in_before_it_wants() -> None:
     coordinator = gathered("a", "b")
     for member in ("a", "b"):
-        coordinator.hear(beat(member, coordinator.view.epoch, step=10, period=0.5), 1.0)
-    plate = MemberInfo("tcp://10.0.0.3:9", "k" * 40, "far")
-    effects = coordinator.hear(JoinRequest(member="new", plate=plate, waits=True), 1.0)
-    assert told(effects, StreamStateTo) == {"a": StreamStateTo(epoch=1, member="new", plate=plate)}
+        coordinator.hear(beat(member, coordinator.view.generation, step=10, period=0.5), 1.0)
+    info = MemberInfo("tcp://10.0.0.3:9", "k" * 40, "far")
+    effects = coordinator.hear(JoinRequest(member="new", info=info, waits=True), 1.0)
+    assert told(effects, StreamStateTo) == {"a": StreamStateTo(generation=1, member="new", info=info)}
     borrow = told(effects, StreamStateFrom)["new"]
     assert isinstance(borrow, StreamStateFrom)
-    assert (borrow.epoch, borrow.member, borrow.patience) == (1, "a", 5.0 + 4 * 0.5)
+    assert (borrow.generation, borrow.member, borrow.patience) == (1, "a", 5.0 + 4 * 0.5)
     assert not told(coordinator.tick(1.1), ProposeView)
-    coordinator.hear(JoinRequest(member="new", plate=plate), 1.2)
+    coordinator.hear(JoinRequest(member="new", info=info), 1.2)
     proposal = told(coordinator.tick(1.2), ProposeView)["new"]
     assert isinstance(proposal, ProposeView)
     for member in proposal.view.members:
         new = member == "new"
-        standing = ProposeAck(member=member, epoch=proposal.view.epoch, applied=4, blank=new, lent=new, between=not new)
+        standing = ProposeAck(
+            member=member, generation=proposal.view.generation, applied=4, blank=new, lent=new, between=not new
+        )
         effects = coordinator.hear(standing, 1.3)
     install = told(effects, InstallView)["a"]
     assert isinstance(install, InstallView)

@@ -23,10 +23,12 @@ from shoal.membership.view import MOST_MEMBERS, MembershipView
 
 HERE = MessageEnvelope("run-a")
 REPORTS: list[ProtocolMessage] = [
-    JoinRequest(member="a", plate=MemberInfo("tcp://10.0.0.1:7", "k" * 40, "b")),
+    JoinRequest(member="a", info=MemberInfo("tcp://10.0.0.1:7", "k" * 40, "b")),
     SuspectMember(member="a", of="b", closed=True),
-    Heartbeat(member="a", epoch=1, promised=2, applied=3, step=4, period=0.5, idle=0.1, doing="computing", sent=-7.5),
-    ProposeAck(member="a", epoch=2, applied=3, formed=1, blank=True),
+    Heartbeat(
+        member="a", generation=1, promised=2, applied=3, step=4, period=0.5, idle=0.1, doing="computing", sent=-7.5
+    ),
+    ProposeAck(member="a", generation=2, applied=3, formed=1, blank=True),
     LeaveRequest(member="a"),
     ProcessExited(member="a", reason="SIGKILL"),
 ]
@@ -52,14 +54,14 @@ def test_a_view_of_the_most_members_fits() -> None:
     [
         JoinRequest(member="../a"),
         JoinRequest(member="a\n"),
-        JoinRequest(member="a", plate=MemberInfo(host="\x1b[2J")),
-        JoinRequest(member="a", plate=MemberInfo("ipc:///tmp/x")),
-        JoinRequest(member="a", plate=MemberInfo("tcp://a:1", "short")),
-        JoinRequest(member="a", plate=MemberInfo(host="h" * 241)),
+        JoinRequest(member="a", info=MemberInfo(host="\x1b[2J")),
+        JoinRequest(member="a", info=MemberInfo("ipc:///tmp/x")),
+        JoinRequest(member="a", info=MemberInfo("tcp://a:1", "short")),
+        JoinRequest(member="a", info=MemberInfo(host="h" * 241)),
         LeaveRequest(member=""),
-        ProposeAck(member="a", epoch=-1, applied=0),
-        ProposeAck(member="a", epoch=2**60, applied=0),
-        Heartbeat(member="a", epoch=0, promised=0, applied=0, period=float("nan")),
+        ProposeAck(member="a", generation=-1, applied=0),
+        ProposeAck(member="a", generation=2**60, applied=0),
+        Heartbeat(member="a", generation=0, promised=0, applied=0, period=float("nan")),
         LeaseRenewal(sent=0.0, seconds=1.0),
     ],
     ids=repr,

@@ -13,16 +13,17 @@ from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, RunEnded
 from shoal.launch.join_request import ask, question, versions
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief
 from shoal.membership.protocol import MemberInfo
 from shoal.membership.server import CoordinatorSetup, StopCoordinator
+from shoal.transport.keys import CurveKeyPair
 
 WAIT = 30.0
-OFFICE, OWN = KeyPair.new(), KeyPair.new()
+OFFICE, OWN = CurveKeyPair.new(), CurveKeyPair.new()
 BRIEF = RunBrief(run="one", name="s.py", script=b"", arguments=(), plan="", seed=0, checkpoint="off")
 
 
@@ -44,7 +45,7 @@ def members(folder: Path) -> Iterator[tuple[CoordinatorHandle, MembershipAgent, 
         MembershipAgent("w0.1000000", handle.address, "one", key=ClientCredentials(OWN, OFFICE.public)),
         MembershipAgent(name, handle.address, "one", key=key),
     )
-    guest.plate = MemberInfo("tcp://127.0.0.1:7000", "x" * 40, guest=True)
+    guest.info = MemberInfo("tcp://127.0.0.1:7000", "x" * 40, remote=True)
     try:
         member.start()
         member.wait_settled(Deadline.after(WAIT))

@@ -123,16 +123,16 @@ def test_a_machine_that_begins_again_does_not_wait_for_those_that_never_came() -
 def test_an_id_is_its_keys_alone_and_a_guest_says_that_it_is_one() -> None:
     here = grants()
     (name,) = take(here, ask())
-    guest, own = MemberInfo(guest=True), MemberInfo()
-    assert not here.objection(JoinRequest(member=name, plate=guest), OURS)
-    assert "not given to this key" in here.objection(JoinRequest(member=name, plate=guest), THEIRS)
-    assert "not given to this key" in here.objection(JoinRequest(member=name, plate=own), OURS), (
+    guest, own = MemberInfo(remote=True), MemberInfo()
+    assert not here.objection(JoinRequest(member=name, info=guest), OURS)
+    assert "not given to this key" in here.objection(JoinRequest(member=name, info=guest), THEIRS)
+    assert "not given to this key" in here.objection(JoinRequest(member=name, info=own), OURS), (
         "it would become worker 0"
     )
-    assert "not given to this key" in here.objection(JoinRequest(member="w0.1000000", plate=guest), OURS)
-    assert not here.objection(JoinRequest(member="w0.1000000", plate=own), "c" * 40)
-    assert "another machine" in here.objection(JoinRequest(member=name, plate=guest), "c" * 40)
-    assert not here.objection(Heartbeat(member=name, epoch=0, promised=0, applied=0), THEIRS), (
+    assert "not given to this key" in here.objection(JoinRequest(member="w0.1000000", info=guest), OURS)
+    assert not here.objection(JoinRequest(member="w0.1000000", info=own), "c" * 40)
+    assert "another machine" in here.objection(JoinRequest(member=name, info=guest), "c" * 40)
+    assert not here.objection(Heartbeat(member=name, generation=0, promised=0, applied=0), THEIRS), (
         "the register judges those"
     )
 

@@ -12,7 +12,7 @@ def register() -> KeyRegister:
 
 
 def beat(member: str) -> Report:
-    return Heartbeat(member=member, epoch=0, promised=0, applied=0)
+    return Heartbeat(member=member, generation=0, promised=0, applied=0)
 
 
 def test_a_key_lets_in_as_many_as_it_may_have_at_a_time() -> None:

@@ -38,7 +38,7 @@ def answer(coordinator: MembershipCoordinator, now: float = 0.0, **said: Propose
     assert coordinator.proposal is not None
     view, effects = coordinator.proposal.view, []
     for member in view.members:
-        honest = ProposeAck(member=member, epoch=view.epoch, applied=7)
+        honest = ProposeAck(member=member, generation=view.generation, applied=7)
         effects += coordinator.hear(said.get(member, honest), now)
     return effects
 
@@ -51,12 +51,12 @@ def view_of(*members: str) -> MembershipCoordinator:
 
 def test_a_view_that_the_log_does_not_know_is_a_lie() -> None:
     coordinator = view_of("a", "g1")
-    epoch = coordinator.memory.epoch
-    effects = coordinator.hear(Heartbeat(member="g1", epoch=epoch, promised=2**53, applied=0), 1.0)
+    generation = coordinator.memory.generation
+    effects = coordinator.hear(Heartbeat(member="g1", generation=generation, promised=2**53, applied=0), 1.0)
     assert set(told(effects, MemberEvicted)) == {"g1"}
-    assert coordinator.memory.epoch == epoch + 1, "the view without it is the next one"
-    coordinator.hear(Heartbeat(member="a", epoch=epoch, promised=2**53, applied=0), 1.0)
-    assert coordinator.memory.epoch < 2**40, "not even of one of the run's own"
+    assert coordinator.memory.generation == generation + 1, "the view without it is the next one"
+    coordinator.hear(Heartbeat(member="a", generation=generation, promised=2**53, applied=0), 1.0)
+    assert coordinator.memory.generation < 2**40, "not even of one of the run's own"
 
 
 @pytest.mark.parametrize("applied", [5, 9, 2**53])
@@ -64,7 +64,7 @@ def test_an_operation_that_nobody_else_can_have_completed_is_a_lie(applied: int)
     coordinator = view_of("a", "b", "g1")
     coordinator.hear(LeaveRequest(member="b", early=True), 1.0)
     assert coordinator.proposal is not None
-    answer(coordinator, g1=ProposeAck(member="g1", epoch=coordinator.proposal.view.epoch, applied=applied))
+    answer(coordinator, g1=ProposeAck(member="g1", generation=coordinator.proposal.view.generation, applied=applied))
     assert set(coordinator.memory.lost) == {"b", "g1"}
     answer(coordinator)
     assert coordinator.memory.installed.through == 7
@@ -76,9 +76,9 @@ def test_an_operation_is_not_complete_because_a_remote_worker_says_so() -> None:
         coordinator = view_of("a", "b", "g1")
         coordinator.hear(LeaveRequest(member="b", early=True), 1.0)
         assert coordinator.proposal is not None
-        epoch = coordinator.proposal.view.epoch
-        own = ProposeAck(member="a", epoch=epoch, applied=7, formed=formed)
-        answer(coordinator, a=own, g1=ProposeAck(member="g1", epoch=epoch, applied=8))
+        generation = coordinator.proposal.view.generation
+        own = ProposeAck(member="a", generation=generation, applied=7, formed=formed)
+        answer(coordinator, a=own, g1=ProposeAck(member="g1", generation=generation, applied=8))
         assert set(coordinator.memory.lost) == lost
 
 
@@ -86,7 +86,7 @@ def test_a_remote_worker_never_gives_its_state_to_the_runs_own() -> None:
     coordinator = view_of("a", "g1")
     hello(coordinator, "b")
     for member in ("a", "g1"):
-        coordinator.hear(beat(member, coordinator.view.epoch), 0.0)
+        coordinator.hear(beat(member, coordinator.view.generation), 0.0)
     coordinator.tick(0.0)
     assert coordinator.proposal is not None
     coordinator.hear(LeaveRequest(member="a", early=True), 0.1)
@@ -98,8 +98,8 @@ def test_a_remote_worker_never_gives_its_state_to_the_runs_own() -> None:
 @pytest.mark.parametrize("period", [5e-324, 1e9])
 def test_newcomers_enter_at_a_step_that_comes_whatever_a_remote_worker_says(step: int, period: float) -> None:
     coordinator = view_of("a", "g1")
-    coordinator.hear(beat("a", coordinator.view.epoch, step=10, period=0.1), 1.0)
-    coordinator.hear(beat("g1", coordinator.view.epoch, step=step, period=period), 1.0)
+    coordinator.hear(beat("a", coordinator.view.generation, step=10, period=0.1), 1.0)
+    coordinator.hear(beat("g1", coordinator.view.generation, step=step, period=period), 1.0)
     hello(coordinator, "b", now=1.0)
     proposal = told(coordinator.tick(1.0), ProposeView)["b"]
     assert isinstance(proposal, ProposeView)
@@ -108,9 +108,9 @@ def test_newcomers_enter_at_a_step_that_comes_whatever_a_remote_worker_says(step
 
 def test_a_remote_workers_silence_is_as_long_as_the_others_steps_allow() -> None:
     coordinator = view_of("a", "g1")
-    coordinator.hear(beat("g1", coordinator.view.epoch, period=1e9), 0.0)
+    coordinator.hear(beat("g1", coordinator.view.generation, period=1e9), 0.0)
     for tenth in range(1, 40):
-        coordinator.hear(beat("a", coordinator.view.epoch, period=0.1), tenth / 10)
+        coordinator.hear(beat("a", coordinator.view.generation, period=0.1), tenth / 10)
         coordinator.tick(tenth / 10)
     assert set(coordinator.memory.lost) == {"g1"}
 
@@ -121,7 +121,7 @@ def test_a_remote_worker_that_beats_and_does_not_answer_is_given_up(step: int) -
     if step:
         hello(coordinator, "b")
         for member in ("a", "g1"):
-            coordinator.hear(beat(member, coordinator.view.epoch, step=10, period=0.1), 0.0)
+            coordinator.hear(beat(member, coordinator.view.generation, step=10, period=0.1), 0.0)
         coordinator.tick(0.0)
     else:
         hello(coordinator, "b")
@@ -129,11 +129,14 @@ def test_a_remote_worker_that_beats_and_does_not_answer_is_given_up(step: int) -
     for tenth in range(1, 130):
         now, proposal = tenth / 10, coordinator.proposal
         for member in ("a", "b", "g1"):
-            coordinator.hear(beat(member, coordinator.view.epoch), now)
+            coordinator.hear(beat(member, coordinator.view.generation), now)
             if proposal is not None and member != "g1" and member in proposal.view:
                 blank, between = member == "b", bool(proposal.step)
                 coordinator.hear(
-                    ProposeAck(member=member, epoch=proposal.view.epoch, applied=1, blank=blank, between=between), now
+                    ProposeAck(
+                        member=member, generation=proposal.view.generation, applied=1, blank=blank, between=between
+                    ),
+                    now,
                 )
         coordinator.tick(now)
     assert set(coordinator.memory.lost) == {"g1"}
@@ -143,8 +146,10 @@ def test_a_remote_worker_that_beats_and_does_not_answer_is_given_up(step: int) -
 def test_a_remote_worker_that_does_not_enter_a_view_is_given_up() -> None:
     coordinator = view_of("a", "g1")
     for tenth in range(1, 130):
-        coordinator.hear(beat("a", coordinator.view.epoch), tenth / 10)
-        coordinator.hear(Heartbeat(member="g1", epoch=0, promised=coordinator.memory.epoch, applied=0), tenth / 10)
+        coordinator.hear(beat("a", coordinator.view.generation), tenth / 10)
+        coordinator.hear(
+            Heartbeat(member="g1", generation=0, promised=coordinator.memory.generation, applied=0), tenth / 10
+        )
         coordinator.tick(tenth / 10)
     assert "did not enter" in coordinator.memory.lost["g1"]
 
@@ -162,20 +167,20 @@ def test_a_remote_worker_that_does_not_enter_a_view_is_given_up() -> None:
         {"public": "#" * 40},
         {"address": guest("g1").address},
         {"public": guest("g1").public},
-        {"house": "there"},
+        {"host_group": "there"},
     ],
 )
 def test_who_cannot_be_reached_or_says_it_is_another_is_refused(change: dict[str, str]) -> None:
     coordinator = begun("a")
-    coordinator.hear(JoinRequest(member="g1", plate=guest("g1", house="there")), 0.0)
-    effects = coordinator.hear(JoinRequest(member="g2", plate=guest("g2", **change)), 0.0)
+    coordinator.hear(JoinRequest(member="g1", info=guest("g1", host_group="there")), 0.0)
+    effects = coordinator.hear(JoinRequest(member="g2", info=guest("g2", **change)), 0.0)
     assert set(told(effects, JoinRefused)) == {"g2"}
-    assert set(coordinator.seats) == {"a", "g1"}
+    assert set(coordinator.roster.statuses) == {"a", "g1"}
 
 
 def test_a_remote_worker_stays_where_it_came_from() -> None:
     coordinator = view_of("a", "g1")
-    coordinator.hear(JoinRequest(member="g1", plate=guest("g1", address="tcp://10.0.0.3:1")), 0.0)
+    coordinator.hear(JoinRequest(member="g1", info=guest("g1", address="tcp://10.0.0.3:1")), 0.0)
     assert set(coordinator.memory.lost) == {"g1"}
 
 
@@ -201,7 +206,7 @@ class Trial:
         self.steps = 0
 
     def hello(self, name: str) -> JoinRequest:
-        return JoinRequest(member=name, plate=guest(name)) if name[0] == "g" else JoinRequest(member=name)
+        return JoinRequest(member=name, info=guest(name)) if name[0] == "g" else JoinRequest(member=name)
 
     def hear(self, report: Report) -> None:
         """Effects reach all but the liar at once; it believes them too, and then says what it wants."""
@@ -235,7 +240,7 @@ class Trial:
 
     def beats(self) -> None:
         for member in self.members.values():
-            if member.view.epoch and member.settled:
+            if member.view.generation and member.settled:
                 standing = member.begin(self.steps)
                 if standing is not None:
                     self.hear(standing)
@@ -270,10 +275,10 @@ class Trial:
     def check(self) -> None:
         lost = self.coordinator.memory.lost
         assert not set(lost) & set(HONEST), lost
-        assert self.coordinator.memory.epoch < 20 * (self.number + 10), "epochs went away with a lie"
-        held = len(self.coordinator.doubts._held)
+        assert self.coordinator.memory.generation < 20 * (self.number + 10), "generations went away with a lie"
+        held = len(self.coordinator.suspicions._held)
         assert held <= len(self.coordinator.view) ** 2, f"{held} doubts are kept"
-        assert sys.getsizeof(self.coordinator._do) < 10_000
+        assert sys.getsizeof(self.coordinator._effects) < 10_000
 
 
 def play(seed: int, turns: int, lies: int) -> Trial:
@@ -283,8 +288,8 @@ def play(seed: int, turns: int, lies: int) -> Trial:
     for _ in range(150):  # it beats, and says nothing more: whoever waits for it waits no longer
         trial.turn(0)
     trial.check()
-    views = {member.view.epoch for member in trial.members.values()}
-    assert views == {trial.coordinator.view.epoch}, "somebody was left behind"
+    views = {member.view.generation for member in trial.members.values()}
+    assert views == {trial.coordinator.view.generation}, "somebody was left behind"
     assert set(HONEST) <= set(trial.coordinator.view.members), "the run's own and honest guests train on"
     return trial
 

@@ -21,7 +21,7 @@ from shoal.membership.protocol import (
 def guest(member: str, **change: str) -> MemberInfo:
     """Where a remote worker is reached, and by which key: its own."""
     address, public = f"tcp://10.0.0.2:{7000 + int(member[1:])}", "x" * 38 + f"{int(member[1:]):02}"
-    return msgspec.structs.replace(MemberInfo(address, public, "there", guest=True), **change)
+    return msgspec.structs.replace(MemberInfo(address, public, "there", remote=True), **change)
 
 
 def hello(coordinator: MembershipCoordinator, *members: str, now: float = 0.0) -> list[Effect]:
@@ -30,7 +30,7 @@ def hello(coordinator: MembershipCoordinator, *members: str, now: float = 0.0) -
         effect
         for member in members
         for effect in coordinator.hear(
-            JoinRequest(member=member, plate=guest(member) if member[0] == "g" else MemberInfo()), now
+            JoinRequest(member=member, info=guest(member) if member[0] == "g" else MemberInfo()), now
         )
     ]
 
@@ -47,7 +47,7 @@ def admit(coordinator: MembershipCoordinator, *members: str) -> InstallView:
     hello(coordinator, *members)
     view = coordinator.view
     for member in view.members:
-        coordinator.hear(beat(member, view.epoch), 0.0)
+        coordinator.hear(beat(member, view.generation), 0.0)
     coordinator.tick(0.0)
     stand(coordinator, between=True, **dict.fromkeys(view.members, (1, 0)))
     return coordinator.memory.installed
@@ -67,7 +67,7 @@ def test_guests_come_last_whoever_came_first() -> None:
     stand(coordinator, b=(1, 0), c=(1, 0), g1=(1, 0), g2=(1, 0))
     install = coordinator.memory.installed
     assert (install.view.members, install.donor) == (("b", "c", "g1", "g2"), "b")
-    assert [plate.guest for plate in install.plates] == [False, False, True, True]
+    assert [info.remote for info in install.infos] == [False, False, True, True]
 
 
 def test_a_restarted_coordinator_still_knows_who_is_a_guest() -> None:
@@ -78,7 +78,7 @@ def test_a_restarted_coordinator_still_knows_who_is_a_guest() -> None:
     )
     hello(again, "b", now=5.0)
     for member in ("a", "g1"):
-        again.hear(beat(member, again.view.epoch), 5.0)
+        again.hear(beat(member, again.view.generation), 5.0)
     again.tick(5.0)
     assert again.proposal is not None
     assert again.proposal.view.members == ("a", "b", "g1")
@@ -114,7 +114,7 @@ def test_many_silent_guests_are_given_up_at_once() -> None:
     coordinator = begun("a")
     admit(coordinator, "g1", "g2", "g3")
     for moment in (1.0, 2.0, 3.0, 4.0):
-        coordinator.hear(beat("a", coordinator.view.epoch), moment)
+        coordinator.hear(beat("a", coordinator.view.generation), moment)
         coordinator.tick(moment)
     assert set(coordinator.memory.lost) == {"g1", "g2", "g3"}
 
@@ -124,7 +124,7 @@ def test_guests_that_do_not_hear_one_of_the_runs_own_are_given_up_and_not_that_o
     admit(coordinator, "g1", "g2", "g3")
     for tenth in range(1, 21):
         for member in coordinator.view.members:
-            coordinator.hear(beat(member, coordinator.view.epoch), tenth / 10)
+            coordinator.hear(beat(member, coordinator.view.generation), tenth / 10)
         for guest in ("g1", "g2"):
             coordinator.hear(SuspectMember(member=guest, of="a", closed=guest == "g2"), tenth / 10)
         coordinator.tick(tenth / 10)

@@ -19,7 +19,7 @@ from toy import until
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, ShoalError, UsageError
 from shoal.membership.agent import MembershipAgent
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, PROTOCOL, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle
@@ -27,6 +27,7 @@ from shoal.membership.log_entries import MemberLost, ViewInstalled
 from shoal.membership.protocol import Heartbeat, JoinRefused, JoinRequest, ProcessExited, ProposeAck
 from shoal.membership.server import CoordinatorFailed, CoordinatorSetup
 from shoal.membership.wal import members, read
+from shoal.transport.keys import CurveKeyPair
 
 RUN = "run-a"
 CALM = MembershipRules(silence=30.0)
@@ -73,7 +74,7 @@ def enter_between(member: MembershipAgent, late: MembershipAgent | None = None) 
     for step in itertools.count():
         with contextlib.suppress(DeadlineError):
             member.begin(step, Deadline.after(30.0 if late is not None else 0.1))
-        if late.view.epoch if late is not None else member._waits_for == ("m9",):
+        if late.view.generation if late is not None else member._waits_for == ("m9",):
             return
         assert step < 3000
         time.sleep(0.01)
@@ -83,7 +84,7 @@ def test_garbage_changes_nothing(folder: Path) -> None:
     """A4: neither frames of chance, nor mutated messages, nor messages of a member that is none."""
     chance = random.Random(4)
     envelope = MessageEnvelope(RUN)
-    head, body = envelope.seal(Heartbeat(member="m0", epoch=1, promised=99, applied=7))
+    head, body = envelope.seal(Heartbeat(member="m0", generation=1, promised=99, applied=7))
     with coordinator(folder) as handle, agent(handle, "m0") as member, stranger(handle.address) as other:
         settle(member)
         before = read(handle.setup.log)
@@ -95,9 +96,9 @@ def test_garbage_changes_nothing(folder: Path) -> None:
                 other.say(*map(bytes, frames))
             if count % 100 == 0:
                 heard(other, RUN)
-        for report in (ProcessExited(member="m0", reason="lie"), ProposeAck(member="m9", epoch=1, applied=99)):
+        for report in (ProcessExited(member="m0", reason="lie"), ProposeAck(member="m9", generation=1, applied=99)):
             other.say(*envelope.seal(report))
-        other.say(*envelope.seal(Heartbeat(member="m9", epoch=1, promised=999, applied=7)))
+        other.say(*envelope.seal(Heartbeat(member="m9", generation=1, promised=999, applied=7)))
         other.say(*MessageEnvelope("run-b").seal(JoinRequest(member="m7")))
         for name in ("../m1", "M1", "a b", "x" * 65, ""):
             other.say(*envelope.seal(JoinRequest(member=name)))
@@ -154,10 +155,10 @@ def test_a_member_of_another_run_is_refused(folder: Path) -> None:
 def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A3, A4: only allowed keys come in, each as one member, and nobody speaks for another."""
     monkeypatch.setattr("shoal.membership.agent.PERSIST", 0.5)
-    door, first, second, foreign = (KeyPair.new() for _ in range(4))
-    lock = ServerCredentials(door, {first.public: 1, second.public: 1})
+    endpoint, first, second, foreign = (CurveKeyPair.new() for _ in range(4))
+    lock = ServerCredentials(endpoint, {first.public: 1, second.public: 1})
     with coordinator(folder, lock) as handle:
-        one, two = ClientCredentials(first, door.public), ClientCredentials(second, door.public)
+        one, two = ClientCredentials(first, endpoint.public), ClientCredentials(second, endpoint.public)
         with agent(handle, "m1", one) as member:
             settle(member)
             refused = pytest.raises(UsageError, match=r"m9 was refused at .*: 1 of 1 members live under this key")
@@ -166,9 +167,9 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             before = read(handle.setup.log)
             with stranger(handle.address, two) as other:
                 other.say(*MessageEnvelope(RUN).seal(ProcessExited(member="m1", reason="lie")))
-                other.say(*MessageEnvelope(RUN).seal(Heartbeat(member="m1", epoch=1, promised=9, applied=3)))
+                other.say(*MessageEnvelope(RUN).seal(Heartbeat(member="m1", generation=1, promised=9, applied=3)))
                 heard(other, RUN)
-            for pair, server in ((foreign, door.public), (second, foreign.public)):
+            for pair, server in ((foreign, endpoint.public), (second, foreign.public)):
                 with stranger(handle.address, ClientCredentials(pair, server)) as other:
                     other.say(*MessageEnvelope(RUN).seal(JoinRequest(member="m2")))
                     assert not other.answer(0.5)
@@ -187,7 +188,7 @@ def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
     with coordinator(folder) as handle, agent(handle, "m0") as member:
         settle(member)
-        epoch = member.view.epoch
+        generation = member.view.generation
         member.close(leave=False)
     again = CoordinatorHandle(handle.setup)
     for old in members(handle.setup.log):
@@ -196,7 +197,7 @@ def test_a_run_is_resumed_with_new_members(folder: Path) -> None:
     with agent(again, "m1") as member:
         settle(member)
         assert member.view.members == ("m1",)
-        assert member.view.epoch > epoch
+        assert member.view.generation > generation
     again.stop(Deadline.after(10.0))
 
 
@@ -267,7 +268,7 @@ def test_a_disk_that_fails_ends_it_and_says_so(folder: Path) -> None:
     handle.start(Deadline.after(30.0))
     with agent(handle, "m0") as member:
         until(lambda: not handle.alive())
-        assert member.view.epoch == 0, "told what was not written"
+        assert member.view.generation == 0, "told what was not written"
     assert any(isinstance(said, CoordinatorFailed) for said in handle.read())
     handle.stop(Deadline.after(10.0))
 

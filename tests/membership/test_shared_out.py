@@ -48,14 +48,18 @@ def test_a_step_begun_in_a_view_that_one_never_saw_is_shared_out_by_it_all_the_s
         assert standing is not None
         deliver(coordinator.hear(standing, 0.3), members, coordinator, deaf="c")
     between = coordinator.view
-    assert (between.members, members["a"].dealt, members["b"].dealt) == (("a", "b", "c", "d"), between, between)
-    assert members["c"].dealt != between
-    members["d"].filled(members["a"].dealt)
+    assert (between.members, members["a"].committed_view, members["b"].committed_view) == (
+        ("a", "b", "c", "d"),
+        between,
+        between,
+    )
+    assert members["c"].committed_view != between
+    members["d"].filled(members["a"].committed_view)
 
     del members["b"]
     deliver(coordinator.hear(ProcessExited(member="b", reason="killed"), 0.4), members, coordinator)
     assert [member.view.members for member in members.values()] == [("a", "c", "d")] * 3
-    assert [member.dealt for member in members.values()] == [between] * 3
+    assert [member.committed_view for member in members.values()] == [between] * 3
 
 
 def test_a_coordinator_that_comes_back_knows_who_shared_out_the_step() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.membership import coordinator
+from shoal.membership import proposal
 from shoal.membership.protocol import ProposeAck
 from shoal.testing.simulator import SimulatedWorld
 
@@ -59,7 +59,7 @@ def test_a_hasty_decision_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def hasty(standings: list[ProposeAck]) -> int:
         return max((s.applied + bool(s.formed) for s in standings), default=0)
 
-    monkeypatch.setattr(coordinator, "decide", hasty)
+    monkeypatch.setattr(proposal, "decide", hasty)
     assert caught(range(40))
 
 
@@ -67,7 +67,7 @@ def test_forgetting_what_was_complete_is_caught(monkeypatch: pytest.MonkeyPatch)
     def forgetful(standings: list[ProposeAck]) -> int:
         return min((s.applied for s in standings), default=0)
 
-    monkeypatch.setattr(coordinator, "decide", forgetful)
+    monkeypatch.setattr(proposal, "decide", forgetful)
     assert caught(range(40))
 
 

@@ -40,7 +40,7 @@ def test_a_closed_door_counts_once_the_coordinator_misses_beats_too() -> None:
     assert doubts.verdict(VIEW, HEARD, 100.0) is None
     assert said(("a", "b"), closed=True).verdict(VIEW, HEARD, 100.1 + BEATS) == (
         "b",
-        "nobody listens at its door, says a",
+        "nobody listens at its endpoint, says a",
     )
 
 

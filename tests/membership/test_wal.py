@@ -17,7 +17,7 @@ from shoal.membership.view import MembershipView
 from shoal.membership.wal import RESERVE, CoordinatorLog, members, read
 
 ENTRIES = [
-    ViewProposed(epoch=1),
+    ViewProposed(generation=1),
     ViewInstalled(install=InstallView(view=MembershipView(1, ("a", "b")), through=0, fresh=("a", "b"))),
     KeyBound(member="a", key="k" * 40),
     MemberLost(member="b", reason="SIGKILL"),
@@ -55,9 +55,9 @@ def test_a_log_cut_anywhere_is_a_prefix_and_goes_on(
     found = opened(path)
     assert found == ENTRIES[: len(found)]
     wal = CoordinatorLog(path)
-    wal.append(ViewProposed(epoch=9))
+    wal.append(ViewProposed(generation=9))
     wal.close()
-    assert opened(path) == [*found, ViewProposed(epoch=9)]
+    assert opened(path) == [*found, ViewProposed(generation=9)]
 
 
 def test_a_log_says_who_was_alive(tmp_path: Path) -> None:

@@ -40,18 +40,21 @@ def meshes(
 ) -> Iterator[list[LinkMesh]]:
     """`size` of them that have met; over files in `folder`, else over loopback under keys.
 
-    `through` makes the address at which the others find a door of its own: that of a proxy, say.
+    `through` makes the address at which the others find a endpoint of its own: that of a proxy, say.
     """
     keys = [CurveKeyPair.new() for _ in range(size)]
     if folder is not None:
         entries = book_in(folder / f"sockets-{os.getpid()}", size)
-        doors = [LinkEndpoint(entries[rank].address) for rank in range(size)]
+        endpoints = [LinkEndpoint(entries[rank].address) for rank in range(size)]
     else:
-        doors = [LinkEndpoint("tcp://127.0.0.1:*", keys[rank]) for rank in range(size)]
+        endpoints = [LinkEndpoint("tcp://127.0.0.1:*", keys[rank]) for rank in range(size)]
         entries = {
-            rank: BookEntry(through(doors[rank].address), keys[rank].public, "abcdefgh"[rank]) for rank in range(size)
+            rank: BookEntry(through(endpoints[rank].address), keys[rank].public, "abcdefgh"[rank])
+            for rank in range(size)
         }
-    made = [LinkMesh("run", entries, rank, doors[rank], silence=silence, allowance=allowance) for rank in range(size)]
+    made = [
+        LinkMesh("run", entries, rank, endpoints[rank], silence=silence, allowance=allowance) for rank in range(size)
+    ]
     try:
         for mesh in made:
             mesh.meet(WAIT)

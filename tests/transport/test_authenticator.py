@@ -4,24 +4,23 @@ import zmq
 from forked import soon
 from meshes import WAIT
 
-from shoal.transport import endpoint
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.mesh import LinkMesh
 
 
 class Caller:
-    """Shows a key at a door."""
+    """Shows a key at a endpoint."""
 
-    def __init__(self, door: LinkEndpoint, keys: CurveKeyPair) -> None:
-        assert door.keys is not None
+    def __init__(self, endpoint: LinkEndpoint, keys: CurveKeyPair) -> None:
+        assert endpoint.keys is not None
         self.entry = BookEntry("tcp://127.0.0.1:1", keys.public, "", "w9")
         self._context = zmq.Context()
         self._way = way = self._context.socket(zmq.PUSH)
         way.setsockopt(zmq.RECONNECT_IVL, -1)
-        way.curve_serverkey, way.curve_publickey, way.curve_secretkey = door.keys.public, keys.public, keys.secret
+        way.curve_serverkey, way.curve_publickey, way.curve_secretkey = endpoint.keys.public, keys.public, keys.secret
         self._monitor = way.get_monitor_socket()
-        way.connect(door.address)
+        way.connect(endpoint.address)
         self.events: list[int] = []
 
     def look(self) -> list[int]:
@@ -36,31 +35,31 @@ class Caller:
 
 
 def test_a_key_that_comes_into_the_book_is_let_in_on_the_connection_it_has() -> None:
-    door = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
-    caller = Caller(door, CurveKeyPair.new())
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
+    caller = Caller(endpoint, CurveKeyPair.new())
     try:
         none = {0: BookEntry("tcp://127.0.0.1:1", CurveKeyPair.new().public, "", "w0")}
-        assert soon(WAIT, lambda: door.let_in(none) or len(door._porter._waiting) == 1)
+        assert soon(WAIT, lambda: endpoint.let_in(none) or len(endpoint._authenticator._parked) == 1)
         assert zmq.EVENT_HANDSHAKE_SUCCEEDED not in caller.look()
         book = {**none, 9: caller.entry}
-        assert soon(WAIT, lambda: door.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
+        assert soon(WAIT, lambda: endpoint.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
         assert zmq.EVENT_DISCONNECTED not in caller.events
-        assert not door._porter._waiting
+        assert not endpoint._authenticator._parked
     finally:
         caller.close()
-        door.close()
+        endpoint.close()
 
 
 def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
-    """The communication thread looks at its door when somebody knocks; nobody knocks twice."""
+    """The communication thread looks at its endpoint when somebody knocks; nobody knocks twice."""
     keys = CurveKeyPair.new()
-    door = LinkEndpoint("tcp://127.0.0.1:*", keys)
-    mine = {0: BookEntry(door.address, keys.public, "", "w0")}
-    mesh = LinkMesh("run", mine, 0, door)
-    caller = Caller(door, CurveKeyPair.new())
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", keys)
+    mine = {0: BookEntry(endpoint.address, keys.public, "", "w0")}
+    mesh = LinkMesh("run", mine, 0, endpoint)
+    caller = Caller(endpoint, CurveKeyPair.new())
     try:
-        assert soon(WAIT, lambda: len(door._porter._waiting) == 1)
+        assert soon(WAIT, lambda: len(endpoint._authenticator._parked) == 1)
         mesh.befriend(9, caller.entry)
         assert soon(WAIT, lambda: zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
@@ -70,23 +69,22 @@ def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
 
 
 def test_strangers_wait_in_a_room_of_their_own_size(monkeypatch) -> None:
-    monkeypatch.setattr(endpoint, "MOST", 3)
-    door = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new(), most_parked=3)
     book = {0: BookEntry("tcp://127.0.0.1:1", CurveKeyPair.new().public, "", "w0")}
-    strangers = [Caller(door, CurveKeyPair.new()) for _ in range(6)]
+    strangers = [Caller(endpoint, CurveKeyPair.new()) for _ in range(6)]
     said = []
-    say = door._porter._say
-    monkeypatch.setattr(door._porter, "_say", lambda *words: said.append(words[1]) or say(*words))
+    say = endpoint._authenticator._reply
+    monkeypatch.setattr(endpoint._authenticator, "_reply", lambda *words: said.append(words[1]) or say(*words))
     member = None
     try:
-        assert soon(WAIT, lambda: door.let_in(book) or len(said) == 3)
+        assert soon(WAIT, lambda: endpoint.let_in(book) or len(said) == 3)
         assert set(said) == {b"300"}
-        assert len(door._porter._waiting) == 3
-        member = Caller(door, CurveKeyPair.new())
+        assert len(endpoint._authenticator._parked) == 3
+        member = Caller(endpoint, CurveKeyPair.new())
         book = {0: member.entry}
-        assert soon(WAIT, lambda: door.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in member.look())
+        assert soon(WAIT, lambda: endpoint.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in member.look())
         assert not any(zmq.EVENT_HANDSHAKE_SUCCEEDED in one.look() for one in strangers)
     finally:
         for one in [*strangers, *([member] if member else [])]:
             one.close()
-        door.close()
+        endpoint.close()

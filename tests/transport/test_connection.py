@@ -15,7 +15,7 @@ GREETING = 64
 
 
 class Spoiler(Proxy):
-    """Flips a bit of what a door says in its first handshakes, or of what is said to it."""
+    """Flips a bit of what a endpoint says in its first handshakes, or of what is said to it."""
 
     def __init__(self, target: str, times: int, place: int) -> None:
         self.left, self.place = times, place
@@ -31,24 +31,24 @@ class Spoiler(Proxy):
 @pytest.mark.parametrize("place", [3, 60], ids=["name", "keys"])
 def test_a_handshake_that_was_damaged_is_made_again(place: int) -> None:
     keys = CurveKeyPair.new()
-    door, caller = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new()), LinkEndpoint("tcp://127.0.0.1:*", keys)
-    proxy = Spoiler(door.address, times=4, place=place)
+    endpoint, caller = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new()), LinkEndpoint("tcp://127.0.0.1:*", keys)
+    proxy = Spoiler(endpoint.address, times=4, place=place)
     book = {9: BookEntry("tcp://127.0.0.1:1", keys.public, "", "w9")}
-    assert door.keys is not None
-    road = PeerConnection(caller.way_to(proxy.address, door.keys.public), proxy.address)
+    assert endpoint.keys is not None
+    connection = PeerConnection(caller.way_to(proxy.address, endpoint.keys.public), proxy.address)
     try:
 
         def made() -> bool:
-            door.let_in(book)
-            return road.look(now()) or road.up
+            endpoint.let_in(book)
+            return connection.look(now()) or connection.up
 
         assert soon(WAIT, made)
         assert proxy.left == 0, "nothing was damaged"
-        road.socket.send(b"a word")
-        assert soon(WAIT, lambda: bool(door.let_in(book) or door.socket.poll(5)))
-        assert door.socket.recv() == b"a word"
+        connection.socket.send(b"a word")
+        assert soon(WAIT, lambda: bool(endpoint.let_in(book) or endpoint.socket.poll(5)))
+        assert endpoint.socket.recv() == b"a word"
     finally:
-        road.close()
+        connection.close()
         caller.close()
-        door.close()
+        endpoint.close()
         proxy.close()

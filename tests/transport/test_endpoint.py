@@ -1,4 +1,4 @@
-"""Strangers at the door: they change nothing, hold nothing, and the run goes on."""
+"""Strangers at the endpoint: they change nothing, hold nothing, and the run goes on."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from shoal.transport.messages import ChunkHeader, LinkClosed, encode
 
 
 def port_of(mesh) -> int:
-    return int(mesh.loop.door.address.rpartition(":")[2])
+    return int(mesh.loop.endpoint.address.rpartition(":")[2])
 
 
 @pytest.mark.parametrize("data", NOISE.values(), ids=NOISE)
@@ -47,7 +47,7 @@ def test_a_key_that_is_not_in_the_book_is_not_let_in(knows: str) -> None:
         if knows == "the public key":
             way.curve_serverkey = made[0].loop.book[0].public
             way.curve_publickey, way.curve_secretkey = stranger.public, stranger.secret
-        way.connect(made[0].loop.door.address)
+        way.connect(made[0].loop.endpoint.address)
         way.send(encode(LinkClosed("run", 0, 0, 1, 0, "ended", 1)))
         seen = set()
 

@@ -123,7 +123,7 @@ def test_a_peer_that_has_no_part_in_a_sum_cannot_spoil_it() -> None:
         pair, liar = [made[0], made[2]], Liar(made)
         for mesh in pair:
             mesh.reform(1, [0, 2])
-        liar.chunk("sum", bytes(CHUNK), epoch=1)
+        liar.chunk("sum", bytes(CHUNK), generation=1)
         until(lambda: made[0].link(1).into.expected == 1)
         tasks = begin(pair, numbers(2, NUMEL), DirectSum)
         for mesh, (task, _) in zip(pair, tasks, strict=True):
@@ -167,7 +167,7 @@ def test_a_peer_whose_messages_cannot_be_read_is_suspected() -> None:
 
 def test_whatever_goes_wrong_by_a_message_suspects_its_sender_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with meshes(3) as made:
-        monkeypatch.setattr(made[0].loop.voice, "echo", lambda peer, stamp: 1 / (peer.rank - 1))
+        monkeypatch.setattr(made[0].loop.chunk_sender, "echo", lambda peer, stamp: 1 / (peer.rank - 1))
         until(lambda: made[0].loop.suspects)
         assert set(made[0].loop.suspects) == {1}
         honest(made[0])
@@ -184,13 +184,13 @@ def test_a_word_does_not_make_a_worker_send_a_window_again_and_again() -> None:
 def test_connections_of_an_evicted_peer_are_closed() -> None:
     with meshes(3) as made:
         until(lambda: made[0].link(1).connections)  # that for short words, for it has said some
-        chunks, words = made[1].link(0).roads
+        chunks, words = made[1].link(0).outgoing
         made[0].enrol({rank: entry for rank, entry in made[0].loop.book.items() if rank != 1})
         made[0].reform(1, [0, 2])
         until(lambda: not words.up)
         Liar(made).chunk()  # of the other one nothing was known before this
         until(lambda: not chunks.up)
-        assert made[0].link(2).roads[0].up, "nobody else's are"
+        assert made[0].link(2).outgoing[0].up, "nobody else's are"
 
 
 def test_an_address_that_cannot_be_connected_is_a_peer_that_never_comes() -> None:
@@ -208,7 +208,7 @@ def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
     while said < count:
         frame = chance.choice((b"", bytes(4), bytes(CHUNK)))
         payload = pack(torch.zeros(len(frame) // 4).numpy(), "float32")
-        head = ("run", made[0].epoch, 0, 1)
+        head = ("run", made[0].generation, 0, 1)
         expected = made[0].link(1).into.expected
         chunk = ChunkHeader(
             *head, expected, 0, chance.randrange(3), chance.choice(("sum", "ring", "owners", "gather")), 0,
@@ -229,17 +229,17 @@ def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
 
 def settle(made: list[LinkMesh], chance: random.Random) -> None:
     """The liar is given up in one view and comes again in the next: as long as that the others work."""
-    epoch = made[0].epoch + 1
+    generation = made[0].generation + 1
     pair = [made[0], made[2]]
     for mesh in pair:
         honest(mesh)
-        mesh.reform(epoch, [0, 2])
+        mesh.reform(generation, [0, 2])
     results = begin(pair, numbers(2, 1000), chance.choice((DirectSum, ReduceScatterGather, RingAllReduce)))
     for mesh, (task, _) in zip(pair, results, strict=True):
         mesh.wait(task, WAIT)
     for mesh in made:
         mesh.loop.suspects.clear()
-        mesh.reform(epoch + 1, [0, 1, 2])
+        mesh.reform(generation + 1, [0, 1, 2])
     tasks = [sum_of(kind) for kind in (DirectSum, ReduceScatterGather, RingAllReduce)]
     for task in tasks:
         made[0].submit(task)

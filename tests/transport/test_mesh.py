@@ -44,12 +44,12 @@ def test_one_lost_the_others_go_on(tmp_path: Path) -> None:
             mesh.reform(1, [0, 1, 3])
         for kind in (RingAllReduce, ReduceScatterGather, DirectSum):
             check(total(rest, mine, kind), mine)
-        with pytest.raises(ShoalError, match="epochs grow"):
+        with pytest.raises(ShoalError, match="generations grow"):
             rest[0].reform(1, [0, 1, 3])
 
 
 def test_a_view_that_not_all_have_yet_waits_for_them(tmp_path: Path) -> None:
-    """Two are in epoch 1 and send, while the third is still in epoch 0: it hears nothing of it before it follows."""
+    """Two are in generation 1 and send; the third, still in generation 0, hears nothing of it before it follows."""
     tensors = numbers(3, 20_000)
     with meshes(3, tmp_path) as made:
         for mesh in made[:2]:
@@ -67,7 +67,7 @@ def test_a_chunk_acknowledges_what_came_before_it(tmp_path: Path) -> None:
     """Where both send in turns nobody needs a word of its own; who closes gets it at once."""
     with meshes(2, tmp_path) as made:
         for mesh in made:
-            mesh.loop.voice.ack_seconds = 3600.0
+            mesh.loop.chunk_sender.ack_seconds = 3600.0
         for number in range(20):
             tasks = [AllGather(f"{number}".encode()) for _ in made]
             for mesh, task in zip(made, tasks, strict=True):
@@ -90,7 +90,7 @@ def test_nothing_is_on_a_link_twice_when_a_view_begins(tmp_path: Path) -> None:
         before = [mesh.loop.repeated for mesh in made]
         made[0].reform(1, [0, 1])
         tasks = begin(made[:1], tensors[:1])
-        assert soon(WAIT, lambda: made[1].link(0).epoch == 1)
+        assert soon(WAIT, lambda: made[1].link(0).generation == 1)
         assert not made[0].link(1).out.flying
         made[1].reform(1, [0, 1])
         tasks += begin(made[1:], tensors[1:])
@@ -183,25 +183,25 @@ def test_workers_that_do_different_things_are_told(tmp_path: Path) -> None:
 
 
 def test_replayed_and_foreign_messages_change_nothing(tmp_path: Path) -> None:
-    """Every chunk is sent again three times, also after the epoch: each counts once."""
+    """Every chunk is sent again three times, also after the generation: each counts once."""
     tensors = numbers(2, 60_000)
     with meshes(2, tmp_path) as made:
         loop = made[0].loop
         peer, sent = loop.peers[1], []
-        once = loop.voice.transmit
+        once = loop.chunk_sender.transmit
 
         def thrice(to, flying) -> None:
             sent.append(flying)
             for _ in range(3):
                 once(to, flying)
 
-        loop.voice.transmit = thrice  # type: ignore[method-assign]
+        loop.chunk_sender.transmit = thrice  # type: ignore[method-assign]
         for _ in range(5):
             check(total(made, tensors), tensors)
         assert soon(WAIT, lambda: made[1].loop.repeated >= 2 * len(sent) > 0)
         for mesh in made:
             mesh.reform(1, [0, 1])
-        old = list(sent)  # of epoch 0
+        old = list(sent)  # of generation 0
         loop.call(lambda: [once(peer, flying) for flying in old])
         loop.call(lambda: peer.way.send(encode(LinkClosed("another run", 1, 0, 0, 0, "ended", 1))))
         check(total(made, tensors), tensors)

@@ -36,7 +36,7 @@ def test_messages_come_back_as_they_were(message) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"epoch": -1},
+        {"generation": -1},
         {"sender": 2**17},
         {"seq": 2**63},
         {"run": "r" * 65},

@@ -49,14 +49,14 @@ def test_whoever_knows_the_public_key_outlasts_whoever_has_shown_nothing() -> No
 @contextlib.contextmanager
 def listening(most: int, per_address: int) -> Iterator[tuple[PendingLimiter, "zmq.Socket[bytes]", bytes]]:
     context = zmq.Context()
-    door = context.socket(zmq.ROUTER)
-    door.curve_server = True
-    public, door.curve_secretkey = zmq.curve_keypair()
-    limiter = PendingLimiter(door, most, per_address)
-    door.bind("tcp://127.0.0.1:*")
+    endpoint = context.socket(zmq.ROUTER)
+    endpoint.curve_server = True
+    public, endpoint.curve_secretkey = zmq.curve_keypair()
+    limiter = PendingLimiter(endpoint, most, per_address)
+    endpoint.bind("tcp://127.0.0.1:*")
     limiter.start()
     try:
-        yield limiter, door, public
+        yield limiter, endpoint, public
     finally:
         limiter.close()
         assert not limiter.is_alive()
@@ -78,16 +78,16 @@ def is_closed(caller: socket.socket) -> bool:
 
 
 def test_strangers_are_closed_and_whoever_has_shown_a_key_is_not() -> None:
-    with listening(6, 4) as (limiter, door, public), contextlib.ExitStack() as stack:
-        address = door.get_string(zmq.LAST_ENDPOINT)
-        members = [door.context.socket(zmq.DEALER) for _ in range(12)]
+    with listening(6, 4) as (limiter, endpoint, public), contextlib.ExitStack() as stack:
+        address = endpoint.get_string(zmq.LAST_ENDPOINT)
+        members = [endpoint.context.socket(zmq.DEALER) for _ in range(12)]
         for member in members:
             member.curve_serverkey = public
             member.curve_publickey, member.curve_secretkey = zmq.curve_keypair()
             member.connect(address)
             member.send(b"here")
-            assert door.poll(int(WAIT * 1000))
-            door.recv_multipart()
+            assert endpoint.poll(int(WAIT * 1000))
+            endpoint.recv_multipart()
         near = [stack.enter_context(connect(address)) for _ in range(40)]
         far = [stack.enter_context(connect(address, "127.0.0.2")) for _ in range(3)]
         assert soon(WAIT, lambda: sum(map(is_closed, [*near, *far])) == 43 - 6), "more, or fewer, are left than may be"
@@ -98,12 +98,12 @@ def test_strangers_are_closed_and_whoever_has_shown_a_key_is_not() -> None:
 
 def test_the_stage_is_read_from_the_connection() -> None:
     context = zmq.Context()
-    door = context.socket(zmq.ROUTER)
-    door.curve_server = True
-    public, door.curve_secretkey = zmq.curve_keypair()
-    monitor = door.get_monitor_socket(zmq.EVENT_ACCEPTED)
-    door.bind("tcp://127.0.0.1:*")
-    address = door.get_string(zmq.LAST_ENDPOINT)
+    endpoint = context.socket(zmq.ROUTER)
+    endpoint.curve_server = True
+    public, endpoint.curve_secretkey = zmq.curve_keypair()
+    monitor = endpoint.get_monitor_socket(zmq.EVENT_ACCEPTED)
+    endpoint.bind("tcp://127.0.0.1:*")
+    address = endpoint.get_string(zmq.LAST_ENDPOINT)
 
     def accepted() -> socket.socket:
         assert monitor.poll(int(WAIT * 1000))
@@ -121,6 +121,6 @@ def test_the_stage_is_read_from_the_connection() -> None:
         here = accepted()
         assert soon(WAIT, lambda: stage_of(here) == HandshakeStage.done)
         here.detach()
-    door.disable_monitor()
+    endpoint.disable_monitor()
     monitor.close(linger=0)
     context.destroy(linger=0)

@@ -44,7 +44,7 @@ def test_a_limited_worker_takes_as_long_as_its_rate_says(tmp_path: Path) -> None
     """A lower bound alone: nobody can be faster; and the sums are right."""
     tensors, rate = numbers(3, 100_000), 2e6
     with meshes(3, tmp_path) as made:
-        made[1].loop.voice.allowance = RateLimit(rate)
+        made[1].loop.chunk_sender.allowance = RateLimit(rate)
         began = now()
         results = total(made, tensors, DirectSum)
         seconds = now() - began

@@ -110,7 +110,7 @@ def test_a_link_that_stands_still_gets_more_ahead() -> None:
     assert estimate.near == short
 
 
-def test_a_new_epoch_begins_with_nothing() -> None:
+def test_a_new_generation_begins_with_nothing() -> None:
     out, into = OutgoingLink(), IncomingLink()
     fill(out, 5)
     out.next(0.0)

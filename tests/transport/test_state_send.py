@@ -20,10 +20,10 @@ from shoal.transport.messages import CHUNK, ChunkHeader, FramePayload, FrameRefu
 @contextmanager
 def newcomer(seat: int, lender: LinkMesh) -> Iterator[tuple[LinkMesh, BookEntry]]:
     """One that knows the lender, and nobody else."""
-    door = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
-    assert door.keys is not None
-    own = BookEntry(door.address, door.keys.public, "new")
-    mesh = LinkMesh("run", {seat: own, lender.rank: lender.loop.book[lender.rank]}, seat, door)
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
+    assert endpoint.keys is not None
+    own = BookEntry(endpoint.address, endpoint.keys.public, "new")
+    mesh = LinkMesh("run", {seat: own, lender.rank: lender.loop.book[lender.rank]}, seat, endpoint)
     try:
         yield mesh, own
     finally:

@@ -5,7 +5,6 @@ The same launcher, threads, seeds and record; the last line of output is the sam
 
 import argparse
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -73,16 +72,13 @@ def prepare(given: argparse.Namespace) -> LaunchJob:
     lab = load(given.lab) if given.lab else None
     run = check_id(given.name, "--name") if given.name is not None else new_id()
     directory = record.run_dir(record.runs_root(given.runs), run).absolute()
-    info = record.RunInfo(
+    info = record.describe_run(
         run=run,
         plan=given.peer,
         workers=given.workers,
         seed=given.seed,
         script=given.script,
         command=["python", "-m", "shoal.bench.peer", *sys.argv[1:]],
-        started=time.time(),
-        versions=record.versions(),
-        machine=record.machine(),
         lab=str(lab or ""),
     )
     record.write_info(directory, info)

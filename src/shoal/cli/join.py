@@ -54,12 +54,12 @@ def join(
 def credential(file: str | None, server: str | None) -> "ClientCredentials":
     """This machine's pair, and the public key that the run must show."""
     from shoal.core.errors import UsageError
-    from shoal.membership.credentials import ClientCredentials, KeyPair
+    from shoal.membership.credentials import ClientCredentials
     from shoal.transport.keys import KeyFile, check_key
 
     if file is None:
         raise UsageError("shoal join needs a key: --key FILE, made on the run's machine by shoal keys invite")
-    found = KeyFile.read(Path(file))
+    found = KeyFile.read(Path(file), "make one with shoal keys invite on the run's machine and copy it here")
     run = check_key(server.encode()) if server is not None else found.run
     if run is None or run == found.keys.public:
         raise UsageError(
@@ -69,7 +69,7 @@ def credential(file: str | None, server: str | None) -> "ClientCredentials":
         )
     if found.run is not None and found.run != run:
         raise UsageError(f"{file!r} is an invitation to another run than --server {server}; drop --server")
-    return ClientCredentials(KeyPair(found.keys.public, found.keys.secret), run)
+    return ClientCredentials(found.keys, run)
 
 
 def prepare(
@@ -119,7 +119,6 @@ def open_folder(brief: "RunBrief", seats: tuple[int, ...], runs: str | None) -> 
     """`runs/<run>`, or with a number after it where that name is taken."""
     import itertools
     import sys
-    import time
 
     from shoal.cli.prepare import open_record
     from shoal.core import record
@@ -128,20 +127,17 @@ def open_folder(brief: "RunBrief", seats: tuple[int, ...], runs: str | None) -> 
     root = record.runs_root(runs).absolute()
     names = itertools.chain([brief.run], (f"{brief.run[:58]}-{n}" for n in itertools.count(2)))
     name = next(name for name in names if not (root / name).exists())
-    info = record.RunInfo(
+    info = record.describe_run(
         run=name,
         plan=brief.plan,
         workers=len(seats),
         seed=brief.seed,
         script=brief.name,
         command=["shoal", *sys.argv[1:]],
-        started=time.time(),
-        versions=record.versions(),
-        machine=record.machine(),
-        arguments=list(brief.arguments),
+        arguments=brief.arguments,
         folder=str(Path.cwd()),
         checkpoint=brief.checkpoint,
-        seats=list(seats),
+        seats=seats,
     )
     directory = record.run_dir(root, name)
     open_record(directory, info)

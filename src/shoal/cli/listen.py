@@ -38,7 +38,6 @@ def check_listen(
     """Where to listen, if the command makes sense; None: nowhere."""
     from shoal.launch.listen import ListenAddress, check_own, parse
     from shoal.membership.allow_list import AllowList, allow_file
-    from shoal.membership.credentials import KeyPair
     from shoal.transport.keys import CurveKeyPair
 
     if wanted.listen is None:
@@ -63,7 +62,7 @@ def check_listen(
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
     check_own(host, port, "--listen")
-    return ListenAddress(host, port, KeyPair(keys.public, keys.secret), wanted.key, guests, wanted.most)
+    return ListenAddress(host, port, keys, wanted.key, guests, wanted.most)
 
 
 def check_plan(plan: "Plan", lab: bool) -> None:

@@ -163,22 +163,18 @@ def check_lab(lab: str, workers: int | None) -> "LabSpec":
 def describe(options: RunOptions, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
     """What the run is started with, for its record: never anything of the environment, which may hold secrets."""
     import sys
-    import time
 
     from shoal.core import record
 
-    return record.RunInfo(
+    return record.describe_run(
         run=run,
         plan=str(plan),
         workers=workers,
         seed=options.seed or 0,
         script=options.script or "",
         command=["shoal", *sys.argv[1:]],
-        started=time.time(),
-        versions=record.versions(),
-        machine=record.machine(),
         lab=lab,
-        arguments=list(options.arguments),
+        arguments=options.arguments,
         folder=str(Path.cwd()),
         fingerprint=record.fingerprint_of(Path(options.script or "")),
         checkpoint=options.checkpoint or AUTO,

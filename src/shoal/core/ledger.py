@@ -23,7 +23,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, tag_field="kind", kw_only=True):
     """Base of what stands in a ledger."""
 
     fence: tuple[int, int] = (0, 0)
-    """Attempt, and epoch of the view in which its writer began to write."""
+    """Attempt, and generation of the view in which its writer began to write."""
 
 
 class PassEntry(LedgerEntry, frozen=True, kw_only=True):

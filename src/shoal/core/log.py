@@ -26,7 +26,7 @@ class ChecksummedLog:
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path, self._disk = path, disk
         there = path.exists()
-        whole = sum(_HEAD.size + len(record) for record in read_log(path)) if there else 0
+        whole = sum(map(framed_size, read_log(path))) if there else 0
         if there and path.stat().st_size > whole:
             disk.cut(path, whole)
         self._file, self._size = disk.extend(path), whole
@@ -45,11 +45,11 @@ class ChecksummedLog:
         if len(record) > LARGEST:
             raise ValueError(f"a record of {len(record)} bytes is too long for {self.path.name}: at most {LARGEST}")
         try:
-            self._disk.write(self._file, _HEAD.pack(len(record), _checksum(record)) + record)
+            self._disk.write(self._file, frame_record(record))
         except OSError:
             self._disk.cut(self.path, self._size)  # or half a record would hide all that follow
             raise
-        self._size += _HEAD.size + len(record)
+        self._size += framed_size(record)
 
     def sync(self) -> None:
         """Return when everything appended so far is durable."""
@@ -61,7 +61,7 @@ class ChecksummedLog:
 
 def rewrite_log(path: Path, records: Iterable[bytes], disk: Disk = DISK) -> None:
     """Put other records in the place of all that are there; a crash leaves those or these."""
-    write_file(path, b"".join(_HEAD.pack(len(record), _checksum(record)) + record for record in records), disk)
+    write_file(path, b"".join(map(frame_record, records)), disk)
 
 
 def read_log(path: Path) -> Iterator[bytes]:
@@ -79,6 +79,25 @@ def read_log(path: Path) -> Iterator[bytes]:
             if len(record) < length or _checksum(record) != checksum:
                 return
             yield record
+
+
+def frame_record(record: bytes) -> bytes:
+    """Return a record with its length and checksum before it."""
+    return _HEAD.pack(len(record), _checksum(record)) + record
+
+
+def framed_size(record: bytes) -> int:
+    """Return the bytes that a record takes in a file."""
+    return _HEAD.size + len(record)
+
+
+def find_record(data: bytes, at: int, largest: int = LARGEST) -> bytes | None:
+    """Return the whole record that begins at byte `at`; None if none does."""
+    if len(data) - at < _HEAD.size:
+        return None
+    length, checksum = _HEAD.unpack_from(data, at)
+    record = data[at + _HEAD.size : at + _HEAD.size + min(length, largest)]
+    return record if len(record) == length and _checksum(record) == checksum else None
 
 
 def _checksum(record: bytes) -> int:

@@ -39,9 +39,21 @@ def open_private() -> Path:
     return folder
 
 
+def is_private(status: os.stat_result) -> bool:
+    """Return whether a file or folder is this user's alone."""
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+
+
+def check_socket_folder(folder: Path) -> None:
+    """Refuse a folder for a socket that others could connect to: on one host sockets have no keys."""
+    if not is_private(os.stat(folder)):
+        raise UsageError(f"{str(folder)!r} is open to others; sockets need a folder of mode 0700")
+
+
 def check_private(folder: Path) -> None:
+    """Refuse a folder that is not this user's alone, or a link to one."""
     status = os.lstat(folder)
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or not is_private(status):
         raise UsageError(f"{str(folder)!r} is not yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
 
 

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from shoal.core.errors import UsageError
+from shoal.core.private import is_private
 
 
 def write_private(path: Path, text: str) -> None:
@@ -38,5 +39,5 @@ def read_private(path: Path, most: int) -> bytes:
 
 
 def check_owner(path: Path, status: os.stat_result) -> None:
-    if status.st_mode & 0o077 or status.st_uid != os.geteuid():
+    if not is_private(status):
         raise UsageError(f"{str(path)!r} can be read by others, so its keys are no secret; make new ones")

@@ -12,6 +12,8 @@ import os
 import platform
 import re
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -151,6 +153,41 @@ def read_info(directory: Path) -> RunInfo:
         ) from None
     except ValueError as error:
         raise UsageError(f"{directory / 'run.json'} is not a run's record: {error}") from None
+
+
+def describe_run(
+    *,
+    run: str,
+    plan: str,
+    workers: int,
+    seed: int,
+    script: str,
+    command: Sequence[str],
+    arguments: Sequence[str] = (),
+    folder: str = "",
+    lab: str = "",
+    fingerprint: str = "",
+    checkpoint: str = "auto",
+    seats: Sequence[int] = (),
+) -> RunInfo:
+    """Describe a run that begins now, on this machine, with these versions."""
+    return RunInfo(
+        run=run,
+        plan=plan,
+        workers=workers,
+        seed=seed,
+        script=script,
+        command=list(command),
+        started=time.time(),
+        versions=versions(),
+        machine=machine(),
+        lab=lab,
+        arguments=list(arguments),
+        folder=folder,
+        fingerprint=fingerprint,
+        checkpoint=checkpoint,
+        seats=list(seats),
+    )
 
 
 def versions() -> dict[str, str]:

@@ -37,9 +37,9 @@ class WorkerGroup(ABC):
     board: StatusBoard
     seconds: float
     """How long any wait for a peer may take."""
-    guest: bool = False
+    remote: bool = False
     """Whether this worker is of another machine than the one the run began on: it does not see the run's folder."""
-    guests: int = 0
+    remote_count: int = 0
     """How many of the view are, always the last ones."""
 
     @abstractmethod
@@ -67,11 +67,11 @@ class WorkerGroup(ABC):
         """How newcomers get the state: by default through memory of this host."""
         return MemoryStateTransfer(self.board)
 
-    def desk(self) -> StateStreamServer | None:
+    def state_stream_server(self) -> StateStreamServer | None:
         """Where this worker lends its state to newcomers before they enter; None: they get it fast enough then."""
         return None
 
-    def purse(self) -> StateStreamClient | None:
+    def state_stream_client(self) -> StateStreamClient | None:
         """Where this worker, a newcomer, takes what it is lent; None: nobody lends."""
         return None
 

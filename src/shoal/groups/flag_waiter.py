@@ -6,6 +6,7 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,11 +53,14 @@ class FlagWaiter:
     def __init__(self, board: StatusBoard, seat: int, seconds: float, session: MembershipSession | None = None) -> None:
         self.board, self.seat, self.seconds = board, seat, seconds
         self.session = session or FixedSession(seat, seat + 1)
-        self.seats: npt.NDArray[np.int64] | None = None
-        """Of the members; None: all."""
+        self._members: npt.NDArray[np.int64] | None = None
+
+    def wait_for(self, members: Sequence[int] | None) -> None:
+        """Let only the flags of these slots count from now on; None: all, which is faster."""
+        self._members = None if members is None else np.array(members)
 
     def _lowest(self, row: Flags) -> int:
-        return int(row.min() if self.seats is None else row[self.seats].min())
+        return int(row.min() if self._members is None else row[self._members].min())
 
     def until(self, row: Flags, number: int) -> None:
         """Return when every member's flag in `row` has reached `number`; ViewEnded if the members change before."""
@@ -92,7 +96,8 @@ class FlagWaiter:
                 raise PeerLost(f"worker {self.seat} stops: worker {lost} is lost")
             if now() - looked > LOOK_AROUND:
                 looked = now()
-                behind = np.flatnonzero(row < number) if self.seats is None else self.seats[row[self.seats] < number]
+                members = np.arange(len(row)) if self._members is None else self._members
+                behind = members[row[members] < number]
                 self._look_around(behind.tolist(), deadline)
                 self._look_for_strays(behind.tolist(), row, number)
             time.sleep(pause)

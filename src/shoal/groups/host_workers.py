@@ -5,8 +5,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from shoal.groups.flag_waiter import FlagWaiter
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena
@@ -54,27 +52,27 @@ class HostWorkers:
 
 
 class HostGroup:
-    """What a worker shares with the others of its household."""
+    """What a worker shares with the others of its host_workers."""
 
     def __init__(
         self,
         arena: SharedArena,
-        household: HostWorkers,
+        host_workers: HostWorkers,
         seat: int,
         on: status_board.StatusBoard,
         seconds: float,
         session: MembershipSession,
     ) -> None:
-        self.name, self.seat, self.session = household.name, seat, session
-        self.places: Sequence[int] = household.seats
+        self.name, self.seat, self.session = host_workers.name, seat, session
+        self.places: Sequence[int] = host_workers.seats
         self.members: Sequence[int] = [seat]
         self.patience = FlagWaiter(on, seat, seconds, session)
         self.region = ArenaRegions(arena, status_board.BYTES).take
 
-    def enter(self, view: MembershipView, houses: Sequence[str]) -> None:
-        """`houses` of all members, in order of rank."""
-        self.members = [seat_of(m) for m, name in zip(view.members, houses, strict=True) if name == self.name]
-        self.patience.seats = np.array(self.members)
+    def enter(self, view: MembershipView, host_groups: Sequence[str]) -> None:
+        """`host_groups` of all members, in order of rank."""
+        self.members = [seat_of(m) for m, name in zip(view.members, host_groups, strict=True) if name == self.name]
+        self.patience.wait_for(self.members)
 
     @property
     def base(self) -> int:
@@ -83,12 +81,12 @@ class HostGroup:
 
 def first_number(view: MembershipView) -> int:
     """From which flags count in a view: above all that were used before."""
-    return view.epoch << VIEW_BITS
+    return view.generation << VIEW_BITS
 
 
-def leaders(view: MembershipView, houses: Iterable[str]) -> list[int]:
-    """Seats of the first of each house; whoever has none speaks for itself."""
+def leaders(view: MembershipView, host_groups: Iterable[str]) -> list[int]:
+    """Seats of the first of each host_group; whoever has none speaks for itself."""
     first: dict[str, int] = {}
-    for member, name in zip(view.members, houses, strict=True):
+    for member, name in zip(view.members, host_groups, strict=True):
         first.setdefault(name or member, seat_of(member))
     return list(first.values())

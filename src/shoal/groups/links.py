@@ -19,6 +19,7 @@ from shoal.groups.state_transfer import LinkStateTransfer, StateTransfer
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
 from shoal.membership.protocol import MemberInfo
 from shoal.membership.session import FixedSession, MembershipSession, seat_of
 from shoal.membership.view import MembershipView
@@ -47,7 +48,7 @@ class ConfirmationListener(Protocol):
         """What all have said on this channel, in order of rank; None of whom has not."""
 
 
-class LinkedGroup(WorkerGroup):
+class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     """Workers that know each other by an address book, or by what the coordinator tells of them."""
 
     store: object = None
@@ -57,22 +58,22 @@ class LinkedGroup(WorkerGroup):
     """The workers of this host, where hosts may have several."""
     leaders: Sequence[int] = ()
     """The first worker of each host."""
-    _house: HostGroup | None = None
+    _host_group: HostGroup | None = None
 
     def __init__(
         self,
         run: str,
         book: Book,
         seat: int,
-        door: LinkEndpoint,
+        endpoint: LinkEndpoint,
         board: StatusBoard | None = None,
         session: ElasticSession | None = None,
-        guest: bool = False,
+        remote: bool = False,
         home: tuple[SharedArena, HostWorkers] | None = None,
     ) -> None:
         """`home`: what this worker shares with others of its machine, where members change."""
-        self.guest = guest
-        self.talkers: list[ConfirmationListener] = []
+        self.remote = remote
+        self.confirmation_listeners: list[ConfirmationListener] = []
         self._told: AllGather | None = None
         """That this worker holds the result of the operation under way, as it goes to all others."""
         self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
@@ -81,7 +82,7 @@ class LinkedGroup(WorkerGroup):
         self.board.enter(seat)
         silence = DOUBT if session is not None else SILENCE
         allowance = rate_limit_from_environment()
-        self.mesh = LinkMesh(run, book, seat, door, self.board, silence=silence, allowance=allowance)
+        self.mesh = LinkMesh(run, book, seat, endpoint, self.board, silence=silence, allowance=allowance)
         atexit.register(self.close)
         self.rank, self.size = seat, max(len(book), 2)
         if session is None:
@@ -89,9 +90,9 @@ class LinkedGroup(WorkerGroup):
             self.mesh.meet(self.seconds)
         else:
             if home is not None:
-                self._house = HostGroup(*home, seat, self.board, self.seconds, session)
-                self.local = self._house
-            self._follow(session, door)
+                self._host_group = HostGroup(*home, seat, self.board, self.seconds, session)
+                self.local = self._host_group
+            self._follow(session, endpoint)
 
     def new_channel(self) -> int:
         """For an engine of its own: all workers make theirs in the same order."""
@@ -103,45 +104,47 @@ class LinkedGroup(WorkerGroup):
         leaders = {int(first) for first in self.gather(str(self.rank - local.rank).encode())}
         self.local, self.leaders = local, sorted(leaders)
 
-    def _follow(self, session: ElasticSession, door: LinkEndpoint) -> None:
+    def _follow(self, session: ElasticSession, endpoint: LinkEndpoint) -> None:
         """Change with the members of the run."""
-        public = door.keys.public.decode() if door.keys is not None else ""
-        house = self._house.name if self._house is not None else ""
-        session.agent.plate = MemberInfo(door.address, public, os.uname().nodename, self.guest, house)
-        session.leaves, session.tells, session.confirms = self.mesh.leave, self._tell, self._confirm
-        session.entered.insert(0, self._enter)
-        self.mesh.watch = _Watch(session)
+        public = endpoint.keys.public.decode() if endpoint.keys is not None else ""
+        host_group = self._host_group.name if self._host_group is not None else ""
+        session.attach(self, MemberInfo(endpoint.address, public, os.uname().nodename, self.remote, host_group))
+        session.listeners.add(self, ListenerStage.group)
+        self.mesh.watch_view(_Watch(session))
 
-    def _enter(self, view: MembershipView) -> None:
+    def leave_view(self, generation: int) -> None:
+        self.mesh.leave(generation)
+
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         session = self.session
         assert isinstance(session, ElasticSession)
         self.rank, self.size, self._told = view.rank(session.member), len(view), None
-        self.guests = sum(plate.guest for plate in session.install.plates)
+        self.remote_count = sum(info.remote for info in session.install.infos)
         seats = [seat_of(member) for member in view.members]
-        plates = zip(seats, view.members, session.install.plates, strict=True)
-        self.mesh.enrol({seat: BookEntry(p.address, p.public.encode(), p.host, member) for seat, member, p in plates})
-        self.mesh.reform(view.epoch, seats)
-        houses = [plate.house for plate in session.install.plates]
-        self.leaders = leaders(view, houses)
-        if self._house is not None:
-            self._house.enter(view, houses)
+        infos = zip(seats, view.members, session.install.infos, strict=True)
+        self.mesh.enrol({seat: BookEntry(p.address, p.public.encode(), p.host, member) for seat, member, p in infos})
+        self.mesh.reform(view.generation, seats)
+        host_groups = [info.host_group for info in session.install.infos]
+        self.leaders = leaders(view, host_groups)
+        if self._host_group is not None:
+            self._host_group.enter(view, host_groups)
 
-    def _tell(self) -> None:
+    def announce_result(self) -> None:
         assert isinstance(self.session, ElasticSession)
         if self._told is None:
             self.session.hold()
-            words = b"".join(_WORD.pack(talker.channel, talker.word()) for talker in self.talkers)
+            words = b"".join(_WORD.pack(listener.channel, listener.word()) for listener in self.confirmation_listeners)
             self._told = AllGather(words, MOST_WORDS)
             self.mesh.submit(self._told)
 
-    def _confirm(self) -> None:
-        self._tell()
+    def confirm_result(self) -> None:
+        self.announce_result()
         task, self._told = self._told, None
         assert task is not None
         self.mesh.wait(task, self.seconds)
         said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
-        for talker in self.talkers:
-            talker.heard([words.get(talker.channel) for words in said])
+        for listener in self.confirmation_listeners:
+            listener.heard([words.get(listener.channel) for words in said])
 
     def _do(self, task: CollectiveTask) -> None:
         self.mesh.submit(task)
@@ -179,10 +182,10 @@ class LinkedGroup(WorkerGroup):
     def transfer(self) -> StateTransfer:
         return LinkStateTransfer(self.mesh)
 
-    def desk(self) -> StateStreamServer | None:
+    def state_stream_server(self) -> StateStreamServer | None:
         return StateStreamServer(self.mesh, self.session) if isinstance(self.session, ElasticSession) else None
 
-    def purse(self) -> StateStreamClient | None:
+    def state_stream_client(self) -> StateStreamClient | None:
         wanted = os.environ.get(LOANS_VARIABLE, "1") != "0"
         return (
             StateStreamClient(self.mesh, self.session) if wanted and isinstance(self.session, ElasticSession) else None

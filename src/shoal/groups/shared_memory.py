@@ -21,6 +21,7 @@ from shoal.groups.host_workers import first_number
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena, pages
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
 from shoal.membership.session import FixedSession, MembershipSession, seat_of
 from shoal.membership.view import MembershipView
 
@@ -28,7 +29,7 @@ MAILBOX = 1 << 20
 _LENGTH = struct.Struct("<q")
 
 
-class SharedGroup(WorkerGroup):
+class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     """Workers of one host that hold the same arena, which has a seat for each of them."""
 
     store: object = None
@@ -49,33 +50,33 @@ class SharedGroup(WorkerGroup):
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
         self.region = ArenaRegions(arena, status_board.BYTES + flags_bytes + seats * MAILBOX).take
         """More shared memory, the same for every worker; all ask for the same in the same order."""
-        self.session.entered.insert(0, self._enter)
+        self.session.listeners.add(self, ListenerStage.group)
         if isinstance(self.session, ElasticSession):
-            self.session.leaves, self.session.all_stay = self._leave, self._all_stay
+            self.session.attach(self)
         if self.session.member in self.session.view:
-            self._enter(self.session.view)
+            self.on_view_change(self.session.view)
         else:  # a newcomer: nobody counts on it before it knocks
             self.rank, self.size, self.members = seat, seats, [seat]
 
-    def _enter(self, view: MembershipView) -> None:
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str] = ()) -> None:
         """The members of a view meet: numbers begin above all that were used before."""
         self.rank, self.size = view.rank(self.session.member), len(view)
         self.members = [seat_of(member) for member in view.members]
         everybody = self.members == list(range(self.seats))
-        self.patience.seats = None if everybody else np.array(self.members)
+        self.patience.wait_for(None if everybody else self.members)
         self._round = self.base
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.seat]), self._round))
 
-    def _leave(self, epoch: int) -> None:
-        """In the agent's thread. Seen by everybody before this worker looks whether an operation could be completed."""
-        self._left[self.seat] = epoch
+    def leave_view(self, generation: int) -> None:
+        """Seen by everybody before this worker looks whether an operation could be completed."""
+        self._left[self.seat] = generation
         full_fence()
 
-    def _all_stay(self) -> bool:
+    def all_stay(self) -> bool:
         """Asked after all parts of an operation were seen: whoever had left by then may have judged otherwise."""
         full_fence()
-        return bool(self._left[self.members].max() <= self.session.view.epoch)
+        return bool(self._left[self.members].max() <= self.session.view.generation)
 
     @property
     def base(self) -> int:

@@ -21,8 +21,8 @@ TRIES = 3
 """Lenders, one after the other: members may change while one lends."""
 
 
-def _entry(member: str, plate: MemberInfo) -> BookEntry:
-    return BookEntry(plate.address, plate.public.encode(), plate.host, member)
+def _entry(member: str, info: MemberInfo) -> BookEntry:
+    return BookEntry(info.address, info.public.encode(), info.host, member)
 
 
 @dataclass
@@ -43,24 +43,26 @@ class StateStreamServer:
 
     def asked(self) -> list[str]:
         """Newcomers that would have a loan of this view; of those of one seat the last, for the others are lost."""
-        asked = self.session.agent.introductions.asked
+        asked = self.session.agent.streaming_partners.asked
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
-        seats = {seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.epoch == self.session.view.epoch}
+        seats = {
+            seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.generation == self.session.view.generation
+        }
         return list(seats.values())
 
     def _forget(self, member: str) -> None:
-        self.session.agent.introductions.asked.pop(member, None)
+        self.session.agent.streaming_partners.asked.pop(member, None)
         self._accounts.pop(member, None)
 
     def open(self, member: str) -> None:
         """Let it in."""
-        lend, _ = self.session.agent.introductions.asked[member]
+        lend, _ = self.session.agent.streaming_partners.asked[member]
         seat = seat_of(member)
         for before in [other for other in self._accounts if seat_of(other) == seat]:
             self._forget(before)
         self._accounts[member] = _Account()
-        self.mesh.befriend(seat, _entry(member, lend.plate))
+        self.mesh.befriend(seat, _entry(member, lend.info))
 
     def serves(self, member: str) -> bool:
         """Whether something can be given to it."""
@@ -99,13 +101,13 @@ class StateStreamClient:
 
     def follow(self, offer: StreamStateFrom | None) -> bool:
         """Turn to whom the coordinator named last; whether that is another one than before."""
-        if offer is None or (self._offer is not None and offer.epoch <= self._offer.epoch):
+        if offer is None or (self._offer is not None and offer.generation <= self._offer.generation):
             return False
         self._offer, self._tries = offer, self._tries + 1
         lender, own = seat_of(offer.member), seat_of(self.session.member)
-        plate = self.session.agent.plate
-        self.mesh.enrol({own: _entry(self.session.member, plate), lender: _entry(offer.member, offer.plate)})
-        self.mesh.reform(offer.epoch, [lender, own])
+        info = self.session.agent.info
+        self.mesh.enrol({own: _entry(self.session.member, info), lender: _entry(offer.member, offer.info)})
+        self.mesh.reform(offer.generation, [lender, own])
         self._task = StateReceive(lender, LARGEST, wanted=None, channel=LOAN)
         self._taken, self._read, self._moved = 0, 0, now()
         self.mesh.submit(self._task, number=0)

@@ -75,7 +75,7 @@ class MemoryStateTransfer(StateTransfer):
 
 
 def _memory_name(view: MembershipView) -> str:
-    return f"shoal-state-{view.epoch}"
+    return f"shoal-state-{view.generation}"
 
 
 def _find_memory(pid: int, name: str) -> str:

@@ -37,17 +37,19 @@ class RunAnnouncement:
             namespace=own_namespace(),
         )
 
-    def tick(self, workers: Sequence[WorkerProcess], survival: RunSupervisor | None, stopping: bool) -> None:
+    def tick(self, workers: Sequence[WorkerProcess], supervisor: RunSupervisor | None, stopping: bool) -> None:
         """Several times a second; writes only what is new."""
         if self._failed:
             return
         newest = {worker.rank: worker for worker in workers}
         notice = msgspec.structs.replace(
             self._base,
-            seats=tuple(self._seat(worker, survival) for _, worker in sorted(newest.items())),
-            members=survival.members if survival is not None else tuple(sorted(newest)),
-            coordinator=self._process(survival.handle.pid) if survival is not None and survival.handle.pid else None,
-            folder=str(survival.folder) if survival is not None else "",
+            seats=tuple(self._seat(worker, supervisor) for _, worker in sorted(newest.items())),
+            members=supervisor.members if supervisor is not None else tuple(sorted(newest)),
+            coordinator=self._process(supervisor.handle.pid)
+            if supervisor is not None and supervisor.handle.pid
+            else None,
+            folder=str(supervisor.folder) if supervisor is not None else "",
             stopping=stopping,
         )
         if notice != self._told:
@@ -63,12 +65,12 @@ class RunAnnouncement:
             self._failed = True
             sys.stderr.write(f"shoal: note: shoal ps will not show this run: {error}\n")
 
-    def _seat(self, worker: WorkerProcess, survival: RunSupervisor | None) -> NoticeSlot:
+    def _seat(self, worker: WorkerProcess, supervisor: RunSupervisor | None) -> NoticeSlot:
         host = str(worker.rank) if self._lab else platform.node()
         fate, reason = "" if worker.status is None else "lost" if worker.status else "ended", ""
         starts = 1
-        if survival is not None:
-            place = survival.seats[worker.rank]
+        if supervisor is not None:
+            place = supervisor.seats[worker.rank]
             starts, reason = place.starts, place.reasons[-1] if place.reasons else ""
             if worker.status is not None and worker.lost:
                 fate = "quarantined" if place.quarantined else "starting again" if place.due is not None else "lost"

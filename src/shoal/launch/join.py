@@ -41,21 +41,21 @@ class RemotePlacement(WorkerPlacement):
 
     def __init__(self, brief: RunBrief, address: str, key: ClientCredentials, own: str, arena: SharedArena) -> None:
         self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
-        self._household = HostWorkers(tuple(sorted(map(seat_of, brief.members))))
+        self._host_workers = HostWorkers(tuple(sorted(map(seat_of, brief.members))))
 
     def open(self) -> None:
         pass
 
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         return CoordinatorEndpoint(self.address)
 
     def key(self, rank: int) -> ClientCredentials:
         return self._key
 
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
-        door = LinkEndpoint(f"tcp://{self.own}:*", CurveKeyPair.new())
-        board, home = StatusBoard(self.arena.map(0, BYTES)), (self.arena, self._household)
-        return LinkedGroup(self.brief.run, {}, rank, door, board, session, guest=True, home=home)
+        endpoint = LinkEndpoint(f"tcp://{self.own}:*", CurveKeyPair.new())
+        board, home = StatusBoard(self.arena.map(0, BYTES)), (self.arena, self._host_workers)
+        return LinkedGroup(self.brief.run, {}, rank, endpoint, board, session, remote=True, home=home)
 
     def tick(self, board: StatusBoard) -> None:
         pass
@@ -74,7 +74,7 @@ class _Elsewhere(CoordinatorHandle):
         return True
 
     def gone(self, member: str, reason: str) -> None:
-        pass  # whoever takes its seat says so, or its closed door does
+        pass  # whoever takes its seat says so, or its closed endpoint does
 
     def read(self) -> list[Command | News]:
         return []
@@ -99,9 +99,9 @@ class RemoteSupervisor(RunSupervisor):
         """In a forked worker: the second in a seat asks for an id of its own."""
         place = self._away
         member = self._members[seat] if self.seats[seat].starts == 1 else self._ask_again(seat)
-        session = ElasticSession(member, place.address, place.brief.run, self.board, seconds, place.key(seat))
-        session.gives_up = GIVES_UP
-        return session
+        return ElasticSession(
+            member, place.address, place.brief.run, self.board, seconds, place.key(seat), coordinator_timeout=GIVES_UP
+        )
 
     def _ask_again(self, seat: int) -> str:
         try:
@@ -138,7 +138,7 @@ class RemoteLauncher(LocalLauncher):
         self.left = self.hurried = False
         """Whether the user wanted this machine back; whether workers had to be killed for it."""
 
-    def _survival(self, policy: LossPolicy) -> RunSupervisor:
+    def _make_supervisor(self, policy: LossPolicy) -> RunSupervisor:
         assert isinstance(self.place, RemotePlacement)
         return RemoteSupervisor(self.job, policy, self.board, self.place)
 
@@ -147,8 +147,9 @@ class RemoteLauncher(LocalLauncher):
 
     def _survived(self, worker: WorkerProcess) -> bool:
         report = parse(worker.report)
-        if report is not None and report.ended is not None and self.survival is not None:
-            self.ended, self.survival.over = report, True
+        if report is not None and report.ended is not None and self.supervisor is not None:
+            self.ended = report
+            self.supervisor.finish()
             return True
         return super()._survived(worker)
 

@@ -65,7 +65,7 @@ def _converse(
     while not deadline.expired:
         if now() >= due and line.say(what):
             due = now() + REPEAT
-        for frames in line.letters(0.02):
+        for frames in line.messages(0.02):
             with contextlib.suppress(UnreadableMessage):
                 return _read(frames, address)
         while fate.poll(0):

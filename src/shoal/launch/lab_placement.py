@@ -19,7 +19,7 @@ from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
 from shoal.lab.timeline import EventTimeline
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
@@ -38,8 +38,8 @@ class LabPlacement(WorkerPlacement):
         self.lab = NetworkLab(spec, coordinator=coordinator)
         self.timeline = EventTimeline(spec)
         self._keys = [CurveKeyPair.new() for _ in spec.hosts]  # before the fork, so that everybody knows everybody
-        self._pairs = [KeyPair.new() for _ in spec.hosts]
-        self._office = KeyPair.new()
+        self._pairs = [CurveKeyPair.new() for _ in spec.hosts]
+        self._coordinator_keys = CurveKeyPair.new()
         self._began: float | None = None
         self._journal: EventJournal | None = None
 
@@ -50,14 +50,16 @@ class LabPlacement(WorkerPlacement):
             if host.speed < 1:
                 self._note(f"host {rank} computes at speed {host.speed:g} by {how(self.lab.quota(rank), host.speed)}")
 
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         host = self.spec.size
         allowed = {pair.public: 1 for pair in self._pairs}
         address = f"tcp://{self.lab.hosts[host].address}:{OFFICE}"
-        return CoordinatorEndpoint(address, ServerCredentials(self._office, allowed), lambda: self.lab.enter(host))
+        return CoordinatorEndpoint(
+            address, ServerCredentials(self._coordinator_keys, allowed), lambda: self.lab.enter(host)
+        )
 
     def key(self, rank: int) -> ClientCredentials:
-        return ClientCredentials(self._pairs[rank], self._office.public)
+        return ClientCredentials(self._pairs[rank], self._coordinator_keys.public)
 
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
         self.speed = self.spec.hosts[rank].speed if self.lab.quota(rank) is None else 1.0
@@ -70,8 +72,8 @@ class LabPlacement(WorkerPlacement):
         keys, hosts = self._keys, self.lab.hosts
         if session is not None:
             self._keys, self._pairs = [], []
-            door = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
-            return LinkedGroup(self.directory.name, {}, rank, door, board, session)
+            endpoint = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
+            return LinkedGroup(self.directory.name, {}, rank, endpoint, board, session)
         book = {r: BookEntry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
         mine, self._keys = keys[rank], []  # the others' secrets are not this worker's
         return LinkedGroup(self.directory.name, book, rank, LinkEndpoint(book[rank].address, mine), board)

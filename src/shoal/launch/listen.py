@@ -17,7 +17,7 @@ from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
 from shoal.membership.allow_list import AllowList
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.grants import JoinPolicy
 from shoal.transport.endpoint import LinkEndpoint
@@ -72,7 +72,7 @@ class ListenAddress:
     """An address of this machine, in numbers."""
     port: int
     """0: any free one."""
-    pair: KeyPair
+    pair: CurveKeyPair
     file: str
     """Where that pair is from, as the user wrote it."""
     guests: AllowList
@@ -82,17 +82,19 @@ class ListenAddress:
 
 
 class ListenPlacement(WorkerPlacement):
-    """On this host, with a door to others."""
+    """On this host, with an endpoint for others."""
 
     def __init__(self, listen: ListenAddress, welcome: JoinPolicy, arena: SharedArena, run: str, workers: int) -> None:
         self.listen, self.welcome, self.arena, self.run = listen, welcome, arena, run
-        self._pairs = [KeyPair.new() for _ in range(workers)]  # before the fork, so that the coordinator knows them
-        self._household = HostWorkers(tuple(range(workers)))
+        self._pairs = [
+            CurveKeyPair.new() for _ in range(workers)
+        ]  # before the fork, so that the coordinator knows them
+        self._host_workers = HostWorkers(tuple(range(workers)))
 
     def open(self) -> None:
         pass
 
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         port = str(self.listen.port) if self.listen.port else "*"
         own = {pair.public: 1 for pair in self._pairs}
         guests = cast("MutableMapping[bytes, int]", self.listen.guests)  # as ChainMap wants it; nobody writes to it
@@ -109,9 +111,9 @@ class ListenPlacement(WorkerPlacement):
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
         assert session is not None
         self._pairs = []
-        door = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
-        home = (self.arena, self._household)
-        return LinkedGroup(self.run, {}, rank, door, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
+        endpoint = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
+        home = (self.arena, self._host_workers)
+        return LinkedGroup(self.run, {}, rank, endpoint, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
 
     def tick(self, board: StatusBoard) -> None:
         pass

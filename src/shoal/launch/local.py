@@ -50,7 +50,7 @@ class LocalLauncher:
         self.board = StatusBoard(self.arena.map(0, BYTES))
         self.place = self._go_to()
         self.workers: list[WorkerProcess] = []
-        self.survival: RunSupervisor | None = None
+        self.supervisor: RunSupervisor | None = None
         self.announcement = RunAnnouncement(job, self.arena)
         self._memory = OutOfMemoryWatch()
         self._first: tuple[float, int] | None = None
@@ -66,7 +66,7 @@ class LocalLauncher:
         elastic = job.survive is not None
         return LocalPlacement(self.arena) if job.lab is None else LabPlacement(job.lab, self.arena, job.dir, elastic)
 
-    def _survival(self, policy: LossPolicy) -> RunSupervisor:
+    def _make_supervisor(self, policy: LossPolicy) -> RunSupervisor:
         return RunSupervisor(self.job, policy, self.board, self.place)
 
     def run(self) -> RunFailure | None:
@@ -77,9 +77,9 @@ class LocalLauncher:
         try:
             self.place.open()
             if self.job.survive is not None:
-                self.survival = self._survival(self.job.survive)
-                self.survival.open()
-                self._tell(self.place.invitation(self.survival.handle.address))
+                self.supervisor = self._make_supervisor(self.job.survive)
+                self.supervisor.open()
+                self._tell(self.place.invitation(self.supervisor.handle.address))
             for rank in self.job.seats:
                 self._start(rank)
             self._watch()
@@ -100,8 +100,8 @@ class LocalLauncher:
             self.watcher.note(text)
 
     def _start(self, rank: int) -> None:
-        if self.survival is not None:
-            self.survival.started(rank)
+        if self.supervisor is not None:
+            self.supervisor.started(rank)
         ends = self._outlets.make()
         parent = os.getpid()
         with held_back():  # an interrupt between the fork and the note of it would lose the worker
@@ -122,10 +122,10 @@ class LocalLauncher:
     def _enter(self, rank: int) -> None:
         """In the worker: go to its place and become a member of the group."""
         job = self.job
-        survival = self.survival
-        session = survival.session(rank, deadline_seconds()) if survival is not None else None
+        supervisor = self.supervisor
+        session = supervisor.session(rank, deadline_seconds()) if supervisor is not None else None
         group = self.place.enter(rank, job.workers, session)
-        if session is not None and survival is not None and survival.founds(rank):
+        if session is not None and supervisor is not None and supervisor.founds(rank):
             session.start()
         inherit(
             WorkerContext(
@@ -159,26 +159,26 @@ class LocalLauncher:
     def _look(self) -> None:
         """What others may want to know later, or now."""
         self._memory.look(worker.pid for worker in self.workers if worker.status is None)
-        self.announcement.tick(self.workers, self.survival, stopping=self._requests.begun)
+        self.announcement.tick(self.workers, self.supervisor, stopping=self._requests.begun)
         if self._first is None and (step := self.board.front(self.job.workers)) is not None:
             self._first = (now(), step)
 
     @property
     def _pending(self) -> bool:
-        return not self._requests.begun and self.survival is not None and self.survival.pending
+        return not self._requests.begun and self.supervisor is not None and self.supervisor.pending
 
     def _survive(self) -> None:
         """Start who is to be started again; end whom the others have given up."""
-        if self.survival is None:
+        if self.supervisor is None:
             return
-        due, silent = self.survival.tick()
-        self._tell(*self.survival.notes())
+        due, silent = self.supervisor.tick()
+        self._tell(*self.supervisor.notes())
         if self._requests.begun:  # those that train may still save what they have; nobody else is needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):
                     signal_group(worker, signal.SIGKILL)
             return
-        if self.survival.stranded and not self.survival.over:
+        if self.supervisor.stranded and not self.supervisor.over:
             last = [worker for worker in self.workers if worker.lost][-1]
             last.lost = False
             self._failed(last)
@@ -186,7 +186,7 @@ class LocalLauncher:
         for worker in self.workers:
             if worker.status is None and worker.rank in silent and worker is self._last(worker.rank):
                 signal_group(worker, signal.SIGKILL)
-            elif worker.status is None and self.survival.over and self._waits(worker):
+            elif worker.status is None and self.supervisor.over and self._waits(worker):
                 worker.lost = True  # it came too late: the training is over
                 signal_group(worker, signal.SIGKILL)
         for seat in due:
@@ -209,8 +209,8 @@ class LocalLauncher:
                 worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
                 self._outlets.read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
-                    if self.survival is not None:
-                        self.survival.over = True
+                    if self.supervisor is not None:
+                        self.supervisor.finish()
                 elif worker.lost or self._survived(worker):
                     worker.lost = True
                 elif worker.status < 0 or _set_aside(worker):
@@ -222,16 +222,16 @@ class LocalLauncher:
         """Whether the run goes on without a worker that has ended badly."""
         report, status = parse(worker.report), worker.status or 0
         aside = _set_aside(worker)
-        if self.survival is None or not (aside or (status < 0 and report is None)):
+        if self.supervisor is None or not (aside or (status < 0 and report is None)):
             return False
         reason = aside or ("oom" if worker.oom else _signal_words(-status))
         if self._requests.begun:  # the others wait for it no longer, and may save what they have
-            self.survival.handle.gone(self.survival.name(worker.rank), reason)
+            self.supervisor.handle.gone(self.supervisor.name(worker.rank), reason)
             return False
         living = sum(other.status is None for other in self.workers)
-        goes_on = self.survival.lost(worker.rank, reason, living, bool(report and report.quarantined))
+        goes_on = self.supervisor.lost(worker.rank, reason, living, bool(report and report.quarantined))
         if goes_on:
-            self.watcher.note(self.survival.losses[-1])
+            self.watcher.note(self.supervisor.losses[-1])
         return goes_on
 
     def _reported(self, worker: WorkerProcess) -> None:
@@ -240,7 +240,7 @@ class LocalLauncher:
         Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
         """
         report = parse(worker.report)
-        if _set_aside(worker) and self.survival is not None:
+        if _set_aside(worker) and self.supervisor is not None:
             return  # the others go on; it is counted when it has ended
         if not secondary(report):
             self._failed(worker)
@@ -281,10 +281,10 @@ class LocalLauncher:
             signal_group(worker, signal.SIGKILL)
             reap(worker, wait=True)
         self._outlets.drain(1.0, TICK)
-        if self.survival is not None:
-            for line in self.survival.never_entered():
+        if self.supervisor is not None:
+            for line in self.supervisor.never_entered():
                 self.watcher.note(line)
-            self.survival.close(well=blame(self.workers) is None)
+            self.supervisor.close(well=blame(self.workers) is None)
         self.place.close()
         self.announcement.close()
         self.arena.close()

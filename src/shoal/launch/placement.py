@@ -38,7 +38,7 @@ class WorkerPlacement(ABC):
     def open(self) -> None: ...
 
     @abstractmethod
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         """For the coordinator; `folder` is the user's alone."""
 
     def invitation(self, address: str) -> str:
@@ -70,7 +70,7 @@ class LocalPlacement(WorkerPlacement):
     def open(self) -> None:
         pass
 
-    def office(self, folder: Path) -> CoordinatorEndpoint:
+    def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         return CoordinatorEndpoint(f"ipc://{folder}/coordinator")
 
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:

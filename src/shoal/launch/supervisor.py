@@ -28,7 +28,7 @@ from shoal.membership.session import member_name, seat_of, start_of
 from shoal.membership.wal import Written, members, read
 
 GRACE = 30.0
-"""Seconds in which guests may still need the coordinator after the workers of this machine are done."""
+"""Seconds in which remote workers may still need the coordinator after the workers of this machine are done."""
 
 
 class RemoteWorkers:
@@ -47,10 +47,10 @@ class RemoteWorkers:
             self._lost(said)
 
     def _installed(self, said: ViewInstalled) -> None:
-        for member, plate in zip(said.install.view.members, said.install.plates, strict=False):
-            if plate.guest and member not in self._hosts:
-                self._hosts[member] = plate.host
-                self.said.append(f"worker {seat_of(member)} joined from {plate.host}")
+        for member, info in zip(said.install.view.members, said.install.infos, strict=False):
+            if info.remote and member not in self._hosts:
+                self._hosts[member] = info.host
+                self.said.append(f"worker {seat_of(member)} joined from {info.host}")
 
     def _lost(self, said: MemberLost) -> None:
         host = self._hosts.pop(said.member, None)
@@ -101,18 +101,25 @@ class RunSupervisor:
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.seats = {seat: WorkerSlot() for seat in job.seats}
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
-        self.place, office = place, place.office(self.folder)
+        self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
         log, rules = directory / "members.log", MembershipRules(members=workers)
-        setup = CoordinatorSetup(run, office.address, log, rules, office.lock, welcome=office.welcome)
-        self.handle = CoordinatorHandle(setup, office.enter)
+        setup = CoordinatorSetup(
+            run,
+            coordinator_endpoint.address,
+            log,
+            rules,
+            coordinator_endpoint.lock,
+            welcome=coordinator_endpoint.welcome,
+        )
+        self.handle = CoordinatorHandle(setup, coordinator_endpoint.enter)
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
         """Seats of the present view, in order of rank."""
-        self.guests, self.outage = RemoteWorkers(), CoordinatorOutage()
+        self.remote_workers, self.outage = RemoteWorkers(), CoordinatorOutage()
         self._silent: list[int] = []
         self._entered: set[str] = set()
         """Whoever was in a view."""
-        self._epoch = 0
+        self._generation = 0
         """Of the newest view that is known here."""
         self._journal = EventJournal(launcher_file(directory))
         self._began = now()
@@ -127,7 +134,9 @@ class RunSupervisor:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
                 self.handle.gone(member, "of an earlier attempt")
-            self._epoch = max((e.install.view.epoch for e in self._log() if isinstance(e, ViewInstalled)), default=0)
+            self._generation = max(
+                (e.install.view.generation for e in self._log() if isinstance(e, ViewInstalled)), default=0
+            )
         self.handle.start(Deadline.after(READY))
 
     def name(self, seat: int) -> str:
@@ -207,10 +216,14 @@ class RunSupervisor:
         for entry in self._log():  # what the one before it had decided, and no time to tell
             self._hear(entry)
 
+    def finish(self) -> None:
+        """Note that a worker has done its work, so that nobody is started any more."""
+        self.over = True
+
     def notes(self) -> list[str]:
         """What the user is to be told since the last time, a line each."""
         note, self.outage.note = self.outage.note, ""
-        return [*self.guests.take(), *filter(None, [note])]
+        return [*self.remote_workers.take(), *filter(None, [note])]
 
     def tick_news(self) -> None:
         """What the coordinator has decided."""
@@ -219,9 +232,9 @@ class RunSupervisor:
 
     def _hear(self, said: object) -> None:
         """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
-        self.guests.hear(said)
-        if isinstance(said, ViewInstalled) and said.install.view.epoch > self._epoch:
-            self._epoch = said.install.view.epoch
+        self.remote_workers.hear(said)
+        if isinstance(said, ViewInstalled) and said.install.view.generation > self._generation:
+            self._generation = said.install.view.generation
             self.stranded = self.begun and not said.install.donor
             self.begun = True
             if not self.stranded:  # who is alone with nobody's state has not entered the training
@@ -241,7 +254,7 @@ class RunSupervisor:
     def pending(self) -> bool:
         """Whether a worker is still to be started, or some of other machines to finish."""
         if self.over:
-            return self.guests.finishing
+            return self.remote_workers.finishing
         return any(seat.due is not None for seat in self.seats.values())
 
     def never_entered(self) -> list[str]:

@@ -93,20 +93,20 @@ def _shared(store: Store, rank: int, size: int) -> SharedGroup | None:
 def _linked(store: Store, rank: int, size: int) -> WorkerGroup:
     """Every worker makes a key of its own for this run, and tells the others where it is."""
     keys = CurveKeyPair.new()
-    door = LinkEndpoint(f"tcp://{_address()}:*", keys)
+    endpoint = LinkEndpoint(f"tcp://{_address()}:*", keys)
     if rank == 0:
         store.set("links/run", secrets.token_hex(8))
-    store.set(f"links/{rank}", f"{PROTOCOL} {door.address} {keys.public.decode()} {socket.gethostname()}")
+    store.set(f"links/{rank}", f"{PROTOCOL} {endpoint.address} {keys.public.decode()} {socket.gethostname()}")
     try:
         book = {peer: _entry(peer, store.get(f"links/{peer}").decode()) for peer in range(size)}
         run = store.get("links/run").decode()
     except UsageError:
-        door.close()
+        endpoint.close()
         raise
     except RuntimeError as error:
-        door.close()
+        endpoint.close()
         raise PeerLost(f"worker {rank} stops: not everybody came to the store: {str(error).splitlines()[0]}") from None
-    group = LinkedGroup(run, book, rank, door)
+    group = LinkedGroup(run, book, rank, endpoint)
     group.store = store
     _settle_hosts(store, group)
     return group

@@ -44,9 +44,9 @@ NAP = 0.5
 class MembershipAgent:
     """Public methods are for the training thread; callbacks are called in the agent's, under its lock: be brief.
 
-    `holds(epoch)`  a view `epoch` is being made: make visible to all peers that this worker has left every older
-                    one (in shared memory: write `epoch` where they look before they complete anything), then say
-                    whether every part of the operation under way can be read here. Over links: `hold` tells it.
+    `holds(generation)`  a view of `generation` is being made: show all peers that this worker has left every older one
+                    (in shared memory: write `generation` where they look before they complete anything), then return
+                    whether every part of the operation under way can be read here. Over links, `hold` tells it.
     `on_install(install)`  the view is there; `install.donor` gives its state to `install.fresh`.
     `look`          the training loop's step and state, see `pulse`.
     """
@@ -59,13 +59,13 @@ class MembershipAgent:
         *,
         key: ClientCredentials | None = None,
         look: Look = lambda: (0, ""),
-        holds: Callable[[int], bool] = lambda epoch: False,
+        holds: Callable[[int], bool] = lambda generation: False,
         on_install: Callable[[InstallView], object] = lambda install: None,
     ) -> None:
         self.id, self.address = check_id(member, "member"), address
-        self.plate = MemberInfo()
+        self.info = MemberInfo()
         """Where the others reach this worker; to be set before `start`."""
-        self.introductions = StreamingPartners()
+        self.streaming_partners = StreamingPartners()
         self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
         self._member = MemberState(member, holds=holds)
@@ -106,9 +106,9 @@ class MembershipAgent:
         return self._member.applied
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         """The view that formed the last complete operation."""
-        return self._member.dealt
+        return self._member.committed_view
 
     @property
     def blank(self) -> bool:
@@ -152,7 +152,7 @@ class MembershipAgent:
             return self._member.enter()
 
     def doubt(self, others: Mapping[str, bool]) -> None:
-        """Of whom nothing is heard here, and whether its door is closed; said with every beat until it changes."""
+        """Of whom nothing is heard here, and whether its endpoint is closed; said with every beat until it changes."""
         self._doubts = tuple(SuspectMember(member=self.id, of=other, closed=closed) for other, closed in others.items())
 
     def accuse(self, other: str, reason: str, late: bool = False) -> None:
@@ -246,7 +246,7 @@ class MembershipAgent:
                     self._heard = now()
                     self._redial.heard(self._heard)
                     self._obey(order, line)
-                    self.introductions.hear(order)
+                    self.streaming_partners.hear(order)
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
         if self._leaving:
@@ -264,8 +264,8 @@ class MembershipAgent:
         with self._changed:
             if self._error is not None:
                 return True
-            if self._member.view.epoch == 0:
-                line.say(JoinRequest(member=self.id, plate=self.plate, waits=self.introductions.waits))
+            if self._member.view.generation == 0:
+                line.say(JoinRequest(member=self.id, info=self.info, waits=self.streaming_partners.waits))
             for doubt in (*self._doubts, *self._accusations.values()):
                 line.say(doubt)
             moment = now()
@@ -286,7 +286,7 @@ class MembershipAgent:
             case RunOver():
                 if self._error is None and not (order.well and not self._member.blank):
                     self._error = errors.RunEnded(f"the run has ended: {order.reason}", well=order.well)
-            case JoinRefused() if self._member.view.epoch == 0:
+            case JoinRefused() if self._member.view.generation == 0:
                 self._refused = self._refused or Deadline.after(PERSIST)
                 if self._refused.expired:
                     self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
@@ -298,9 +298,9 @@ class MembershipAgent:
             line.say(standing)
 
     def _install(self, order: InstallView) -> None:
-        before = self._member.view.epoch
+        before = self._member.view.generation
         self._member.install(order)
-        if self._member.view.epoch != before:
+        if self._member.view.generation != before:
             self._installed = order
             self._accusations.clear()
             self._on_install(order)

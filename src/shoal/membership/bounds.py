@@ -18,15 +18,15 @@ LONGEST_STEP = 600.0
 
 
 def false_number(report: Report, newest: int, remote: bool) -> str:
-    """Why a report cannot be true; empty: it may be. `newest` is the highest epoch in the log."""
+    """Why a report cannot be true; empty: it may be. `newest` is the highest generation in the log."""
     if isinstance(report, Heartbeat):
         if not (math.isfinite(report.period) and math.isfinite(report.idle)):
             return f"its steps take {report.period} s and it idles for {report.idle} s; both are finite"
-        if report.epoch > report.promised:
-            return f"it says it is in view {report.epoch} and was asked to enter {report.promised} at the most"
+        if report.generation > report.promised:
+            return f"it says it is in view {report.generation} and was asked to enter {report.promised} at the most"
         claimed = report.promised
     elif isinstance(report, ProposeAck):
-        claimed = max(report.epoch, report.formed, report.dealt)
+        claimed = max(report.generation, report.formed, report.committed_generation)
     else:
         return ""
     if claimed > newest + (0 if remote else FORGOTTEN_VIEWS):
@@ -59,25 +59,23 @@ def step_seconds(beats: Collection[Heartbeat]) -> float:
     return min(LONGEST_STEP, max((beat.period for beat in beats), default=0.0))
 
 
-def plate_objection(
-    member: str, plate: MemberInfo, others: Mapping[str, MemberInfo], owner: Callable[[str], str]
-) -> str:
+def info_objection(member: str, info: MemberInfo, others: Mapping[str, MemberInfo], owner: Callable[[str], str]) -> str:
     """Why a member cannot be reached as it says, or says it is reached as another one is; empty: it may be."""
-    if plate.address and not _is_address(plate.address):
-        return f"{plate.address!r} cannot be connected; an address is tcp:// with an IPv4 address and a port"
-    if plate.public and not _is_key(plate.public):
-        return f"{plate.public!r} is no public key; make one with shoal keys new"
-    if not plate.guest:
+    if info.address and not _is_address(info.address):
+        return f"{info.address!r} cannot be connected; an address is tcp:// with an IPv4 address and a port"
+    if info.public and not _is_key(info.public):
+        return f"{info.public!r} is no public key; make one with shoal keys new"
+    if not info.remote:
         return ""
-    if not (plate.address and plate.public):
+    if not (info.address and info.public):
         return "a remote worker has an address and a public key"
     for other, its in others.items():
         if other == member:
             continue
-        if its.public == plate.public or its.address == plate.address:
-            return f"the address {plate.address} or its key is that of {other}"
-        if plate.house and its.house == plate.house and owner(other) != owner(member):
-            return f"the memory {plate.house!r} is that of {other}, which came with another key"
+        if its.public == info.public or its.address == info.address:
+            return f"the address {info.address} or its key is that of {other}"
+        if info.host_group and its.host_group == info.host_group and owner(other) != owner(member):
+            return f"the memory {info.host_group!r} is that of {other}, which came with another key"
     return ""
 
 

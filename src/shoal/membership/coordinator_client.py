@@ -91,11 +91,11 @@ class CoordinatorClient:
 
     def orders(self, seconds: float) -> Iterator[Order]:
         """What comes within `seconds`, as soon as something comes; `Mismatch` if the other side is none of ours."""
-        for frames in self.letters(seconds):
+        for frames in self.messages(seconds):
             with contextlib.suppress(UnreadableMessage):
                 yield self.envelope.order(frames)
 
-    def letters(self, seconds: float) -> Iterator[list[bytes]]:
+    def messages(self, seconds: float) -> Iterator[list[bytes]]:
         """The same, unread."""
         if self._socket.poll(int(seconds * 1000) + 1):
             with contextlib.suppress(zmq.Again):

@@ -1,8 +1,6 @@
 """The coordinator's socket: one ROUTER that admits allowed keys only."""
 
 import contextlib
-import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +9,15 @@ import zmq
 from zmq.utils import z85
 
 from shoal.core.errors import UsageError
+from shoal.core.private import check_socket_folder
 from shoal.membership.credentials import ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, Frame
+from shoal.transport.authenticator import ZapAuthenticator
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
 
 MOST_AT_ONCE = 256
 """Messages taken in before the clock is looked at again."""
 MOST_WAITING = 1024
-_GUARD = "inproc://zeromq.zap.01"  # the address libzmq asks, by its RFC 27
 
 
 @dataclass(frozen=True)
@@ -39,16 +38,16 @@ class CoordinatorSocket:
         check_address(address, lock)
         self._lock = lock
         self._context = zmq.Context(io_threads=1)
-        self._guard: zmq.Socket[bytes] | None = None
+        self._authenticator: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
         self._poller = zmq.Poller()
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
         if lock is not None:
-            self._guard = self._context.socket(zmq.REP)
-            self._guard.bind(_GUARD)  # inside this process
-            self._poller.register(self._guard, zmq.POLLIN)
+            # A joiner whose key is unknown is told so at once: it is a user who waits, and may use the wrong file.
+            self._authenticator = ZapAuthenticator(self._context, self._identify, most_parked=0)
+            self._poller.register(self._authenticator.socket, zmq.POLLIN)
             self._socket.curve_server = True
             self._socket.curve_publickey, self._socket.curve_secretkey = lock.pair.public, lock.pair.secret
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
@@ -74,14 +73,15 @@ class CoordinatorSocket:
     def wait(self, seconds: float) -> None:
         """Until something comes, but no longer."""
         self._poller.poll(int(seconds * 1000))
-        self._let_in()
+        if self._authenticator is not None:
+            self._authenticator.answer()
 
-    def letters(self) -> Iterator[ReceivedMessage]:
+    def messages(self) -> Iterator[ReceivedMessage]:
         """What has come, not more than is good for the clock."""
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):
                 sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-                key = frames[-1].get("User-Id") if frames and self._guard is not None else ""
+                key = frames[-1].get("User-Id") if frames and self._authenticator is not None else ""
                 yield ReceivedMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
@@ -89,17 +89,10 @@ class CoordinatorSocket:
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart([to, *frames], zmq.NOBLOCK)
 
-    def _let_in(self) -> None:
-        """Answer all who have shown a key since the last time; the key is what they are known by from then on."""
-        if self._guard is None:
-            return
-        with contextlib.suppress(zmq.Again):
-            while True:
-                request = self._guard.recv_multipart(zmq.NOBLOCK)
-                shown = z85.encode(request[6]) if len(request) == 7 and request[5] == b"CURVE" else b""
-                known = self._lock is not None and self._lock.admits(shown)
-                verdict = (b"200", b"", shown) if known else (b"400", b"unknown key", b"")
-                self._guard.send_multipart([b"1.0", request[1] if len(request) > 1 else b"", *verdict, b""])
+    def _identify(self, key: bytes) -> str | None:
+        """Return the key itself, in Z85, if it is allowed: members are known by it from then on."""
+        shown = z85.encode(key)
+        return shown.decode() if self._lock is not None and self._lock.admits(shown) else None
 
     def close(self) -> None:
         """What was said last still has a moment to leave."""
@@ -121,10 +114,7 @@ _OPTIONS = {
 def check_address(address: str, lock: ServerCredentials | None) -> None:
     """Refuse what a stranger could reach."""
     if address.startswith("ipc://"):
-        folder = Path(address.removeprefix("ipc://")).parent
-        status = os.stat(folder)
-        if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.geteuid():
-            raise UsageError(f"{str(folder)!r} is open to others; a coordinator's socket needs a folder of mode 0700")
+        check_socket_folder(Path(address.removeprefix("ipc://")).parent)
     elif not address.startswith("tcp://"):
         raise UsageError(f"{address!r} is no address; use tcp://HOST:PORT or ipc://FILE")
     elif lock is None:

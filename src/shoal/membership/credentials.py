@@ -1,33 +1,20 @@
-"""Key pairs (CURVE) by which a coordinator and the members of other hosts know each other; both sides must show theirs.
+"""The keys by which a coordinator and the members of other hosts know each other; both sides must show theirs.
 
 On one host no keys are needed: the socket lies in a folder that only the user can enter.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-
-import zmq
+from dataclasses import dataclass
 
 from shoal.membership.allow_list import AllowList
-
-
-@dataclass(frozen=True)
-class KeyPair:
-    """A key pair in ZeroMQ's printable form (Z85)."""
-
-    public: bytes
-    secret: bytes = field(repr=False)
-
-    @classmethod
-    def new(cls) -> "KeyPair":
-        return cls(*zmq.curve_keypair())
+from shoal.transport.keys import CurveKeyPair
 
 
 @dataclass(frozen=True)
 class ServerCredentials:
     """A coordinator's side: its own pair, and whom it lets in."""
 
-    pair: KeyPair
+    pair: CurveKeyPair
     allowed: Mapping[bytes, int]
     """By public key: how many members may live under it at a time."""
     invited: AllowList | None = None
@@ -44,5 +31,5 @@ class ServerCredentials:
 class ClientCredentials:
     """A member's side: its own pair, and the public key its coordinator must show."""
 
-    pair: KeyPair
+    pair: CurveKeyPair
     coordinator: bytes

@@ -9,7 +9,8 @@ from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ShoalError, Vie
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials
-from shoal.membership.protocol import InstallView, StreamStateFrom
+from shoal.membership.listener import OperationTransport
+from shoal.membership.protocol import InstallView, MemberInfo, StreamStateFrom
 from shoal.membership.session import MembershipSession, seat_of
 from shoal.membership.step_watchdog import from_board
 from shoal.membership.view import MembershipView
@@ -44,27 +45,26 @@ class ElasticSession(MembershipSession):
         board: StatusBoard,
         seconds: float,
         key: ClientCredentials | None = None,
+        coordinator_timeout: float | None = None,
     ) -> None:
+        """`coordinator_timeout`: a newcomer that hears nothing for so many seconds takes the run to be over."""
         super().__init__()
         self.member, self.seconds = member, seconds
         self.view = MembershipView()
         look = from_board(board, seat_of(member))
         self.agent = MembershipAgent(member, address, run, key=key, look=look, holds=self._left)
-        self.leaves: Callable[[int], None] = lambda epoch: None
-        """Makes visible to all members that this one leaves every view before `epoch`; the group knows how."""
-        self.all_stay: Callable[[], bool] = lambda: True
-        """Whether no member has left the view; the group knows."""
-        self.tells: Callable[[], None] = lambda: None
-        """Says to all members, once, that the result is whole here; the group knows how."""
-        self.confirms: Callable[[], None] = lambda: None
-        """The same, and waits until they have said so."""
+        self._transport = OperationTransport()
         self._holds: Callable[[], bool] = lambda: False
         self._number = 0
         self._accused = (-1, Deadline.after(0.0))
-        self.early = False
-        """Whether this worker leaves though the training goes on."""
-        self.gives_up: float | None = None
-        """Seconds without a word of the coordinator after which a newcomer takes the run to be over."""
+        self._early = False
+        self._coordinator_timeout = coordinator_timeout
+
+    def attach(self, transport: OperationTransport, info: MemberInfo | None = None) -> None:
+        """Let a group carry the operations of this session, before it starts; `info`: where others reach this one."""
+        self._transport = transport
+        if info is not None:
+            self.agent.info = info
 
     def start(self) -> None:
         """Become a member with all other founders."""
@@ -73,12 +73,12 @@ class ElasticSession(MembershipSession):
         self.agent.filled()
         self._look()
 
-    def knock(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
+    def join_running(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
         """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
 
         Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
         """
-        self.agent.introductions.waits = loan is not None
+        self.agent.streaming_partners.waits = loan is not None
         self.agent.start()
         if loan is not None:
             self._borrow(loan)
@@ -95,13 +95,13 @@ class ElasticSession(MembershipSession):
 
     def _borrow(self, loan: StateStream) -> None:
         """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
-        introductions = self.agent.introductions
-        while self.agent.view.epoch == 0 and loan.borrow(introductions.offer):
+        streaming_partners = self.agent.streaming_partners
+        while self.agent.view.generation == 0 and loan.borrow(streaming_partners.offer):
             self.agent.check()
             time.sleep(PAUSE)
         if loan.proved:
             self.agent.lent()
-        introductions.waits = False
+        streaming_partners.waits = False
 
     def _await_view(self, deadline: Deadline, loan: StateStream | None) -> None:
         most = SLICE if loan is None or not loan.proved else SHORT_SLICE
@@ -113,18 +113,22 @@ class ElasticSession(MembershipSession):
                     raise
                 if loan is not None and loan.proved:
                     loan.catch_up()
-                if self.gives_up is not None and self.agent.unheard > self.gives_up:
+                if self._coordinator_timeout is not None and self.agent.unheard > self._coordinator_timeout:
                     raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
             else:
                 return
 
+    def leave_early(self) -> None:
+        """Leave at `close` as one without whom the training goes on."""
+        self._early = True
+
     def close(self, leave: bool = True) -> None:
         """Say goodbye, or end without a word: the launcher then says why."""
-        self.agent.close(leave, early=self.early)
+        self.agent.close(leave, early=self._early)
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]
-        return self.view.epoch == 0
+        return self.view.generation == 0
 
     @property
     def install(self) -> InstallView:
@@ -134,26 +138,25 @@ class ElasticSession(MembershipSession):
         return install
 
     @property
-    def dealt(self) -> MembershipView:
-        return self.agent.dealt
+    def committed_view(self) -> MembershipView:
+        return self.agent.committed_view
 
     @property
     def disturbed(self) -> bool:
-        return self.agent.disturbed or self.agent.view.epoch != self.view.epoch
+        return self.agent.disturbed or self.agent.view.generation != self.view.generation
 
-    def _left(self, epoch: int) -> bool:
+    def _left(self, generation: int) -> bool:
         """In the agent's thread: this worker leaves its view."""
-        self.leaves(epoch)
+        self._transport.leave_view(generation)
         return self._holds()
 
     def _look(self) -> None:
         """Take over the agent's view."""
         install = self.install
-        if install.view.epoch != self.view.epoch:
+        if install.view.generation != self.view.generation:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
             self.lent, self.gives = install.lent, install.donor == self.member
-            for tell in self.entered:
-                tell(self.view)
+            self.listeners.notify(self.view, self.fresh)
 
     def enter(self, holds: Callable[[], bool]) -> None:
         self._await_eviction()
@@ -167,13 +170,13 @@ class ElasticSession(MembershipSession):
             raise ViewEnded("the members change")
 
     def arrived(self) -> None:
-        if self.completing and self._holds():
-            self.tells()
+        if self._completing and self._holds():
+            self._transport.announce_result()
 
     def complete(self) -> None:
-        self.confirms()
+        self._transport.confirm_result()
         deadline = Deadline.after(self.seconds)
-        while self.all_stay():
+        while self._transport.all_stay():
             if self.agent.complete(self.view):
                 return
             if self.disturbed:
@@ -186,7 +189,7 @@ class ElasticSession(MembershipSession):
             raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
         deadline = Deadline.after(self.seconds)
         self.agent.wait_settled(deadline)
-        while self.agent.view.epoch == self.view.epoch:  # another has heard of it before this one
+        while self.agent.view.generation == self.view.generation:  # another has heard of it before this one
             time.sleep(PAUSE)
             self.agent.wait_settled(deadline)
             if deadline.expired:
@@ -196,8 +199,8 @@ class ElasticSession(MembershipSession):
 
     def remote(self, member: str) -> bool:
         """Whether a member of the view is of another machine than the one the run began on."""
-        plates = zip(self.install.view.members, self.install.plates, strict=False)
-        return any(plate.guest for name, plate in plates if name == member)
+        infos = zip(self.install.view.members, self.install.infos, strict=False)
+        return any(info.remote for name, info in infos if name == member)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         """Have a remote worker evicted, and wait for the view without it; an error of the run's own is raised."""
@@ -214,12 +217,12 @@ class ElasticSession(MembershipSession):
         if not self.remote(member) or member == self.member:
             raise error
         self.agent.accuse(member, str(error))
-        self._accused = (self.view.epoch, Deadline.after(min(EVICTION, self.seconds)))
+        self._accused = (self.view.generation, Deadline.after(min(EVICTION, self.seconds)))
 
     def _await_eviction(self) -> None:
         """Nothing more is done with a member that was accused, if the coordinator takes this worker's word."""
-        epoch, deadline = self._accused
-        while epoch == self.view.epoch and not self.disturbed and not deadline.expired:
+        generation, deadline = self._accused
+        while generation == self.view.generation and not self.disturbed and not deadline.expired:
             self.agent.check()
             time.sleep(PAUSE)
 

@@ -47,7 +47,7 @@ class MemberStatus:
 
     heard: float
     beat: Heartbeat | None = None
-    plate: MemberInfo = field(default_factory=MemberInfo)
+    info: MemberInfo = field(default_factory=MemberInfo)
     waits: bool = False
     """Whether it takes over somebody's state before it enters."""
     behind: float | None = None
@@ -68,15 +68,15 @@ class FailureDetector:
     def given_up(self, seats: Mapping[str, MemberStatus], view: MembershipView, now: float) -> dict[str, str]:
         """Members and why. Those in the majority may still train: they are not, before their lease is over."""
         self._excuse(seats, now)
-        own = [s.beat for m, s in seats.items() if m in view and not s.plate.guest and s.beat is not None]
+        own = [s.beat for m, s in seats.items() if m in view and not s.info.remote and s.beat is not None]
         usual = step_seconds(own)
         silent = {
             member: why
             for member, seat in seats.items()
-            if (why := self._verdict(seat, now, usual if own and seat.plate.guest else None))
+            if (why := self._verdict(seat, now, usual if own and seat.info.remote else None))
         }
-        # guests cannot train on by themselves, so they have no vote
-        voters = [member for member, seat in seats.items() if member in view and not seat.plate.guest]
+        # remote workers cannot train on by themselves, so they have no vote
+        voters = [member for member, seat in seats.items() if member in view and not seat.info.remote]
         # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
         quiet = [member for member in voters if now - seats[member].heard > self.rules.quiet]
         missed = len({*quiet, *silent} & {*voters})
@@ -115,8 +115,8 @@ LASTS = 1.5
 PERSISTS = 1.0
 """Seconds it must last to count."""
 BEATS = 1.0
-"""Seconds without a beat after which a closed door means a loss."""
-CLOSED = "nobody listens at its door"
+"""Seconds without a beat after which a closed endpoint means a loss."""
+CLOSED = "nobody listens at its endpoint"
 HOLD, LONGEST_HOLD = 20.0, 640.0
 """Seconds before the machine of one that was no longer heard is let in again: doubled every time."""
 
@@ -180,7 +180,7 @@ class SuspicionTable:
         return self._outvoted(lasting, view, remote) or self._quarrel(lasting, view)
 
     def _lasts(self, held: _Held, now: float, remote: bool) -> bool:
-        """A closed door means nothing while beats are heard; a remote worker's word for it never does."""
+        """A closed endpoint means nothing while beats are heard; a remote worker's word for it never does."""
         return now - held.since >= PERSISTS and (remote or not held.said.closed)
 
     def _outvoted(self, lasting: Held, view: MembershipView, remote: Container[str]) -> tuple[str, str] | None:
@@ -237,6 +237,6 @@ def _why(lasting: Held, victim: str) -> str:
     return reasons[0] if reasons else f"no longer heard by {by}"
 
 
-def address(plate: MemberInfo) -> str:
+def address(info: MemberInfo) -> str:
     """Of the machine, without the port."""
-    return plate.address.rpartition(":")[0]
+    return info.address.rpartition(":")[0]

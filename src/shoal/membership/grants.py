@@ -157,9 +157,9 @@ class SlotGrants:
             return ""
         granted = self._granted.get(report.member)
         if key.encode() not in self._most:
-            own = granted is None and not report.plate.guest
+            own = granted is None and not report.info.remote
             return "" if own else f"the id {report.member} is for a worker of another machine"
-        if granted is None or granted.key != key or not report.plate.guest:
+        if granted is None or granted.key != key or not report.info.remote:
             return f"the id {report.member} was not given to this key; start the worker with shoal join"
         return ""
 

@@ -2,25 +2,26 @@
 (write, send) that its decisions consist of.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from shoal.membership.protocol import InstallView, Order
-from shoal.membership.view import MembershipView
+from shoal.membership.view import WIRE_NAMES, MembershipView
 
 LEFT, LEFT_EARLY = "left", "left before the end"
 """Reasons of members that said goodbye: the training is over for all, or it is not."""
 
 
-class LogEntry(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class LogEntry(msgspec.Struct, frozen=True, tag=True, kw_only=True, rename=WIRE_NAMES):
     """Base of the entries of the log."""
 
 
 class ViewProposed(LogEntry, frozen=True, kw_only=True, tag="Proposed"):
-    """An epoch was used: none after it may be smaller."""
+    """An generation was used: none after it may be smaller."""
 
-    epoch: int
+    generation: int
 
 
 class ViewInstalled(LogEntry, frozen=True, kw_only=True, tag="Installed"):
@@ -39,10 +40,10 @@ class MemberLost(LogEntry, frozen=True, kw_only=True, tag="Lost"):
 Entry = ViewProposed | ViewInstalled | MemberLost
 
 
-class LogState(msgspec.Struct, tag="Memory"):
+class LogState(msgspec.Struct, tag="Memory", rename=WIRE_NAMES):
     """The sum of a log."""
 
-    epoch: int = 0
+    generation: int = 0
     """The highest that was ever used."""
     installed: InstallView = msgspec.field(default_factory=lambda: InstallView(view=MembershipView(), through=0))
     shared: MembershipView = msgspec.field(default_factory=MembershipView)
@@ -51,14 +52,27 @@ class LogState(msgspec.Struct, tag="Memory"):
 
     def add(self, entry: Entry) -> None:
         match entry:
-            case ViewProposed(epoch=epoch):
-                self.epoch = max(self.epoch, epoch)
+            case ViewProposed(generation=generation):
+                self.generation = max(self.generation, generation)
             case ViewInstalled(install=install):
-                self.epoch = max(self.epoch, install.view.epoch)
+                self.generation = max(self.generation, install.view.generation)
                 self.installed = install
                 self.shared = install.view if install.between else self.shared
             case MemberLost(member=member, reason=reason):
                 self.lost[member] = reason
+
+
+def training_over(entries: Iterable[Entry]) -> bool:
+    """Return whether one of the run's own workers left because the training had come to its end."""
+    remote: set[str] = set()
+    over = False
+    for entry in entries:
+        if isinstance(entry, ViewInstalled):
+            infos = zip(entry.install.view.members, entry.install.infos, strict=False)
+            remote |= {member for member, info in infos if info.remote}
+        elif isinstance(entry, MemberLost):
+            over |= entry.reason == LEFT and entry.member not in remote
+    return over
 
 
 @dataclass(frozen=True)

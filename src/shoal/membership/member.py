@@ -22,7 +22,7 @@ from shoal.membership.view import MembershipView
 
 @dataclass
 class StreamingPartners:
-    """Of one worker: written by its agent's thread, read by its training thread."""
+    """Who streams state to whom, for one worker. Its agent's thread writes, its training thread reads."""
 
     waits: bool = False
     """Whether this worker is a newcomer that does not want in yet."""
@@ -32,7 +32,7 @@ class StreamingPartners:
     """Newcomers that would like to have the state of this one, and when that was said last."""
 
     def hear(self, order: Order) -> None:
-        """What the coordinator says of it."""
+        """Take in what the coordinator says of it."""
         if isinstance(order, StreamStateFrom):
             self.offer = order
         elif isinstance(order, StreamStateTo):
@@ -50,28 +50,28 @@ class MemberState:
     promised: int = 0
     applied: int = 0
     formed: int = 0
-    """Epoch of the view that formed the result held of the operation under way; 0: none is held."""
-    dealt: MembershipView = field(default_factory=MembershipView)
+    """Generation of the view that formed the result held of the operation under way; 0: none is held."""
+    committed_view: MembershipView = field(default_factory=MembershipView)
     """The view that formed the last complete operation: its members share out the next step's samples."""
     inside: bool = False
     blank: bool = True
-    """Has no state yet; whoever brings it says `filled`."""
+    """Whether it has no state yet; `filled` ends that."""
     lent: bool = False
-    """Has most of it from somebody's loan."""
+    """Whether a member has streamed most of the state to it already."""
     evicted: str = ""
     begun: int = -1
     """The last step that was begun here."""
     waiting: ProposeView | None = None
     """A proposal that is answered when its step begins."""
-    holds: Callable[[int], bool] = lambda epoch: False
-    """Called when this member leaves its view for one of `epoch`: whether it can read all parts of the operation."""
+    holds: Callable[[int], bool] = lambda generation: False
+    """Called when this member leaves its view for `generation`: whether it can read all parts of the operation."""
     _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
     @property
     def settled(self) -> bool:
         """Whether this is a member of a view, and no other is being made."""
-        return self.promised == self.view.epoch and self.id in self.view and not self.evicted
+        return self.promised == self.view.generation and self.id in self.view and not self.evicted
 
     def free(self, now: float) -> bool:
         """Whether an operation may be entered or completed."""
@@ -87,20 +87,20 @@ class MemberState:
         return self.applied + 1
 
     def hold(self) -> ConfirmResult:
-        """The result is whole here: what all others must be told."""
+        """Note that the result is whole here; return what all others must be told."""
         assert self.inside
         assert self.settled
-        self.formed = self.view.epoch
-        return ConfirmResult(member=self.id, epoch=self.view.epoch, number=self.applied + 1)
+        self.formed = self.view.generation
+        return ConfirmResult(member=self.id, generation=self.view.generation, number=self.applied + 1)
 
     def seen(self) -> None:
-        """The result is where all can read it (memory of one host), so everybody holds it."""
+        """Note that the result is where all can read it (memory of one host), so that everybody holds it."""
         self.hold()
         self._confirmed.update(self.view.members)
 
     def confirmed(self, said: ConfirmResult) -> None:
-        """A peer holds the result; of another view or operation it says nothing."""
-        here = (said.epoch, said.number) == (self.view.epoch, self.applied + 1)
+        """Note that a peer holds the result, unless it speaks of another view or operation."""
+        here = (said.generation, said.number) == (self.view.generation, self.applied + 1)
         if self.settled and here and said.member in self.view:
             self._confirmed.add(said.member)
 
@@ -111,14 +111,14 @@ class MemberState:
     def apply(self) -> None:
         """Take the operation's result as done."""
         self.applied += 1
-        self.dealt, self.formed, self.inside = self.view, 0, False
+        self.committed_view, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
     def propose(self, said: ProposeView) -> ProposeAck | None:
         """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
-        if said.view.epoch < self.promised or said.view.epoch <= self.view.epoch or self.evicted:
+        if said.view.generation < self.promised or said.view.generation <= self.view.generation or self.evicted:
             return None
-        if said.view.epoch == self.promised:  # said again, because the answer was lost
+        if said.view.generation == self.promised:  # said again, because the answer was lost
             return self._standing()
         if said.step > max(0, self.begun) and self.settled:
             self.waiting = said
@@ -134,50 +134,52 @@ class MemberState:
         return self._leave(waiting, between=step == waiting.step)
 
     def _leave(self, said: ProposeView, between: bool = False) -> ProposeAck:
-        self.promised, self.waiting = said.view.epoch, None
+        self.promised, self.waiting = said.view.generation, None
         self._between = between
         # Between two steps nothing is under way here, and others may still complete what this member has completed.
         if self.inside and self.holds(self.promised) and not self.formed:
-            self.formed = self.view.epoch
+            self.formed = self.view.generation
         self._confirmed.clear()
         return self._standing()
 
     def _standing(self) -> ProposeAck:
         return ProposeAck(
             member=self.id,
-            epoch=self.promised,
+            generation=self.promised,
             applied=self.applied,
             formed=self.formed,
             blank=self.blank,
             lent=self.blank and self.lent,
             between=self._between,
-            dealt=self.dealt.epoch,
+            committed_generation=self.committed_view.generation,
         )
 
     def install(self, said: InstallView) -> bool:
         """Enter the new view; whether an operation that was under way has to be done again."""
-        if said.view.epoch != self.promised or said.view.epoch <= self.view.epoch:
+        if said.view.generation != self.promised or said.view.generation <= self.view.generation:
             return False
         if self.id in said.fresh:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
-        elif said.dealt.epoch > self.dealt.epoch:  # others have begun the step in a view between that and this
-            self.dealt = said.dealt
+        elif (
+            said.committed_view.generation > self.committed_view.generation
+        ):  # others have begun the step in a view between that and this
+            self.committed_view = said.committed_view
         self.view, self.formed, self.waiting = said.view, 0, None
         if said.between:
-            self.dealt = said.view
+            self.committed_view = said.view
         self._confirmed.clear()
         return self.inside
 
     def filled(self, dealt: MembershipView) -> None:
         """The state is here; it was left by an operation of the view `dealt`."""
-        self.blank, self.dealt = False, dealt
+        self.blank, self.committed_view = False, dealt
 
     def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Heartbeat:
         return Heartbeat(
             member=self.id,
-            epoch=self.view.epoch,
+            generation=self.view.generation,
             promised=self.promised,
             applied=self.applied,
             step=step,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.membership.view import MOST_MEMBERS, Epoch, MembershipView, Name, Names
+from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names
 
 LONGEST_TEXT = 240
 
@@ -19,27 +19,29 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_TEXT]
 
 
-class ProtocolMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True):
+class ProtocolMessage(
+    msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True, rename=WIRE_NAMES
+):
     """Base; the class name is the tag on the wire."""
 
 
-class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=WIRE_NAMES):
     """Where a member is reached by the others, and by which key; empty where all share one host's memory."""
 
     address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
     public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
     host: Text = ""
-    guest: bool = False
-    """Of another machine than the one the run began on: it sees neither its ledger nor its checkpoints."""
-    house: Text = ""
-    """The same for workers that share a machine's memory, and for no others; empty: it shares it with nobody."""
+    remote: bool = False
+    """Whether it is of another machine than the one the run began on: it sees neither ledger nor checkpoints."""
+    host_group: Text = ""
+    """Shared-memory group id; empty if none."""
 
 
 class JoinRequest(ProtocolMessage, frozen=True, kw_only=True):
     """I want to take part."""
 
     member: Name
-    plate: MemberInfo = MemberInfo()
+    info: MemberInfo = MemberInfo()
     waits: bool = False
     """But not yet: first I take over a member's state, while the others train."""
 
@@ -48,9 +50,9 @@ class Heartbeat(ProtocolMessage, frozen=True, kw_only=True):
     """I live: this far is my training loop. Sent several times a second while the process can run at all."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     """Of the view I have installed."""
-    promised: Epoch
+    promised: Generation
     """The highest view I was asked to enter."""
     applied: Count
     step: Count = 0
@@ -67,19 +69,19 @@ class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
     """Where I stand, now that I have left the view before: the answer to `ProposeView`."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     """The proposed one."""
     applied: Count
     """Operations that are complete here; the next one may be under way."""
-    formed: Epoch = 0
-    """If I hold the whole result of the next one: the epoch of the view that formed it. Else 0."""
+    formed: Generation = 0
+    """If I hold the whole result of the next one: the generation of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
     lent: bool = False
     """But most of it: a member of the view before this one has lent it to me."""
     between: bool = False
     """I stand right before the step the proposal named."""
-    dealt: Epoch = 0
+    committed_generation: Generation = 0
     """Of the view whose members share out the next step's samples, as far as I know."""
 
 
@@ -89,7 +91,7 @@ class SuspectMember(ProtocolMessage, frozen=True, kw_only=True):
     member: Name
     of: Name
     closed: bool = False
-    """Nobody listens at its door any more."""
+    """Nobody listens at its endpoint any more."""
     reason: Text = ""
     """What it has done, if it is heard but breaks the protocol; empty: it is not heard."""
     late: bool = False
@@ -139,29 +141,29 @@ class InstallView(ProtocolMessage, frozen=True, kw_only=True):
     """Those of them to whom a member has lent most of it."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
-    dealt: MembershipView = MembershipView()
+    committed_view: MembershipView = MembershipView()
     """Who shares out the next step, where some have begun it in a view that others never entered; else nobody."""
     donor: Text = ""
     """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
-    plates: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
+    infos: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
     """Where each member of the view is reached, in order of rank."""
 
 
 class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
     """This one would like to have your state before it enters; said again as long as it waits for it."""
 
-    epoch: Epoch
+    generation: Generation
     """The view that stands."""
     member: Name
-    plate: MemberInfo
+    info: MemberInfo
 
 
 class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
     """That one was asked to lend you its state."""
 
-    epoch: Epoch
+    generation: Generation
     member: Name
-    plate: MemberInfo
+    info: MemberInfo
     patience: Seconds
     """In which something should come from it."""
 
@@ -169,7 +171,7 @@ class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
 class MemberEvicted(ProtocolMessage, frozen=True, kw_only=True):
     """You are no member any more."""
 
-    epoch: Epoch
+    generation: Generation
     reason: Text
 
 
@@ -188,10 +190,10 @@ class JoinRefused(ProtocolMessage, frozen=True, kw_only=True):
 
 
 class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
-    """I hold the whole result of operation `number`, formed in view `epoch`."""
+    """I hold the whole result of operation `number`, formed in view `generation`."""
 
     member: Name
-    epoch: Epoch
+    generation: Generation
     number: Count
 
 

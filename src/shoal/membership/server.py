@@ -155,25 +155,25 @@ class CoordinatorServer:
                 self.grants.add(entry, now())
         self._ended: RunOver | None = None
         self.envelope = MessageEnvelope(setup.run)
-        self.door = CoordinatorSocket(setup.address, setup.lock)
-        self.door.watch(channel.fileno())
+        self.socket = CoordinatorSocket(setup.address, setup.lock)
+        self.socket.watch(channel.fileno())
         self._where: dict[str, bytes] = {}
 
     def run(self) -> None:
         """Serve until told to stop."""
-        self.channel.send(CoordinatorReady(address=self.door.address))
+        self.channel.send(CoordinatorReady(address=self.socket.address))
         try:
             while not self.stopping:
-                self.door.wait(TICK)
+                self.socket.wait(TICK)
                 self._listen_to_launcher()
-                for letter in self.door.letters():
-                    self._open(letter)
-                for member in self.grants.late(self.machine.seats, now()):
+                for message in self.socket.messages():
+                    self._open(message)
+                for member in self.grants.late(self.machine.roster.statuses, now()):
                     self._do(self.machine.hear(ProcessExited(member=member, reason="it never came"), now()))
                 self._do(self.machine.tick(now()))
             self._say_goodbye()
         finally:
-            self.door.close()
+            self.socket.close()
             self.wal.close()
             # a launcher that was killed cannot do it; one that lives starts another coordinator here
             if self.setup.address.startswith("ipc://") and self._ended is not None:
@@ -192,97 +192,97 @@ class CoordinatorServer:
                 self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
         if self.channel.over:
             self._orphaned = True
-            self.door.unwatch(self.channel.fileno())
+            self.socket.unwatch(self.channel.fileno())
             self.stopping = self.stopping or not self.setup.outlives
             self._ended = self._ended or RunOver(well=False, reason="its launcher is gone")
 
     def _say_goodbye(self) -> None:
         """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
         self._listen_to_launcher()
-        seats, deadline = self.machine.seats, Deadline.after(GOODBYE)
+        seats, deadline = self.machine.roster.statuses, Deadline.after(GOODBYE)
         while self._ended is not None:
             for member in seats:
                 self._tell(member, self._ended)
-            if deadline.expired or not any(seat.plate.guest for seat in seats.values()):
+            if deadline.expired or not any(seat.info.remote for seat in seats.values()):
                 return
             # who closes a connection without reading what came may take back what was said last
-            self.door.wait(TICK)
-            for letter in self.door.letters():
-                self._let_go(letter)
+            self.socket.wait(TICK)
+            for message in self.socket.messages():
+                self._let_go(message)
 
-    def _let_go(self, letter: ReceivedMessage) -> None:
+    def _let_go(self, message: ReceivedMessage) -> None:
         with contextlib.suppress(UnreadableMessage, ProtocolMismatch):
-            said = self.envelope.report(letter.frames)
-            seats = self.machine.seats
-            if isinstance(said, LeaveRequest) and not self.register.objection(said, letter.key, seats, len(seats)):
+            said = self.envelope.report(message.frames)
+            seats = self.machine.roster.statuses
+            if isinstance(said, LeaveRequest) and not self.register.objection(said, message.key, seats, len(seats)):
                 seats.pop(said.member, None)
 
-    def _open(self, letter: ReceivedMessage) -> None:
-        """A letter that is not in order changes nothing; one of Shoal's own is told why."""
+    def _open(self, message: ReceivedMessage) -> None:
+        """A message that is not in order changes nothing; one of Shoal's own is told why."""
         try:
-            if asks(letter.frames):
-                self._answer(ASKING.ask(letter.frames), letter)
+            if asks(message.frames):
+                self._answer(ASKING.ask(message.frames), message)
                 return
-            report = self.envelope.report(letter.frames)
+            report = self.envelope.report(message.frames)
         except UnreadableMessage:
             return
         except ProtocolMismatch as error:
-            self._refuse(letter, str(error))
+            self._refuse(message, str(error))
             return
-        seats = self.machine.seats
-        objection = self.register.objection(report, letter.key, seats, len(seats))
-        objection = objection or self.grants.objection(report, letter.key)
+        seats = self.machine.roster.statuses
+        objection = self.register.objection(report, message.key, seats, len(seats))
+        objection = objection or self.grants.objection(report, message.key)
         if not objection:
-            self._do(self._hear(report, letter))
+            self._do(self._hear(report, message))
         elif isinstance(report, JoinRequest):
-            self._refuse(letter, objection)
+            self._refuse(message, objection)
 
-    def _hear(self, report: Report, letter: ReceivedMessage) -> Sequence[Effect]:
+    def _hear(self, report: Report, message: ReceivedMessage) -> Sequence[Effect]:
         """What follows from a report; one that cannot be handled costs its sender its membership, and nobody else."""
-        bound = self.register.binds(report, letter.key)
+        bound = self.register.binds(report, message.key)
         if bound is not None:
             self.wal.append(bound)
         if (
             isinstance(report, JoinRequest)
-            or report.member in self.machine.seats
+            or report.member in self.machine.roster.statuses
             or report.member in self.machine.memory.lost
         ):
-            self._where[report.member] = letter.sender  # of others nothing is kept, however many there are
+            self._where[report.member] = message.sender  # of others nothing is kept, however many there are
         try:
             return self.machine.hear(report, now())
         except Exception as error:  # noqa: BLE001  (whatever it is, this member's report was the cause)
             kind = type(report).__name__
             return self.machine.suspect(report.member, f"its {kind} could not be handled: {error!r}", now())
 
-    def _answer(self, ask: RunQuery, letter: ReceivedMessage) -> None:
+    def _answer(self, ask: RunQuery, message: ReceivedMessage) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
-        for member in self.grants.abandoned(ask, letter.key, self.machine.seats, now()):
+        for member in self.grants.abandoned(ask, message.key, self.machine.roster.statuses, now()):
             self._do(self.machine.hear(ProcessExited(member=member, reason="its machine joins again"), now()))
-        if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, letter.key):
-            self.door.send(letter.sender, ASKING.seal(self.setup.welcome.brief))
+        if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, message.key):
+            self.socket.send(message.sender, ASKING.seal(self.setup.welcome.brief))
             return
-        told = self.grants.told(ask, letter.key)
-        for member in self.grants.replaced(ask, letter.key) if not told else ():
+        told = self.grants.told(ask, message.key)
+        for member in self.grants.replaced(ask, message.key) if not told else ():
             self._do(self.machine.hear(ProcessExited(member=member, reason="its launcher lost it"), now()))
-        refusal = self.grants.refusal(ask, letter.key)
+        refusal = self.grants.refusal(ask, message.key)
         if not refusal and not told:
-            for granted in self.grants.choose(ask, letter.key):
+            for granted in self.grants.choose(ask, message.key):
                 self.wal.append(granted)
                 self.grants.add(granted, now())
                 told.append(granted.member)
         if refusal or not told or self.setup.welcome is None:
-            self._refuse(letter, refusal or "all seats are taken; join when some are free", ASKING)
+            self._refuse(message, refusal or "all seats are taken; join when some are free", ASKING)
         else:
             brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told))
-            self.door.send(letter.sender, ASKING.seal(brief))
+            self.socket.send(message.sender, ASKING.seal(brief))
 
-    def _refuse(self, letter: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None) -> None:
+    def _refuse(self, message: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None) -> None:
         refused = JoinRefused(reason=reason[:LONGEST_TEXT])
-        self.door.send(letter.sender, (envelope or self.envelope).seal(refused))
+        self.socket.send(message.sender, (envelope or self.envelope).seal(refused))
 
     def _tell(self, member: str, order: Order) -> None:
         if member in self._where:
-            self.door.send(self._where[member], self.envelope.seal(order))
+            self.socket.send(self._where[member], self.envelope.seal(order))
 
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:

@@ -2,7 +2,7 @@
 
     session.enter()        the next operation begins; waits while a view is being made
     … its parts arrive; a wait that notices `disturbed` raises ViewEnded …
-    session.arrived()      some have; if these were the last, the others may be told while they are decoded
+    session.arrived()      some have; after the last, the session announces the result while it is being decoded
     session.complete()     everybody holds the result; ViewEnded if the view ended before
     session.settle()       after ViewEnded: waits for the new view; True: the operation counts, False: do it again
     session.begin(step)    between two steps: lets newcomers in
@@ -16,13 +16,14 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from shoal.core.errors import ShoalError, ViewEnded
+from shoal.membership.listener import MembershipListeners
 from shoal.membership.view import MembershipView
 
 T = TypeVar("T")
 
 
 class MembershipSession(ABC):
-    """Where this worker stands."""
+    """What groups, engines and loaders know of the members; subclasses decide whether the view can change."""
 
     member: str
     view: MembershipView
@@ -30,11 +31,12 @@ class MembershipSession(ABC):
     """Whether the view can change at all."""
 
     def __init__(self) -> None:
-        self.entered: list[Callable[[MembershipView], None]] = []
-        """Called in the training thread with every new view, in this order."""
+        self.listeners = MembershipListeners()
+        """Told of every new view, in the training thread."""
+        self.rigid = ""
+        """Why the run cannot survive the loss of a member; empty if it can."""
+        self._completing = False
 
-    rigid: str = ""
-    """Why the loss of a member cannot be survived, if it cannot."""
     waiting: bool = False
     """Whether this worker is a newcomer that is no member yet."""
     fresh: tuple[str, ...] = ()
@@ -46,12 +48,9 @@ class MembershipSession(ABC):
     gives: bool = False
     """Whether this worker is the one to give it to them."""
 
-    completing: bool = False
-    """Whether `complete` is the next that follows, so that it may be prepared."""
-
     @property
     @abstractmethod
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         """The view that formed the last complete operation: the same for all members at the same operation, so it
         decides who is dealt samples next."""
 
@@ -65,7 +64,11 @@ class MembershipSession(ABC):
         """Begin the next operation. `holds`, which any thread asks: could it be completed from what is there?"""
 
     def arrived(self) -> None:  # noqa: B027  (where nobody has to be told, there is nothing to do)
-        """Parts of the operation have come, so that all of it may be here."""
+        """Say that parts of the operation have come, so that all of it may be here."""
+
+    def expect_complete(self, expected: bool) -> None:
+        """Say whether `complete` is the next call: a session then announces a result as soon as it is whole."""
+        self._completing = expected
 
     @abstractmethod
     def complete(self) -> None: ...
@@ -77,24 +80,28 @@ class MembershipSession(ABC):
     def begin(self, step: int) -> None: ...
 
     def remote(self, member: str) -> bool:
-        """Whether a member is of another machine than the one the run began on: what it says is checked."""
+        """Return whether a member is of another machine than the one the run began on: what it says is checked."""
         return False
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
-        """A member has sent what no honest one sends. Where the run can go on without it, ViewEnded; else the error."""
+        """Report a member that sent what no honest one sends; raise ViewEnded if the run can go on, else the error."""
         raise error
 
     def distrust(self, member: str, error: ShoalError) -> None:
-        """The same where the operation is complete: what came of this member is left out, if the run can go on."""
+        """Do the same where the operation is complete: leave out what this member sent, if the run can go on."""
         raise error
 
+    def forbid_loss(self, reason: str) -> None:
+        """End the run when a member is lost, because of `reason`."""
+        self.rigid = reason
+
     def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
-        """This worker has done its work; `leave` tells the others that the training is over here."""
+        """End this worker's membership; `leave` tells the others that the training is over here."""
 
     def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
-        """Do an operation until it is complete in some view; `attempt` is done again if a view ends in the middle.
+        """Repeat an operation until it is complete in some view, because a view may end in the middle of it.
 
-        `confirm` says that the result is whole here, and waits until it is everywhere.
+        `confirm` announces that the result is whole here, and waits until it is everywhere.
         """
         while True:
             found: list[T] = []
@@ -118,7 +125,7 @@ class MembershipSession(ABC):
 
 
 class FixedSession(MembershipSession):
-    """One view for ever: the null member, and what a run without a coordinator has."""
+    """One view that never changes: the null member, for runs without a coordinator."""
 
     elastic = False
 
@@ -128,7 +135,7 @@ class FixedSession(MembershipSession):
         self.member = member_name(rank)
 
     @property
-    def dealt(self) -> MembershipView:
+    def committed_view(self) -> MembershipView:
         return self.view
 
     @property
@@ -149,7 +156,7 @@ class FixedSession(MembershipSession):
 
 
 def member_name(seat: int, start: int = 0) -> str:
-    """The id of the worker in a seat: who takes the seat of a lost one has another id."""
+    """Return the id of the worker that was started in a slot for the `start`-th time; no id is used twice."""
     return f"w{seat}.{start}"
 
 

@@ -1,6 +1,6 @@
 """A view: the members of a run from one change of membership to the next, under a number that only grows.
 
-The number (the *epoch* of a view) fences everything: a message of an older one is refused wherever it arrives.
+The number (the *generation* of a view) fences everything: a message of an older one is refused wherever it arrives.
 Ranks are positions in a view, so they change with it; a member's id never does, and is never used again.
 """
 
@@ -11,17 +11,27 @@ import msgspec
 from shoal.core.ids import PATTERN
 
 MOST_MEMBERS = 512
+WIRE_NAMES = {
+    "generation": "epoch",
+    "info": "plate",
+    "infos": "plates",
+    "remote": "guest",
+    "host_group": "house",
+    "committed_view": "dealt",
+    "committed_generation": "dealt",
+}
+"""Fields whose name in messages and logs is older than the one in the code: both must keep loading."""
 
-Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Generation = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(pattern=f"^{PATTERN.pattern}\\Z")]
 """A member's id. Limits written as types are checked when something is decoded, before anybody sees it."""
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 
 
-class MembershipView(msgspec.Struct, frozen=True):
+class MembershipView(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
     """Who takes part, in order of rank."""
 
-    epoch: Epoch = 0
+    generation: Generation = 0
     members: Names = ()
 
     def rank(self, member: str) -> int:

@@ -1,20 +1,21 @@
-"""The coordinator's write-ahead log: entries with length and checksum, each durable before it takes effect."""
+"""The coordinator's write-ahead log, framed as in `core.log`: each entry is durable before it takes effect.
+
+Unlike other logs it refuses damage that is followed by good entries, because a forgotten decision could be made twice.
+"""
 
 import contextlib
 import fcntl
 import os
-import struct
-import zlib
 from pathlib import Path
 
 import msgspec
 
 from shoal.core.disk import DISK, Disk
 from shoal.core.errors import ShoalError
+from shoal.core.log import find_record, frame_record, framed_size
 from shoal.membership.grants import KeyBound, SlotGranted
 from shoal.membership.log_entries import Entry, LogState
 
-_HEAD = struct.Struct("<II")
 LARGEST = 1 << 20
 RESERVE = 1 << 18
 """Bytes kept free on the disk for entries to come: several hundred changes of membership."""
@@ -49,7 +50,7 @@ class CoordinatorLog:
 
     def append(self, entry: Written) -> None:
         """Return when the entry is durable; one that is not made so is cut off again: it was never spoken of."""
-        record = _record(_encoder.encode(entry))
+        record = frame_record(_encoder.encode(entry))
         try:
             self._disk.write(self._file, record)
             self._disk.sync(self._file)
@@ -73,13 +74,13 @@ class CoordinatorLog:
 def read(path: Path) -> tuple[list[Written], int]:
     """The entries of a log, and how many bytes of it they are."""
     data, at, entries = path.read_bytes(), 0, list[Written]()
-    while (body := _body(data, at)) is not None:
+    while (body := find_record(data, at, LARGEST)) is not None:
         try:
             entries.append(_decoder.decode(body))
         except msgspec.MsgspecError as error:
             raise ShoalError(f"{path} holds at byte {at} what this version cannot read: {error}") from None
-        at += _HEAD.size + len(body)
-    if any(_body(data, later) is not None for later in range(at + 1, len(data))):
+        at += framed_size(body)
+    if any(find_record(data, later, LARGEST) is not None for later in range(at + 1, len(data))):
         raise ShoalError(f"{path} is damaged at byte {at} and goes on after it; bring back a copy of it")
     return entries, at
 
@@ -94,21 +95,3 @@ def members(path: Path) -> tuple[str, ...]:
             memory.add(entry)
     known = dict.fromkeys((*memory.installed.view.members, *promised))
     return tuple(member for member in known if member not in memory.lost)
-
-
-def _body(data: bytes, at: int) -> bytes | None:
-    """The entry that begins here, if one does, and is whole."""
-    if len(data) - at < _HEAD.size:
-        return None
-    length, checksum = _HEAD.unpack_from(data, at)
-    body = data[at + _HEAD.size : at + _HEAD.size + min(length, LARGEST)]
-    return body if len(body) == length and _checksum(body) == checksum else None
-
-
-def _record(body: bytes) -> bytes:
-    return _HEAD.pack(len(body), _checksum(body)) + body
-
-
-def _checksum(body: bytes) -> int:
-    """Of length and content: zeros, which a loss of power may leave, are no entry."""
-    return zlib.crc32(body, zlib.crc32(len(body).to_bytes(4, "little")))

@@ -42,7 +42,7 @@ class GuardFinding:
 
 
 class ConvergenceGuard:
-    """Of one exchange. Buckets all start before the first is finished. `epoch`: the number of the view."""
+    """Of one exchange. Buckets all start before the first is finished. `generation`: the number of the view."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class ConvergenceGuard:
         every: int,
         engine: ExchangeEngine,
         ratio: float | None,
-        epoch: Callable[[], int] = lambda: 0,
+        generation: Callable[[], int] = lambda: 0,
     ) -> None:
         """`ratio`: what share of the elements the codec sends; None for one that says something of all."""
-        self.budget, self.every, self.engine, self._now = budget, every, engine, epoch
+        self.budget, self.every, self.engine, self._now = budget, every, engine, generation
         self._ratio = torch.tensor([ratio or 0.0], dtype=torch.float64)
         self._before = float(self._ratio)
         """The ratio as it was when the exchange began."""
         self._count = 0
         """Exchanges of the window, before the one under way."""
-        self._epoch = -1
+        self._generation = -1
         """The view of the window."""
         self._open: set[int] = set()
         self._due = self._used = False
@@ -83,9 +83,9 @@ class ConvergenceGuard:
 
     def _look(self) -> None:
         """In which view the exchange begins, and whether it is the last of its window."""
-        if self._now() != self._epoch:
+        if self._now() != self._generation:
             self._restart()
-            self._epoch = self._now()
+            self._generation = self._now()
         self._due = self._count + 1 == self.every
         self._before = float(self._ratio)
 

@@ -31,7 +31,7 @@ class SimulatedMember:
         self.history: list[OperationContent] = []
         self.lineage = 0
         self.pool = SamplePool()
-        self.epochs: list[int] = []
+        self.generations: list[int] = []
         self._inbox: list[Any] = []
         self._parts: dict[str, OperationPart] = {}
         self._early: list[Any] = []
@@ -72,7 +72,7 @@ class SimulatedMember:
                 self.receive(message)
 
     def _hello(self) -> None:
-        if not self.dead and self.machine.view.epoch == 0:
+        if not self.dead and self.machine.view.generation == 0:
             if not self.frozen:
                 self.world.send(self.id, "coordinator", JoinRequest(member=self.id, waits=self.world.now < self._wants))
             self.world.later(1.0, self._hello)
@@ -114,11 +114,11 @@ class SimulatedMember:
 
     def _install(self, install: InstallView) -> None:
         machine, before = self.machine, self.machine.applied
-        if install.view.epoch != machine.promised or install.view.epoch <= machine.view.epoch:
+        if install.view.generation != machine.promised or install.view.generation <= machine.view.generation:
             return
         held, view = (self._content() if machine.formed else None), machine.view
         again = machine.install(install)
-        self.epochs.append(install.view.epoch)
+        self.generations.append(install.view.generation)
         if machine.applied > before and self.id not in install.fresh:
             assert held is not None, f"seed {self.world.seed}: {self.id} commits what it does not hold, after {view}"
             self._commit(held)
@@ -127,7 +127,7 @@ class SimulatedMember:
         if self.id in install.fresh:
             self._lease, self._computed = None, False
             if not install.donor:  # from the start: a new line of history
-                self.history, self.pool, self.lineage = [], SamplePool(), install.view.epoch
+                self.history, self.pool, self.lineage = [], SamplePool(), install.view.generation
                 self.world.lineage = max(self.world.lineage, self.lineage)
                 machine.filled(install.view)
                 self._begin()
@@ -143,7 +143,7 @@ class SimulatedMember:
 
     def _give(self, install: InstallView) -> None:
         state = SimulatedState(
-            install.view.epoch, self.lineage, tuple(self.history), self.pool.copy(), self.machine.dealt
+            install.view.generation, self.lineage, tuple(self.history), self.pool.copy(), self.machine.committed_view
         )
         for member in install.fresh:
             self.world.send(self.id, member, state)
@@ -159,17 +159,19 @@ class SimulatedMember:
             self._send_part()
             if self.machine.formed:
                 self._send_confirm()
-        if last is not None and last.epoch == self.machine.view.epoch:  # also of one that waits between two steps
+        if (
+            last is not None and last.generation == self.machine.view.generation
+        ):  # also of one that waits between two steps
             for member in self.machine.view.members:
                 self.world.send(self.id, member, last)
 
     def _peer(self, message: Any) -> None:
         machine = self.machine
-        epoch = message.epoch
-        if epoch > machine.view.epoch:
+        generation = message.generation
+        if generation > machine.view.generation:
             self._early.append(message)
             return
-        if epoch < machine.view.epoch or not machine.settled:
+        if generation < machine.view.generation or not machine.settled:
             return
         if isinstance(message, SimulatedState):
             self._take(message)
@@ -197,7 +199,7 @@ class SimulatedMember:
             self.world.send(self.id, "coordinator", standing)
             return
         self._stopped = False
-        dealt = self.machine.dealt
+        dealt = self.machine.committed_view
         if not self.pool.leased:
             leases = self.pool.deal(len(dealt))
         else:  # taken over with the donor's state
@@ -225,7 +227,7 @@ class SimulatedMember:
     def _send_part(self) -> None:
         assert self._lease is not None
         machine = self.machine
-        part = OperationPart(self.id, machine.view.epoch, machine.applied + 1, self._lease)
+        part = OperationPart(self.id, machine.view.generation, machine.applied + 1, self._lease)
         self._parts[self.id] = part
         for member in machine.view.members:
             if member != self.id:
@@ -240,7 +242,9 @@ class SimulatedMember:
             self._complete()
 
     def _send_confirm(self) -> None:
-        confirm = ConfirmResult(member=self.id, epoch=self.machine.view.epoch, number=self.machine.applied + 1)
+        confirm = ConfirmResult(
+            member=self.id, generation=self.machine.view.generation, number=self.machine.applied + 1
+        )
         self._last = confirm
         for member in self.machine.view.members:
             if member != self.id:
@@ -249,7 +253,7 @@ class SimulatedMember:
     def _content(self) -> OperationContent:
         view = self.machine.view
         positions = tuple(p for member in view.members for p in self._parts[member].lease)
-        return OperationContent(view.epoch, view.members, positions)
+        return OperationContent(view.generation, view.members, positions)
 
     def _complete(self) -> None:
         if self.machine.complete(self.world.now):

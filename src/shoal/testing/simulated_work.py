@@ -12,7 +12,7 @@ BATCH = 2
 class OperationContent:
     """What an operation came to: who took part, and which samples were used."""
 
-    epoch: int
+    generation: int
     members: tuple[str, ...]
     positions: tuple[int, ...]
 
@@ -22,7 +22,7 @@ class OperationPart:
     """One member's part of an operation."""
 
     sender: str
-    epoch: int
+    generation: int
     number: int
     lease: tuple[int, ...]
 
@@ -31,7 +31,7 @@ class OperationPart:
 class SimulatedState:
     """All that a fresh member needs to go on as the donor does."""
 
-    epoch: int
+    generation: int
     lineage: int
     history: tuple[OperationContent, ...]
     pool: "SamplePool"

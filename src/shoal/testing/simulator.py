@@ -150,7 +150,9 @@ class SimulatedWorld:
                 other = decided.setdefault((member.lineage, number), content)
                 assert other == content, f"seed {self.seed}: operation {number} differs: {other} and {content}"
         for member in everyone:
-            assert member.epochs == sorted(set(member.epochs)), f"seed {self.seed}: epochs went back at {member.id}"
+            assert member.generations == sorted(set(member.generations)), (
+                f"seed {self.seed}: generations went back at {member.id}"
+            )
             taken = [position for content in member.history for position in content.positions]
             assert len(taken) == len(set(taken)), f"seed {self.seed}: a sample was used twice"
         for member in self.living:

@@ -91,7 +91,7 @@ class DealtBatches:
         """Whether the pass has no further batch, so that no gradient of the last one will come any more."""
 
     def add(self, run: LoaderPass, step: LoaderStep) -> None:
-        self.batches.append(DealtBatch(run, step, self.group.session.dealt, self._arrivals()))
+        self.batches.append(DealtBatch(run, step, self.group.session.committed_view, self._arrivals()))
         if self.ledger is not None:
             self.ledger.dealt(run, step)
 
@@ -125,7 +125,7 @@ class DealtBatches:
         """
         said = self.group.gather(msgspec.json.encode(self._report()), check=read_report)
         reports = [read_report(data) for data in said]
-        members = self.group.session.dealt.members
+        members = self.group.session.committed_view.members
         waiting = {member for member, report in zip(members, reports, strict=True) if report.waits}
         nobody = len(waiting) == len(members)
         if len({tuple(batch.used for batch in report.batches) for report in reports}) > 1 or (nobody and self.ends):
@@ -182,7 +182,7 @@ class DealtBatches:
         """A part that one worker was dealt before the others."""
         step = LoaderStep((told.samples,), None, tuple(told.ranges), told.stream)
         run.take_out(told.stream, [(p, p + 1) for p in _places(told.ranges) if p not in known])
-        batch = DealtBatch(run, step, self.group.session.dealt, 0, used=told.used, owner=member)
+        batch = DealtBatch(run, step, self.group.session.committed_view, 0, used=told.used, owner=member)
         self.batches.append(batch)
         if self.ledger is not None:
             self.ledger.dealt(run, step)

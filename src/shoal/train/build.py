@@ -15,6 +15,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup
 from shoal.groups.process_group import gloo
 from shoal.groups.shared_memory import SharedGroup
+from shoal.membership.listener import ListenerStage
 from shoal.plan import wrappers as terms
 from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
@@ -98,7 +99,7 @@ def build_exchange(
 
 
 def _guard(term: terms.GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
-    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
+    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.generation)
 
 
 def _automatic(
@@ -149,7 +150,7 @@ def build_meeting(
         return LowRankAggregator(inner, engine, engines.of("cpu"), feedback=inner is not codec)
     if isinstance(codec, CastCodec):
         meeting = CastAggregator(codec, engine, group.size)
-        group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
+        group.session.listeners.add(meeting, ListenerStage.exchange)
         return meeting
     if how == "auto" and isinstance(engine, SharedMemoryEngine):
         how = "gather"

@@ -123,7 +123,7 @@ class JoinedModels:
         self._counts: Sequence[int] = ()
         self._counted = False
         """Whether a loader or the script has said how many samples workers have."""
-        self._dealt = self.formed = group.session.dealt
+        self._dealt = self.formed = group.session.committed_view
         """`formed`: the view whose members made the last exchange."""
         self.pace = AnnouncingPace(pace, group, members.parameters, self._begun, lambda: announce(self))
         pace.rescale = self._rescale  # type: ignore[method-assign]
@@ -191,7 +191,7 @@ class JoinedModels:
         self.passes += 1
         self._tag()
         self.progress.exchange_began()
-        dealt = self.group.session.dealt
+        dealt = self.group.session.committed_view
         if not self._counted and self.members.loss == "mean" and dealt is not self._dealt:
             self._follow(dealt)
         self.exchange.weight = self._weight
@@ -233,7 +233,7 @@ class JoinedModels:
 
         A sum is the sum of those that are there: the samples of a lost worker are dealt again, and count then.
         """
-        self.formed = self.group.session.dealt
+        self.formed = self.group.session.committed_view
         absent = self.differ() if isinstance(self.pace.inner, EveryPace) and self.pace.inner.tags_differ() else ()
         if self.members.loss == "sum":
             if not self._counted and self.formed is not self._dealt:
@@ -258,7 +258,7 @@ class JoinedModels:
         """Among the members that are dealt samples now."""
         self.samples = (sum(counts) or 1) if self.members.loss == "mean" else 1
         self._counted = True
-        self._take(counts, self.group.session.dealt)
+        self._take(counts, self.group.session.committed_view)
 
     def _take(self, counts: Sequence[int], view: MembershipView) -> None:
         self._counts, self._dealt, self._everyone = counts, view, len(counts)

@@ -54,7 +54,7 @@ class LedgerWriter:
         writes: Callable[[], bool] = lambda: True,
         fence: Callable[[], tuple[int, int]] = lambda: (0, 0),
     ) -> None:
-        """`writes`: whether this worker is the one to write; `fence`: attempt and epoch of the view, at this moment."""
+        """`writes`: whether this worker writes; `fence`: attempt and generation of the view, at this moment."""
         self._directory, self._writes, self._now = directory, writes, fence
         self._fence = (0, 0)
         """When this worker began to write."""

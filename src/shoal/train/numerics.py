@@ -92,7 +92,7 @@ class NonFiniteGuard:
         said = [data] if self.alone else self.group.gather(data, check=_read)
         words = [_read(text) for text in said]
         session = self.group.session
-        members = [session.member] if self.alone else list(session.dealt.members)
+        members = [session.member] if self.alone else list(session.committed_view.members)
         guilty = {member: told for member, told in zip(members, words, strict=True) if told.mine}
         step, last = self._step(), self._last
         before = self._row if step - last <= 1 else {}

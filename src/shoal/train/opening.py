@@ -29,7 +29,7 @@ from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 def make_folder(context: WorkerContext, plan: Plan) -> None:
     """A collective call, but for newcomers."""
     group = context.group
-    main = group.rank == 0 and not group.guest
+    main = group.rank == 0 and not group.remote
     if main and not context.begun:
         record.write_info(context.dir, _info(context, plan))
         hold(context.dir, context.run)
@@ -41,16 +41,13 @@ def make_folder(context: WorkerContext, plan: Plan) -> None:
 
 
 def _info(context: WorkerContext, plan: Plan) -> record.RunInfo:
-    return record.RunInfo(
+    return record.describe_run(
         run=context.run,
         plan=str(plan),
         workers=context.group.size,
         seed=context.seed,
         script=sys.argv[0],
         command=sys.argv,
-        started=time.time(),
-        versions=record.versions(),
-        machine=record.machine(),
         arguments=sys.argv[1:],
         folder=os.getcwd(),
         checkpoint=context.checkpoint,

@@ -112,7 +112,7 @@ class Run:
             together.ledger = LedgerWriter(
                 context.dir,
                 lambda: group.rank == 0 and not group.session.waiting,
-                lambda: (self._attempt, group.session.view.epoch),
+                lambda: (self._attempt, group.session.view.generation),
             )
             together.ledger.begin(progress.step, context.attempt, group.size)
         balancer = ShareBalancer(self.plan.balance.shares, group.session.view.members)
@@ -153,7 +153,7 @@ class Run:
     @property
     def is_main(self) -> bool:
         """True on worker 0, which prints and saves."""
-        return self._group.rank == 0 and not self._group.guest  # a guest may outlast the others by a moment
+        return self._group.rank == 0 and not self._group.remote  # a guest may outlast the others by a moment
 
     def join(self, *things: Any, loss: str = "mean") -> Any:
         """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
@@ -383,8 +383,8 @@ class Run:
         self._sink.emit(self._end(error))
         self._journal.close()
         self._group.board.note(self._group.seat, WorkerState.ended)
-        if self._group.guest and error is not None and isinstance(self._group.session, ElasticSession):
-            self._group.session.early = True  # a guest's failure is its own: the others go on
+        if self._group.remote and error is not None and isinstance(self._group.session, ElasticSession):
+            self._group.session.leave_early()  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
         atexit.unregister(self.close)
 

@@ -131,7 +131,7 @@ def _adopt(
     stateful: Sequence[Any],
 ) -> bool:
     group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())], givers)
-    begun = group.session.dealt
+    begun = group.session.committed_view
     owners: list[Any] = [*optimizers, *stateful, *schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
@@ -144,7 +144,7 @@ def _adopt(
     if not gives:
         states = restore(states, tensors)
     group.broadcast(tensors, givers)
-    if group.session.dealt != begun:
+    if group.session.committed_view != begun:
         return False
     if not gives:
         for owner, state in zip(owners, states, strict=False):

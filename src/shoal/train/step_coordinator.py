@@ -15,6 +15,7 @@ from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
 from shoal.train.balance import ShareBalancer
 from shoal.train.batches import DealtBatches
@@ -41,7 +42,7 @@ _EXPLICIT = b"!"
 """After the number of a join: the exchange is one of `run.exchange`."""
 
 
-class StepCoordinator:
+class StepCoordinator(MembershipListener):
     """The observer of every joined loader."""
 
     keeper: CheckpointCoordinator | None = None
@@ -52,7 +53,7 @@ class StepCoordinator:
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[JoinedModels] = []
-        desk = group.desk()
+        desk = group.state_stream_server()
         self.lender = CatchUpSender(desk, self.joined) if desk is not None else None
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
@@ -73,11 +74,11 @@ class StepCoordinator:
         self.where: Callable[[], TrainingPosition]
         self.boundary: tuple[TrainingPosition, SyncSchedule] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
-        group.session.entered.append(self._entered)
+        group.session.listeners.add(self, ListenerStage.training)
 
     def place(self) -> WorkerPlace:
         """This worker among those that are dealt samples next."""
-        dealt = self.group.session.dealt
+        dealt = self.group.session.committed_view
         shares = self.balancer.shares(dealt.members) if self.balancer is not None else ()
         return WorkerPlace(dealt.rank(self.group.session.member), len(dealt), shares)
 
@@ -103,7 +104,7 @@ class StepCoordinator:
             for one in self.joined:
                 one.take_turns()
         if not joined.alone and not joined.exchange.repeatable:
-            self.group.session.rigid = "this plan cannot repeat a step without it"
+            self.group.session.forbid_loss("this plan cannot repeat a step without it")
 
     def _before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         if self._quiet:
@@ -212,7 +213,7 @@ class StepCoordinator:
         self.group.transfer.release()
         if self.lender is not None:
             self.lender.between()
-        if self.group.guest and self.group.board.stopping:
+        if self.group.remote and self.group.board.stopping:
             self._leave()
         if self._enough_left():
             self._between = True
@@ -247,7 +248,7 @@ class StepCoordinator:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
         session = self.group.session
         assert isinstance(session, ElasticSession)
-        session.early = True
+        session.leave_early()
         raise SystemExit(0)
 
     def _enough_left(self) -> bool:
@@ -264,14 +265,14 @@ class StepCoordinator:
         """Where the training stands between two steps, and when the workers meet."""
         return self.where(), self.keeper.agenda if self.keeper is not None else SyncSchedule()
 
-    def _entered(self, view: MembershipView) -> None:
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session = self.group.session
         if self._between:  # newcomers may have entered in a view that this worker never saw
             self.boundary = self.stand()
             if self.ledger is not None:
                 self.ledger.cut(self.boundary[0].step)
-        if session.fresh and session.gives:
+        if newcomers and session.gives:
             self._hand_over()
         if self.lender is not None:
             self.lender.change(view.members)
@@ -372,7 +373,7 @@ class StepCoordinator:
     def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
         """What those with samples say, and who they are; `short` if there is nobody left of them."""
         words = self.group.gather(word, check=self._read)
-        members = self.group.session.dealt.members
+        members = self.group.session.committed_view.members
         having = [(said, member) for said, member in zip(words, members, strict=True) if said != _SHORT]
         return having[0][0] if having else _SHORT, [member for _, member in having]
 
@@ -389,7 +390,7 @@ class StepCoordinator:
             if run is not None:
                 self.ledger.forget(run)
         self.batches.forget(run)
-        self._weigh((1,) * len(self.group.session.dealt))
+        self._weigh((1,) * len(self.group.session.committed_view))
         self.progress.pause()
 
     def _weigh(self, counts: Sequence[int]) -> None:

@@ -1,18 +1,15 @@
-"""Where a worker is reached: the address book, the ZAP authenticator that checks keys, and the listening socket."""
+"""Where a worker is reached: the address book, and the listening socket."""
 
-import contextlib
-import os
-import stat
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
-from zmq.utils import z85
 
 from shoal.core.errors import UsageError
-from shoal.transport.connection import AcceptedConnection, is_readable
+from shoal.core.private import check_socket_folder
+from shoal.transport.authenticator import MOST_PARKED, ZapAuthenticator, decode_key
+from shoal.transport.connection import AcceptedConnection
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
 
@@ -44,7 +41,7 @@ def check_book(book: Book) -> None:
         if not entry.here and not entry.public:
             raise UsageError(f"worker {rank} at {entry.address} has no key; between hosts every worker needs one")
         if entry.here:
-            _private(Path(entry.address.removeprefix("ipc://")).parent)
+            check_socket_folder(Path(entry.address.removeprefix("ipc://")).parent)
 
 
 def book_in(folder: Path, size: int) -> dict[int, BookEntry]:
@@ -53,76 +50,12 @@ def book_in(folder: Path, size: int) -> dict[int, BookEntry]:
     return {rank: BookEntry(f"ipc://{folder}/{rank}") for rank in range(size)}
 
 
-def _private(folder: Path) -> None:
-    status = os.stat(folder)
-    if stat.S_IMODE(status.st_mode) & 0o077 or status.st_uid != os.geteuid():
-        raise UsageError(f"{str(folder)!r} is open to others; sockets need a folder of mode 0700")
-
-
-MOST = 128
-"""Strangers that wait at once; the one that has waited longest is sent away for the next."""
-_ADDRESS = "inproc://zeromq.zap.01"  # where libzmq asks, by its RFC 27
-_WELCOME, _NOT_NOW = b"200", b"300"
-
-
-@dataclass(frozen=True)
-class AuthRequest:
-    """Somebody has shown a key, and libzmq waits for a word about it."""
-
-    way: bytes
-    number: bytes
-    key: bytes
-
-
-class ZapAuthenticator:
-    """Used by the thread that has the door."""
-
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]") -> None:
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.bind(_ADDRESS)  # inside this process
-        self._waiting: deque[AuthRequest] = deque()
-        self._book: Book | None = None
-
-    def answer(self, book: Book) -> None:
-        """Look who has come since the last time, and at all who wait if there is another book."""
-        if self._book is not book:
-            self._book = book
-            waiting, self._waiting = self._waiting, deque()
-            for knock in waiting:
-                self._look_at(knock, book)
-        with contextlib.suppress(zmq.Again):
-            while is_readable(self.socket):
-                parts = self.socket.recv_multipart(zmq.NOBLOCK)
-                # way, nothing, version, number, domain, address, name, mechanism, credentials
-                if len(parts) == 9 and parts[7] == b"CURVE":
-                    self._look_at(AuthRequest(parts[0], parts[3], parts[8]), book)
-
-    def _look_at(self, knock: AuthRequest, book: Book) -> None:
-        name = _owner(knock.key, book)
-        if name is not None:
-            self._say(knock, _WELCOME, name)
-            return
-        self._waiting.append(knock)
-        if len(self._waiting) > MOST:
-            self._say(self._waiting.popleft(), _NOT_NOW, "")
-
-    def _say(self, knock: AuthRequest, verdict: bytes, name: str) -> None:
-        self.socket.send_multipart([knock.way, b"", b"1.0", knock.number, verdict, b"", name.encode(), b""])
-
-
-def _owner(key: bytes, book: Book) -> str | None:
-    """Whose key it is; keys of the book are decoded only when somebody knocks, for a turn of the loop is shorter."""
+def _name_of(key: bytes, book: Book) -> str | None:
+    """Return whose key it is. Keys are decoded on a handshake only, because those are rare and turns are short."""
     for rank, entry in book.items():
-        if entry.public and _decoded(entry.public) == key:
+        if entry.public and decode_key(entry.public) == key:
             return entry.member or str(rank)
     return None
-
-
-def _decoded(public: bytes) -> bytes:
-    try:
-        return bytes(z85.decode(public))
-    except Exception:  # noqa: BLE001  (what is no key opens nothing)
-        return b""
 
 
 LARGEST_FRAME = 64 << 10
@@ -137,18 +70,19 @@ MOST_UNSENT = 16384
 class LinkEndpoint:
     """Made in the training thread, handed to the communication thread, and used by that one alone."""
 
-    def __init__(self, address: str, keys: CurveKeyPair | None = None) -> None:
+    def __init__(self, address: str, keys: CurveKeyPair | None = None, most_parked: int = MOST_PARKED) -> None:
         """`tcp://10.0.0.1:*` takes any free port."""
         self.keys = keys
         self.context = zmq.Context(io_threads=2)
-        self._porter: ZapAuthenticator | None = None
+        self._authenticator: ZapAuthenticator | None = None
+        self._book: Book = {}
         self._limiter: PendingLimiter | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
         if keys is not None:
-            self._porter = ZapAuthenticator(self.context)
+            self._authenticator = ZapAuthenticator(self.context, lambda key: _name_of(key, self._book), most_parked)
             self.socket.curve_server = True
             self.socket.curve_publickey, self.socket.curve_secretkey = keys.public, keys.secret
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
@@ -169,15 +103,18 @@ class LinkEndpoint:
     @property
     def guard(self) -> "zmq.Socket[bytes] | None":
         """Where something comes in when somebody shows a key."""
-        return self._porter.socket if self._porter is not None else None
+        return self._authenticator.socket if self._authenticator is not None else None
 
     def let_in(self, book: Book) -> None:
-        """Answer all who have shown a key since the last time: welcome, if it is a key of the book."""
-        if self._porter is not None:
-            self._porter.answer(book)
+        """Accept all that have shown a key of the book since the last call, or before it was in the book."""
+        if self._authenticator is not None:
+            changed, self._book = self._book is not book, book
+            if changed:
+                self._authenticator.check_parked()
+            self._authenticator.answer()
 
     def cut(self, connection: AcceptedConnection) -> None:
-        """End a connection that a peer has made to this door."""
+        """End a connection that a peer has made to this endpoint."""
         port = self.address.rpartition(":")[2]
         if port.isdigit():
             connection.cut(int(port))

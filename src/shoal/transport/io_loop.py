@@ -36,15 +36,15 @@ class IoLoop(threading.Thread):
         run: str,
         book: Book,
         rank: int,
-        door: LinkEndpoint,
+        endpoint: LinkEndpoint,
         board: StatusBoard,
         allowance: RateLimit | None = None,
     ) -> None:
         super().__init__(name="shoal-links", daemon=True)
-        self.run_id, self.book, self.rank, self.door = run, dict(book), rank, door
-        self.voice = ChunkSender(run, rank, board, allowance)
+        self.run_id, self.book, self.rank, self.endpoint = run, dict(book), rank, endpoint
+        self.chunk_sender = ChunkSender(run, rank, board, allowance)
         self.view = MeshView(sorted({*book, rank}), rank)
-        self.peers = {peer: LinkPeer.reach(peer, entry, door) for peer, entry in book.items() if peer != rank}
+        self.peers = {peer: LinkPeer.reach(peer, entry, endpoint) for peer, entry in book.items() if peer != rank}
         if allowance is not None:
             for peer in self.peers.values():
                 peer.out.estimate.most = allowance.rate / len(self.peers)
@@ -60,8 +60,8 @@ class IoLoop(threading.Thread):
         self._ending = False
 
     @property
-    def epoch(self) -> int:
-        return self.voice.epoch
+    def generation(self) -> int:
+        return self.chunk_sender.generation
 
     def call(self, command: Callable[[], None]) -> None:
         """From any thread: do this soon."""
@@ -74,10 +74,10 @@ class IoLoop(threading.Thread):
 
     def run(self) -> None:
         poller = zmq.Poller()
-        poller.register(self.door.socket, zmq.POLLIN)
+        poller.register(self.endpoint.socket, zmq.POLLIN)
         poller.register(self._wake, zmq.POLLIN)
-        if self.door.guard is not None:
-            poller.register(self.door.guard, zmq.POLLIN)
+        if self.endpoint.guard is not None:
+            poller.register(self.endpoint.guard, zmq.POLLIN)
         try:
             while not self._ending:
                 ready = dict(poller.poll(int(1000 * self._pause())))
@@ -86,13 +86,13 @@ class IoLoop(threading.Thread):
             self.failure = error
             self.tasks.abort(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
-            self.door.close(linger_ms=1000 if self.failure is None else 0)
+            self.endpoint.close(linger_ms=1000 if self.failure is None else 0)
 
     def _pause(self) -> float:
         pause = self._tick_seconds
-        if self.voice.ack_seconds < pause and any(peer.into.unsaid for peer in self.peers.values()):
-            pause = self.voice.ack_seconds
-        allowance = self.voice.allowance
+        if self.chunk_sender.ack_seconds < pause and any(peer.into.unsaid for peer in self.peers.values()):
+            pause = self.chunk_sender.ack_seconds
+        allowance = self.chunk_sender.allowance
         if allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
             pause = min(pause, max(SHORTEST, allowance.wait(now())))
         return pause
@@ -113,14 +113,14 @@ class IoLoop(threading.Thread):
             self._commands.popleft()()
         if self._ending:
             return
-        if self.door.guard in ready:
-            self.door.let_in(self.book)
-        if self.door.socket in ready:
+        if self.endpoint.guard in ready:
+            self.endpoint.let_in(self.book)
+        if self.endpoint.socket in ready:
             self._hear_all()
-        self.voice.spend(self.peers.values())
+        self.chunk_sender.spend(self.peers.values())
         self.turned = now()
         for peer in self.peers.values():
-            self.voice.acknowledge(peer, self.turned)
+            self.chunk_sender.acknowledge(peer, self.turned)
         if self.turned - self._ticked >= self._tick_seconds:
             self._ticked = self.turned
             self._tick()
@@ -133,9 +133,9 @@ class IoLoop(threading.Thread):
         task.senders = view.others
         self.tasks.add(task, lambda: task.begin(view, self._sender(task)))
 
-    def leave(self, epoch: int, error: ShoalError) -> None:
-        """A view of `epoch` is being made: nothing comes of what is under way in an older one."""
-        if self.epoch < epoch:
+    def leave(self, generation: int, error: ShoalError) -> None:
+        """A view of `generation` is being made: nothing comes of what is under way in an older one."""
+        if self.generation < generation:
             self.tasks.abort(error)
 
     def enrol(self, book: Book) -> None:
@@ -145,17 +145,17 @@ class IoLoop(threading.Thread):
             peer.close()
             self.suspects.pop(rank, None)
             for connection in peer.connections:
-                self.door.cut(connection)
+                self.endpoint.cut(connection)
         self.book = dict(book)
         for rank, entry in book.items():
             if rank != self.rank and rank not in self.peers:
-                self.peers[rank] = LinkPeer.reach(rank, entry, self.door)
-        self.door.let_in(self.book)  # who knocked before it was in the book
+                self.peers[rank] = LinkPeer.reach(rank, entry, self.endpoint)
+        self.endpoint.let_in(self.book)  # who knocked before it was in the book
 
-    def reform(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Another view, on the same sockets: numbers begin anew, and nothing of an older epoch is heard."""
-        self.tasks.abort(PeerLost(f"worker {self.rank}: the view of epoch {self.epoch} has ended"))
-        self.voice.epoch, self.view = epoch, MeshView(ranks, self.rank)
+    def reform(self, generation: int, ranks: Sequence[int]) -> None:
+        """Another view, on the same sockets: numbers begin anew, and nothing of an older generation is heard."""
+        self.tasks.abort(PeerLost(f"worker {self.rank}: the view of generation {self.generation} has ended"))
+        self.chunk_sender.generation, self.view = generation, MeshView(ranks, self.rank)
         self.tasks.begin_anew()
         self.suspects.clear()
         for peer in self.peers.values():
@@ -164,11 +164,11 @@ class IoLoop(threading.Thread):
             peer.into.reset()
         for peer in (self.peers[rank] for rank in self.view.others):
             peer.awaited = now()
-            self.voice.ack(peer, again=True)  # whoever was first has sent into the void
+            self.chunk_sender.ack(peer, again=True)  # whoever was first has sent into the void
 
     def hurry(self) -> None:
         """The end is near: whoever waits for a word of ours gets it at once."""
-        self.voice.ack_seconds = 0.0
+        self.chunk_sender.ack_seconds = 0.0
 
     def end(self, reason: str, lost: int) -> None:
         """Last words, and the end of the thread."""
@@ -177,8 +177,8 @@ class IoLoop(threading.Thread):
             if peer.bye is not None:  # nobody is there to hear it, and closing would wait
                 peer.close()
             elif peer.hears:
-                self.voice.ack(peer)
-                self.voice.goodbye(peer, reason, lost)
+                self.chunk_sender.ack(peer)
+                self.chunk_sender.goodbye(peer, reason, lost)
         self._ending = True
 
     @property
@@ -190,7 +190,7 @@ class IoLoop(threading.Thread):
     # Hearing
 
     def _hear_all(self) -> None:
-        socket = self.door.socket
+        socket = self.endpoint.socket
         for _ in range(AT_ONCE):
             try:
                 parts = [socket.recv(zmq.NOBLOCK, copy=False)]
@@ -205,9 +205,9 @@ class IoLoop(threading.Thread):
     def _hear_one(self, parts: list[zmq.Frame]) -> None:
         """Whatever goes wrong by a message is its sender's doing: it is suspected, and all others are heard on."""
         peer = self._sender_of(parts[0])
-        if peer is None and self.door.guard is not None:  # its key was good once
+        if peer is None and self.endpoint.guard is not None:  # its key was good once
             self.refused += 1
-            self.door.cut(AcceptedConnection.of(parts[0]))
+            self.endpoint.cut(AcceptedConnection.of(parts[0]))
         elif peer is None or peer.rank not in self.suspects:
             try:
                 self._hear(parts, peer)
@@ -219,7 +219,7 @@ class IoLoop(threading.Thread):
 
     def _sender_of(self, frame: zmq.Frame) -> LinkPeer | None:
         """Who a message is from, by the key of its connection; None where there are none, or it is nobody's now."""
-        if self.door.guard is None:
+        if self.endpoint.guard is None:
             return None
         name = frame.get("User-Id")
         for rank, peer in self.peers.items():
@@ -247,13 +247,13 @@ class IoLoop(threading.Thread):
         if known is not None and known is not peer:
             raise FrameRefused(f"a message that says it is from worker {message.sender}, under another's key")
         peer.heard, peer.step = now(), message.step
-        entered, peer.epoch = message.epoch > peer.epoch, max(peer.epoch, message.epoch)
+        entered, peer.generation = message.generation > peer.generation, max(peer.generation, message.generation)
         if isinstance(message, LinkHeartbeat):
             peer.state = message.state
-            self.voice.echo(peer, message.stamp)
+            self.chunk_sender.echo(peer, message.stamp)
         elif isinstance(message, LinkClosed):
             peer.bye = message
-        elif message.epoch != self.epoch:
+        elif message.generation != self.generation:
             self.stale += 1
         elif isinstance(message, ChunkAck):
             self._acked(peer, message.expected, message.stamp, message.held, message.again)
@@ -262,7 +262,7 @@ class IoLoop(threading.Thread):
             if message.expected:
                 self._acked(peer, message.expected, message.echo, message.held)
         if entered:
-            self.voice.pump(peer)
+            self.chunk_sender.pump(peer)
 
     def _take(self, peer: LinkPeer, chunk: ChunkHeader, frame: zmq.Frame) -> None:
         if chunk.seq < peer.into.expected:
@@ -270,12 +270,12 @@ class IoLoop(threading.Thread):
             peer.into.unsaid += ACK_CHUNKS  # its sender does not know
             return
         if chunk.seq > peer.into.expected:
-            self.voice.ask_again(peer)
+            self.chunk_sender.ask_again(peer)
             return
         try:
             payload = unpack(chunk, frame)
         except FrameRefused:
-            self.voice.ask_again(peer)
+            self.chunk_sender.ask_again(peer)
             raise
         if not self.tasks.room(peer.rank, chunk, payload, len(self.peers)):
             return  # unacknowledged: it will come again
@@ -284,7 +284,7 @@ class IoLoop(threading.Thread):
         self.tasks.give(peer.rank, chunk, payload)
 
     def _sender(self, task: CollectiveTask) -> Send:
-        return lambda peer, phase, index, payload: self.voice.send(task, self.peers[peer], phase, index, payload)
+        return lambda peer, phase, index, payload: self.chunk_sender.send(task, self.peers[peer], phase, index, payload)
 
     def _acked(self, peer: LinkPeer, expected: int, stamp: int, held: int, again: bool = False) -> None:
         moment = now()
@@ -292,17 +292,17 @@ class IoLoop(threading.Thread):
             peer.out.estimate.round_trip(moment - (stamp + held) / 1e9, moment)
         peer.out.acknowledged(expected, moment)
         if again and peer.out.may_repeat(moment):
-            self.voice.repeat(peer)
-        self.voice.pump(peer)
+            self.chunk_sender.repeat(peer)
+        self.chunk_sender.pump(peer)
 
     def _tick(self) -> None:
         moment = now()
         for peer in self.peers.values():
             if peer.look(moment):
-                self.voice.beat(peer)
-                self.voice.repeat(peer)  # nobody knows what the old connection still delivered
-                self.voice.pump(peer)
+                self.chunk_sender.beat(peer)
+                self.chunk_sender.repeat(peer)  # nobody knows what the old connection still delivered
+                self.chunk_sender.pump(peer)
             if peer.up and moment - peer.told >= BEAT:
-                self.voice.beat(peer)
+                self.chunk_sender.beat(peer)
             if peer.up and peer.out.overdue(moment):
-                self.voice.transmit(peer, peer.out.flying[0])
+                self.chunk_sender.transmit(peer, peer.out.flying[0])

@@ -64,20 +64,18 @@ class KeyFile:
         write_private(path, "\n".join(lines) + "\n")
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """From a file that is this user's alone."""
+    def read(cls, path: Path, way_out: str = "make one with shoal keys new") -> Self:
+        """Read a file that is this user's alone; errors end with `way_out`."""
         try:
             data = read_private(path, LARGEST_FILE)
         except OSError as error:
-            raise UsageError(
-                f"cannot read the keys in {str(path)!r}: {error.strerror}; make them with shoal keys new"
-            ) from None
+            raise UsageError(f"cannot read the keys in {str(path)!r}: {error.strerror}; {way_out}") from None
         try:
             found = msgspec.toml.decode(data, type=dict[str, str])
             keys = CurveKeyPair(check_key(found["public"].encode()), check_key(found["secret"].encode()))
             return cls(keys, check_key(found["run"].encode()) if "run" in found else None)
         except (msgspec.MsgspecError, KeyError, UsageError):
-            raise UsageError(f"{str(path)!r} is no key file; make one with shoal keys new") from None
+            raise UsageError(f"{str(path)!r} is no key file; {way_out}") from None
 
 
 def check_key(text: bytes) -> bytes:

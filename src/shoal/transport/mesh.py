@@ -30,7 +30,7 @@ class ViewWatcher(Protocol):
     def disturbed(self) -> bool: ...
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        """Members by id, and whether their doors are closed."""
+        """Members by id, and whether their endpoints are closed."""
 
     def late(self, member: str, reason: str) -> None:
         """This member has been waited for longer than is good."""
@@ -47,30 +47,33 @@ class LinkMesh:
         run: str,
         book: Book,
         rank: int,
-        door: LinkEndpoint,
+        endpoint: LinkEndpoint,
         board: StatusBoard | None = None,
         silence: float = SILENCE,
         allowance: RateLimit | None = None,
     ) -> None:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or StatusBoard.private()
-        self.watch: ViewWatcher | None = None
-        """Whoever decides when members may change; without it a lost peer is the end."""
+        self._watcher: ViewWatcher | None = None
         self._owner = os.getpid()
         self._next: Counter[int] = Counter()
         self._lost = -1
         self._waiting: tuple[float, CollectiveTask] | None = None
         self._closed = False
-        self.loop = IoLoop(run, book, rank, door, self.board, allowance)
+        self.loop = IoLoop(run, book, rank, endpoint, self.board, allowance)
         self.loop.start()
+
+    def watch_view(self, watcher: ViewWatcher) -> None:
+        """Ask `watcher` whether the view still stands; without one, a lost peer ends the run."""
+        self._watcher = watcher
 
     @property
     def view(self) -> MeshView:
         return self.loop.view
 
     @property
-    def epoch(self) -> int:
-        return self.loop.epoch
+    def generation(self) -> int:
+        return self.loop.generation
 
     def link(self, rank: int) -> LinkPeer:
         """What is known of a peer: `link(2).out.estimate.rate`, `.rtt`."""
@@ -96,15 +99,15 @@ class LinkMesh:
         try:
             while not task.done.wait(LOOK):
                 self._look_around(task.missing(), deadline)
-            if task.error is not None and self.watch is not None and self.watch.disturbed:
+            if task.error is not None and self._watcher is not None and self._watcher.disturbed:
                 raise ViewEnded("the members change")
         finally:
             self._waiting = None
-            if self.watch is not None:
-                self.watch.doubt({})
+            if self._watcher is not None:
+                self._watcher.doubt({})
         if task.error is not None:
-            if self.watch is not None and task.culprit is not None:
-                self.watch.blame(self.link(task.culprit).entry.member, task.error)
+            if self._watcher is not None and task.culprit is not None:
+                self._watcher.blame(self.link(task.culprit).entry.member, task.error)
             raise task.error
 
     def waiting(self) -> str:
@@ -120,9 +123,9 @@ class LinkMesh:
         """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
         self._command(lambda: self.loop.tasks.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
 
-    def leave(self, epoch: int) -> None:
-        """From any thread: whoever waits in a view before `epoch` need not wait any longer."""
-        self.loop.call(lambda: self.loop.leave(epoch, ViewEnded("the members change")))
+    def leave(self, generation: int) -> None:
+        """From any thread: whoever waits in a view before `generation` need not wait any longer."""
+        self.loop.call(lambda: self.loop.leave(generation, ViewEnded("the members change")))
 
     def enrol(self, book: Book) -> None:
         """Reach these, and nobody else."""
@@ -133,14 +136,15 @@ class LinkMesh:
         """Reach one more, which is in no view yet; until the next `enrol`."""
         self.enrol({**self.loop.book, rank: entry})
 
-    def reform(self, epoch: int, ranks: Sequence[int]) -> None:
-        """Go on with `ranks` only. Epochs only grow: one that is not new is refused."""
-        if epoch <= self.epoch or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
+    def reform(self, generation: int, ranks: Sequence[int]) -> None:
+        """Go on with `ranks` only. Generations only grow: one that is not new is refused."""
+        if generation <= self.generation or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
             raise ShoalError(
-                f"worker {self.rank} cannot go from epoch {self.epoch} to {epoch} with workers {sorted(ranks)}; "
-                "epochs grow, and members are in the book"
+                f"worker {self.rank} cannot go from generation {self.generation} to {generation} with workers "
+                f"{sorted(ranks)}; "
+                "generations grow, and members are in the book"
             )
-        self._command(lambda: self.loop.reform(epoch, ranks))
+        self._command(lambda: self.loop.reform(generation, ranks))
         self._next.clear()
         self._lost = -1
 
@@ -177,15 +181,17 @@ class LinkMesh:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
         for rank, why in list(self.loop.suspects.items()):
-            if self.watch is not None:
-                self.watch.blame(self.link(rank).entry.member, ShoalError(why))
+            if self._watcher is not None:
+                self._watcher.blame(self.link(rank).entry.member, ShoalError(why))
             self._blame(rank, why)
-        if self.watch is not None:
-            self._doubt(self.watch, peers)
+        if self._watcher is not None:
+            self._doubt(self._watcher, peers)
             if deadline.left < deadline.budget / 2:
                 for rank in missing:
                     waited = deadline.budget - deadline.left
-                    self.watch.late(self.link(rank).entry.member, f"kept worker {self.rank} waiting for {waited:.0f} s")
+                    self._watcher.late(
+                        self.link(rank).entry.member, f"kept worker {self.rank} waiting for {waited:.0f} s"
+                    )
         else:
             for peer in peers:
                 self._check(peer, missing)

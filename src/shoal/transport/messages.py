@@ -32,12 +32,12 @@ class LinkMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     """What all have."""
 
     run: Annotated[str, msgspec.Meta(max_length=64)]
-    epoch: Count
+    generation: Count
     """Which view of the group it belongs to: messages of another one are not heard."""
     step: Count
     sender: Rank
     seq: Count
-    """Chunks are numbered per link and epoch; elsewhere it is 0."""
+    """Chunks are numbered per link and generation; elsewhere it is 0."""
 
 
 class ChunkHeader(LinkMessage, frozen=True, tag=1):

@@ -29,11 +29,11 @@ class LinkPeer:
     """For what is short."""
     out: OutgoingLink = field(default_factory=OutgoingLink)
     into: IncomingLink = field(default_factory=IncomingLink)
-    roads: tuple[PeerConnection, ...] = ()
+    outgoing: tuple[PeerConnection, ...] = ()
     """Both connections, that for chunks first."""
     heard: float | None = None
     """When anything of this run last came from it; None: never."""
-    epoch: int = 0
+    generation: int = 0
     """The newest view it has spoken in."""
     awaited: float | None = None
     """Since when it takes part in a view with this worker, where views change."""
@@ -44,7 +44,7 @@ class LinkPeer:
     again: float = 0.0
     """When things were last sent again."""
     connections: set[AcceptedConnection] = field(default_factory=set)
-    """Those it has made to this worker's door."""
+    """Those it has made to this worker's endpoint."""
     refused: int = 0
     """Messages of it that could not be read, in this view."""
     bye: LinkClosed | None = None
@@ -52,34 +52,34 @@ class LinkPeer:
     step: int = 0
 
     @classmethod
-    def reach(cls, rank: int, entry: BookEntry, door: LinkEndpoint) -> "LinkPeer":
-        way, aside = (door.way_to(entry.address, entry.public) for _ in range(2))
+    def reach(cls, rank: int, entry: BookEntry, endpoint: LinkEndpoint) -> "LinkPeer":
+        way, aside = (endpoint.way_to(entry.address, entry.public) for _ in range(2))
         return cls(
-            rank, entry, way, aside, roads=(PeerConnection(way, entry.address), PeerConnection(aside, entry.address))
+            rank, entry, way, aside, outgoing=(PeerConnection(way, entry.address), PeerConnection(aside, entry.address))
         )
 
     def close(self) -> None:
         """Nothing more is said to it."""
-        for road in self.roads:
-            road.close()
+        for connection in self.outgoing:
+            connection.close()
 
     @property
     def up(self) -> bool:
         """Whether the way to it is connected and its key was right."""
-        return self.roads[0].up
+        return self.outgoing[0].up
 
     @property
     def hears(self) -> bool:
         """Whether a word would reach it."""
-        return self.roads[1].up
+        return self.outgoing[1].up
 
     def look(self, now: float) -> bool:
         """What became of the connections since the last look; whether that for chunks has just been made (again)."""
-        made = [road.look(now) for road in self.roads]
+        made = [connection.look(now) for connection in self.outgoing]
         return made[0]
 
     def gone(self, now: float) -> bool:
-        way = self.roads[0]
+        way = self.outgoing[0]
         return way.down is not None and way.refusals >= GONE_REFUSALS and now - way.down >= GONE_SECONDS
 
     def silent(self, now: float, floor: float) -> float | None:

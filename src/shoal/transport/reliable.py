@@ -187,7 +187,7 @@ class OutgoingLink:
         return not self.waiting and not self.flying
 
     def reset(self) -> None:
-        """A new epoch: what is left of the old one concerns nobody."""
+        """A new generation: what is left of the old one concerns nobody."""
         self.waiting.clear()
         self.flying.clear()
         self.next_seq = self.arrived = self.under_way = 0

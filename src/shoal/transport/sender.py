@@ -39,14 +39,14 @@ class ChunkSender:
 
     def __init__(self, run: str, rank: int, board: StatusBoard, allowance: RateLimit | None) -> None:
         self.run, self.rank, self.board, self.allowance = run, rank, board, allowance
-        self.epoch = 0
+        self.generation = 0
         self.ack_seconds = ACK_SECONDS
 
     def send(self, task: CollectiveTask, peer: LinkPeer, phase: int, index: int, payload: FramePayload) -> None:
         """A chunk of `task` leaves as soon as it may."""
         chunk = ChunkHeader(
             self.run,
-            self.epoch,
+            self.generation,
             0,
             self.rank,
             0,
@@ -71,7 +71,7 @@ class ChunkSender:
     def _send_next(self, peer: LinkPeer) -> bool:
         """A chunk leaves, if one may. What comes before its receiver is in the view is dropped there, and what waits in
         a socket that is not connected is sent again when it is: both would be twice on the link."""
-        there = peer.up and peer.epoch >= self.epoch
+        there = peer.up and peer.generation >= self.generation
         flying = peer.out.next(now()) if there and self._may() else None
         if flying is not None:
             self.transmit(peer, flying)
@@ -117,7 +117,7 @@ class ChunkSender:
             self.allowance.spent(size, now())
 
     def _head(self) -> tuple[str, int, int, int, int]:
-        return self.run, self.epoch, self._step(), self.rank, 0
+        return self.run, self.generation, self._step(), self.rank, 0
 
     def _step(self) -> int:
         return max(0, self.board.step(self.rank))

@@ -119,7 +119,7 @@ class TaskTable:
         return chunk.task >= self._next[chunk.channel] and (chunk.channel, chunk.task) not in self._tasks
 
     def abort(self, error: ShoalError) -> None:
-        """End all; chunks of this epoch that still come change nothing."""
+        """End all; chunks of this generation that still come change nothing."""
         for task in self._tasks.values():
             task.fail(error)
         self._tasks.clear()

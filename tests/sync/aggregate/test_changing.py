@@ -48,7 +48,7 @@ def enter(session: Told, seat: int, seats: tuple[int, ...]) -> None:
     if seat in seats:
         session.change(members)
     else:
-        session.view = MembershipView(session.view.epoch + 1, tuple(members))
+        session.view = MembershipView(session.view.generation + 1, tuple(members))
 
 
 def live(world: WorkerWorld, links: bool, plan: str, first: int) -> Result:

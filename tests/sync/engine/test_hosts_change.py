@@ -10,6 +10,7 @@ from shoal.groups.host_workers import HostGroup, HostWorkers, leaders
 from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import ArenaRegions
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.session import member_name, seat_of
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
@@ -31,30 +32,31 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def housed(world: WorkerWorld, houses: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
-    """Over links, with the memory that workers of one house share; here all share one, each house its own part."""
+def housed(world: WorkerWorld, host_groups: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
+    """Over links, with the memory that the workers of a host share; here all share one, each host has its own part."""
     group, session = changing(world, links=True)
     assert isinstance(group, LinkedGroup)
     assert isinstance(world.group, SharedGroup)
-    seats = tuple(other for other, name in enumerate(houses) if name == houses[seat])
-    house = HostGroup(world.group.arena, HostWorkers(seats, houses[seat]), seat, group.board, 60.0, session)
-    start = (1 << 24) * (1 + sorted(set(houses)).index(houses[seat]))
-    house.region = ArenaRegions(world.group.arena, start).take
+    seats = tuple(other for other, name in enumerate(host_groups) if name == host_groups[seat])
+    host_group = HostGroup(world.group.arena, HostWorkers(seats, host_groups[seat]), seat, group.board, 60.0, session)
+    start = (1 << 24) * (1 + sorted(set(host_groups)).index(host_groups[seat]))
+    host_group.region = ArenaRegions(world.group.arena, start).take
 
-    def entered(view: MembershipView) -> None:
-        names = [houses[seat_of(member)] for member in view.members]
-        house.enter(view, names)
-        group.leaders = leaders(view, names)
+    class Follow(MembershipListener):
+        def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
+            names = [host_groups[seat_of(member)] for member in view.members]
+            host_group.enter(view, names)
+            group.leaders = leaders(view, names)
 
-    session.entered.append(entered)
-    entered(session.view)
-    group.local = house
+    session.listeners.add(Follow(), ListenerStage.group)
+    Follow().on_view_change(session.view, ())
+    group.local = host_group
     return group, session
 
 
-def train(world: WorkerWorld, houses: Sequence[str], stage: Stage, plan: str) -> Result:
-    size, rank = len(houses), world.group.rank
-    group, session = housed(world, houses, rank)
+def train(world: WorkerWorld, host_groups: Sequence[str], stage: Stage, plan: str) -> Result:
+    size, rank = len(host_groups), world.group.rank
+    group, session = housed(world, host_groups, rank)
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     assert exchange.repeatable
@@ -80,21 +82,21 @@ def due(size: int, stage: Stage, number: int) -> torch.Tensor:
     return sum(torch.cat([t.view(-1) for t in gradients(rank, number)]) for rank in range(there)) / size
 
 
-@pytest.mark.parametrize("houses", [TWO_AND_TWO, LAST_ALONE, LAST_LEADS], ids="".join)
+@pytest.mark.parametrize("host_groups", [TWO_AND_TWO, LAST_ALONE, LAST_LEADS], ids="".join)
 @pytest.mark.parametrize("stage", list(Stage), ids=lambda stage: stage.name)
-def test_the_others_go_on_with_the_same_bits(houses: Sequence[str], stage: Stage) -> None:
-    results = run_world(len(houses), lambda world: train(world, houses, stage, "allreduce"))[:-1]
+def test_the_others_go_on_with_the_same_bits(host_groups: Sequence[str], stage: Stage) -> None:
+    results = run_world(len(host_groups), lambda world: train(world, host_groups, stage, "allreduce"))[:-1]
     for result in results:
         assert torch.equal(result["results"], results[0]["results"])
     for number, found in enumerate(results[0]["results"]):
-        torch.testing.assert_close(found, due(len(houses), stage, number), atol=1e-6, rtol=0)
-    assert results[0]["leaders"].tolist() == [houses.index(name) for name in dict.fromkeys(houses[:-1])]
+        torch.testing.assert_close(found, due(len(host_groups), stage, number), atol=1e-6, rtol=0)
+    assert results[0]["leaders"].tolist() == [host_groups.index(name) for name in dict.fromkeys(host_groups[:-1])]
 
 
 def lose_the_leader(world: WorkerWorld) -> Result:
-    """Seats are dealt so that the last, which is lost, has led its house: those behind it in rank stay."""
-    houses, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
-    group, session = housed(world, houses, world.group.seat)
+    """Seats are dealt so that the last, which is lost, has led its host_group: those behind it in rank stay."""
+    host_groups, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
+    group, session = housed(world, host_groups, world.group.seat)
     members = [member_name(seat) for seat in order]
     session.change(members)
     rank = session.view.rank(session.member)

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from shoal.membership.listener import MembershipListener
+from shoal.membership.view import MembershipView
 from shoal.sync.aggregate.base import PayloadAggregator
 from shoal.sync.engine.base import ExchangeEngine
 from shoal.wire.bucket import BucketSpace
@@ -26,7 +28,7 @@ TOP = 9
 """Later, the last sum's largest value is brought to just below 2^10, 2^5 and more below what fp16 holds."""
 
 
-class CastAggregator(PayloadAggregator):
+class CastAggregator(PayloadAggregator, MembershipListener):
     """fp16 or bf16, on an engine that sums."""
 
     def __init__(self, codec: CastCodec, engine: ExchangeEngine, size: int) -> None:
@@ -34,9 +36,9 @@ class CastAggregator(PayloadAggregator):
         self._largest = torch.finfo(codec.dtype).max / size
         self._next: list[float] = []
 
-    def entered(self, size: int, newcomers: bool) -> None:
-        """The members have changed. Newcomers do not know the last sum, so all begin anew with the first scale."""
-        self._largest = torch.finfo(self.codec.dtype).max / size
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
+        """Newcomers do not know the last sum, so all begin anew with the first scale."""
+        self._largest = torch.finfo(self.codec.dtype).max / len(view)
         if newcomers and self.codec.scaled:
             self._next = [FIRST] * len(self._next)
 

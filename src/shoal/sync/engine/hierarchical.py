@@ -48,7 +48,7 @@ class HierarchicalEngine(LeaderEngine):
 
     def _assign(self) -> None:
         super()._assign()
-        self._leader.seats = np.array(self._tally.members[:1])
+        self._leader.wait_for(self._tally.members[:1])
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         places, width = self.local.places, max(self.local.places) + 1

@@ -17,6 +17,8 @@ from torch import Tensor
 from shoal.core.clock import now
 from shoal.core.errors import PayloadError, UsageError
 from shoal.groups.links import LinkedGroup
+from shoal.membership.listener import ListenerStage, MembershipListener
+from shoal.membership.view import MembershipView
 from shoal.sync.engine.algorithms.base import DtypeArithmetic, SumTask
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
@@ -38,7 +40,7 @@ MUCH = 4 << 20
 """Bytes of all buckets beyond which latencies do not count: the ring is taken for what is large, and nothing tried."""
 
 
-class LinkEngine(ExchangeEngine):
+class LinkEngine(ExchangeEngine, MembershipListener):
     """Over the links of a group; tensors on the CPU."""
 
     repeatable = True
@@ -73,10 +75,10 @@ class LinkEngine(ExchangeEngine):
         if self.by != "auto" or not 0 < sum(sizes) <= MUCH or not self.group.session.elastic:
             return
         self._tuning = AlgorithmTuner(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
-        self.group.session.entered.append(self._members_changed)
-        self.group.talkers.append(self)
+        self.group.session.listeners.add(self, ListenerStage.exchange)
+        self.group.confirmation_listeners.append(self)
 
-    def _members_changed(self, view: object) -> None:
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         assert self._tuning is not None
         self._tuning.begin()
         self._started = 0.0

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.groups.host_workers import HostSharing
+from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
 
 Flags = npt.NDArray[np.int64]
 
 
-class SlotFlags:
+class SlotFlags(MembershipListener):
     """The flags of some items, and how often they were exchanged in this view."""
 
     def __init__(self, group: HostSharing) -> None:
@@ -35,10 +36,10 @@ class SlotFlags:
         """A worker that takes a lost one's seat owes nothing and is owed nothing."""
         self._full, self._read, self._numbers = full, read, [0] * len(full)
         self._seated = False
-        self.group.session.entered.append(self._sit_down)
-        self._sit_down(self.group.session.view)
+        self.group.session.listeners.add(self, ListenerStage.exchange)
+        self.on_view_change(self.group.session.view)
 
-    def _sit_down(self, view: MembershipView) -> None:
+    def on_view_change(self, view: MembershipView, newcomers: Sequence[str] = ()) -> None:
         if not self._seated and self.group.session.member in view:
             self._seated = True
             for row in (*self._full, *self._read):

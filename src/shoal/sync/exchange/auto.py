@@ -71,7 +71,7 @@ class AutoCodecExchange(GradientExchange):
         """What the meter showed when each measured exchange began."""
         self._delayed = 0.0
         """What the thread had waited for a core when the first of them began."""
-        self._epoch = -1
+        self._generation = -1
         """The view in which they are measured."""
         self._own: ExchangeMeter | None = None
         self._given: ExchangeMeter | None = None
@@ -128,7 +128,7 @@ class AutoCodecExchange(GradientExchange):
         self._switch()
         self._now.prepare()
         self._started, self._open, self._telling, self._word = [], set(), False, None
-        if self._choice == NO_CODEC and self.session.view.epoch != self._epoch:
+        if self._choice == NO_CODEC and self.session.view.generation != self._generation:
             self._choice = MEASURING
         if self._choice == MEASURING:
             self._look()
@@ -142,7 +142,7 @@ class AutoCodecExchange(GradientExchange):
 
     def _look(self) -> None:
         """Which exchange of how many this is, in which view; once more if the members change before it has begun."""
-        if self.session.view.epoch != self._epoch:
+        if self.session.view.generation != self._generation:
             self._restart()
         elif self._used:
             self._began.append(now())
@@ -162,7 +162,7 @@ class AutoCodecExchange(GradientExchange):
         """Measure anew; what a candidate sends depends on how many they are."""
         if self._workers() != self._made:
             self._candidates, self._made = self._make(self._plans), self._workers()
-        self._epoch, self._began = self.session.view.epoch, [now()]
+        self._generation, self._began = self.session.view.generation, [now()]
         self._own = self.inner.meter = None
 
     def start(self, index: int) -> None:

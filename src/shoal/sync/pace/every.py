@@ -214,7 +214,7 @@ class EveryPace(SyncPace):
         self.exchange.launched()
         alone = not self._order
         while not alone:
-            self.session.completing = True
+            self.session.expect_complete(True)
             try:
                 self._finish()
                 self.session.complete()
@@ -227,7 +227,7 @@ class EveryPace(SyncPace):
                 else:
                     self.exchange.repeat()
             finally:
-                self.session.completing = False
+                self.session.expect_complete(False)
         self._finish()
         self._tell()
 

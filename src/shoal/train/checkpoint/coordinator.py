@@ -145,7 +145,7 @@ class CheckpointCoordinator:
             self._save(step, [word.samples for word in words])
         if first.stop:
             self.close()
-            if self.group.guest:
+            if self.group.remote:
                 raise RunEnded("the run was stopped where it began", well=False)
             raise KeyboardInterrupt
 
@@ -198,7 +198,7 @@ class CheckpointCoordinator:
         return self.interval.wait(self._cost)
 
     def _save(self, step: int, samples: list[int]) -> None:
-        if self.group.guest:  # the run's folder is on another machine
+        if self.group.remote:  # the run's folder is on another machine
             self._saved = step
             return
         began = now()
@@ -206,7 +206,7 @@ class CheckpointCoordinator:
         written = self.ledger is None or self.ledger.saved(step)
         if self.group.rank == 0:
             shared, more = common(self.joined)
-            where = self._where(seen_from_home(samples, self.group.guests))
+            where = self._where(seen_from_home(samples, self.group.remote_count))
             tensors, texts = shared | tensors, more | texts | {"where": msgspec.json.encode(where).decode()}
             if self.ledger is not None and not written:
                 self._complain(step, f"the ledger cannot be written: {self.ledger.error}")
@@ -215,7 +215,7 @@ class CheckpointCoordinator:
         else:
             epoch = 0
         manifest = msgspec.structs.replace(
-            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size - self.group.guests
+            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size - self.group.remote_count
         )
         self._writer.rank = self.group.rank
         self._writer.start(manifest, self._camera.take(tensors), texts)

@@ -71,10 +71,10 @@ def give(
     session, transfer = group.session, group.transfer
     whole = [member for member in session.fresh if member not in rests]
     if whole:
-        transfer.give(session.view, whole, write(joined, where, session.dealt, agenda))
+        transfer.give(session.view, whole, write(joined, where, session.committed_view, agenda))
     for member in session.fresh:
         if member in rests:
-            transfer.give(session.view, [member], write(joined, where, session.dealt, agenda, rests[member]))
+            transfer.give(session.view, [member], write(joined, where, session.committed_view, agenda, rests[member]))
 
 
 def read(data: bytes | bytearray) -> HandedState:
@@ -93,7 +93,8 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
-    purse = group.purse() if joined.exchange.codes else None  # else nobody would lend, and asking takes some steps
+    # without codecs nobody would lend, and asking takes some steps
+    purse = group.state_stream_client() if joined.exchange.codes else None
     borrower = CatchUpReceiver(purse, joined) if purse is not None else None
     given = 0
 
@@ -109,7 +110,7 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
             borrower.rest(tensors, texts)
         return handed[0].dealt
 
-    session.knock(take, borrower)
+    session.join_running(take, borrower)
     return handed[0], _told(borrower, "loan" in handed[0].state[1], given, now() - began)
 
 

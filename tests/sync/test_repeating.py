@@ -9,7 +9,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.session import member_name
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
-from shoal.sync.news import GuardTightened
+from shoal.sync.observer import GuardTightened
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
 from shoal.train.build import EngineChooser, build_exchange
@@ -41,7 +41,7 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
 def play(world: WorkerWorld, group: WorkerGroup, plan: str) -> Play:
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
-    assert exchange.repeatable
+    assert exchange.retryable
     return Play(exchange, buckets, world.dir)
 
 
@@ -72,7 +72,9 @@ def leave(mine: Play, stage: Stage) -> Result:
 
 def decisions(mine: Play) -> Result:
     """What all must know alike."""
-    words = [(each.cosine, each.ratio or 0.0) for each in mine.exchange.news if isinstance(each, GuardTightened)]
+    words = [
+        (d.cosine, d.ratio or 0.0) for d in mine.exchange.observer.take_decisions() if isinstance(d, GuardTightened)
+    ]
     shared = [tensor.double().view(-1) for tensor in mine.exchange.shared().values()]
     return {"words": torch.tensor(words), "shared": torch.cat([torch.zeros(0), *shared])}
 

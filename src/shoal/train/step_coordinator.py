@@ -99,7 +99,7 @@ class StepCoordinator:
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
                 one.take_turns()
-        if not joined.alone and not joined.exchange.repeatable:
+        if not joined.alone and not joined.exchange.retryable:
             self.group.session.rigid = "this plan cannot repeat a step without it"
 
     def _before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:

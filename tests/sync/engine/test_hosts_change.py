@@ -57,7 +57,7 @@ def train(world: WorkerWorld, houses: Sequence[str], stage: Stage, plan: str) ->
     group, session = housed(world, houses, rank)
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
-    assert exchange.repeatable
+    assert exchange.retryable
     mine = Play(exchange, buckets, world.dir)
     for number in range(LOSS):
         mine.round(gradients(rank, number), 1 / size)

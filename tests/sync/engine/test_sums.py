@@ -13,7 +13,7 @@ from shoal.sync.engine.algorithms.base import DtypeArithmetic
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, way
+from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, choose_algorithm
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport.messages import CHUNK
 from shoal.wire.bucket import BucketSpace
@@ -78,15 +78,17 @@ def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
     ],
 )
 def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, workers: int, kind: type) -> None:
-    assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
+    assert choose_algorithm(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
 
 
 @pytest.mark.parametrize(
     ("by", "kind"), [("ring", RingAllReduce), ("owners", ReduceScatterGather), ("straight", DirectSum)]
 )
 def test_the_plan_may_say_the_way(by: str, kind: type) -> None:
-    assert way(torch.empty(4), 4, by) is kind is way(torch.empty(MIDDLE), 4, by)
-    assert way(torch.empty(4, dtype=torch.bfloat16), 4, by) is (ReduceScatterGather if by == "ring" else kind)
+    assert choose_algorithm(torch.empty(4), 4, by) is kind is choose_algorithm(torch.empty(MIDDLE), 4, by)
+    assert choose_algorithm(torch.empty(4, dtype=torch.bfloat16), 4, by) is (
+        ReduceScatterGather if by == "ring" else kind
+    )
 
 
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
-    purse = group.purse() if joined.exchange.codes else None  # else nobody would lend, and asking takes some steps
+    purse = group.purse() if joined.exchange.compresses else None  # else nobody would lend, and asking takes some steps
     borrower = CatchUpReceiver(purse, joined) if purse is not None else None
     given = 0
 

@@ -1,8 +1,8 @@
-"""Everybody sends its whole array to everybody and adds up for itself: one latency, (p-1) times the bytes.
+"""Direct sum: every worker sends its whole array to all others and adds up for itself; one latency, (p-1) arrays.
 
 The flat all-to-all of small messages: Thakur, Rabenseifner & Gropp, "Optimization of collective communication
-operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for what is
-large, unless there are two: a link carries p-1 arrays instead of 2 (p-1)/p.
+operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for large
+arrays, except between two workers: a worker sends p-1 arrays instead of 2 (p-1)/p.
 """
 
 from shoal.sync.engine.algorithms.base import SumTask, pieces

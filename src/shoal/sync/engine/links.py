@@ -16,9 +16,11 @@ from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.groups.links import LinkedGroup
 from shoal.sync.engine.algorithms.base import DtypeArithmetic, SumTask
+from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
 from shoal.sync.engine.base import AllReduceEngine
 from shoal.sync.engine.link_tasks import LinkTasks
@@ -105,22 +107,30 @@ class LinkEngine(LinkTasks, AllReduceEngine):
         self._wait(index)
 
     def wire_bytes(self, index: int) -> int:
-        leaving, size = self._pairs[index][0], self._size
-        direct = choose_algorithm(leaving, size, self.algorithm) is DirectSum
-        return (size - 1) * _bytes(leaving) if direct else 2 * (size - 1) * _bytes(leaving) // size
+        leaving, view = self._pairs[index][0], self.group.mesh.view
+        ranks = view.ranks if self.among is None else list(self.among)
+        place = ranks.index(view.rank) if view.rank in ranks else 0
+        return choose_algorithm(leaving, self._size, self.algorithm).sent_bytes(_bytes(leaving), self._size, place)
 
 
-ALGORITHMS: dict[str, type[SumTask]] = {"ring": RingAllReduce, "owners": ReduceScatterGather, "straight": DirectSum}
+ALGORITHMS: dict[str, type[SumTask]] = {
+    "ring": RingAllReduce,
+    "owners": ReduceScatterGather,
+    "straight": DirectSum,
+    "tree": TreeAllReduce,
+    "butterfly": ButterflyAllReduce,
+}
 """By the words of the plan term `allreduce(…)`."""
+ROUNDING = (RingAllReduce, TreeAllReduce, ButterflyAllReduce)
+"""Algorithms that pass partial sums on, and so would round half precision several times."""
 
 
 def choose_algorithm(leaving: Tensor, workers: int, wanted: str = "auto") -> type[SumTask]:
     """Return how a tensor is summed; by what all workers know, so that all choose alike."""
     size = _bytes(leaving)
     if wanted != "auto":
-        # the ring would round half precision at every hop
-        half_ring = ALGORITHMS[wanted] is RingAllReduce and leaving.element_size() == 2
-        return ReduceScatterGather if half_ring else ALGORITHMS[wanted]
+        kind = ALGORITHMS[wanted]
+        return ReduceScatterGather if kind in ROUNDING and leaving.element_size() == 2 else kind
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return DirectSum
     return ReduceScatterGather if size <= MIDDLE or leaving.element_size() == 2 else RingAllReduce

@@ -57,6 +57,11 @@ class SumTask(CollectiveTask):
         self.leaving, self.result, self.arithmetic = leaving, result, arithmetic
         self._seen: set[tuple[int, int, int]] = set()
 
+    @classmethod
+    def sent_bytes(cls, size: int, workers: int, place: int) -> int:
+        """Return what the worker at `place` sends for `size` bytes; 2 (p-1)/p of them is the least that is possible."""
+        return 2 * (workers - 1) * size // workers
+
     def place(self, sender: int, chunk: ChunkHeader, slices: Sequence[slice]) -> slice:
         """Return where a piece belongs; refuse one that does not exist or comes a second time."""
         key = (sender, chunk.phase, chunk.index)

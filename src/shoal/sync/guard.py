@@ -137,6 +137,7 @@ class ConvergenceGuard:
         applied = self._applied[index].add_(total)
         if not self._due:
             return None
+        # double: the sums of many buckets must round alike on all workers
         one, other = applied.double(), self._pairs[index][1].double()
         self._sums += torch.stack([torch.dot(one, other), torch.dot(one, one), torch.dot(other, other)])
         return None if self._open else self._find()

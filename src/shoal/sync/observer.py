@@ -102,6 +102,7 @@ class ExchangeObserver:
 
     def withdraw(self, decision: ExchangeDecision | None) -> None:
         """Drop a decision of an exchange that did not count."""
+        # by identity: two windows may have found the same
         self._decisions = [each for each in self._decisions if each is not decision]
 
     def take_decisions(self) -> list[ExchangeDecision]:

@@ -127,4 +127,5 @@ class StatefulAggregator(PayloadAggregator):
     def hand_over(self, other: "StatefulAggregator") -> None:
         """Let `other`, which was opened for the same buckets, continue from this one's state."""
         self.merge_residuals()
+        # steps, too: random codecs draw by step, and must not draw the same numbers again
         other._states, other._steps = self._states, self._steps

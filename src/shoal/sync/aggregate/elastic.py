@@ -70,6 +70,7 @@ class ElasticAggregator(PayloadAggregator):
 
     def _start(self, index: int) -> None:
         tensors, copies = self.inner.changed_tensors(index), self._copies.get(index, [])
+        # copies are kept, so that a step allocates nothing
         if [tensor.shape for tensor in tensors] != [copy.shape for copy in copies]:
             copies = self._copies[index] = [torch.empty_like(tensor) for tensor in tensors]
         self._before[index] = [(tensor, copy.copy_(tensor)) for tensor, copy in zip(tensors, copies, strict=True)]

@@ -47,6 +47,7 @@ class GatherAggregator(StatefulAggregator):
     def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
         self._states = [self.codec.start(layout) for layout in layouts]
+        # a codec that may be replaced has payloads of several lengths
         exact = self.codec.exact and self._widest is None
         most = [max(codec.bound(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
         specs = [PayloadSpec(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]

@@ -47,6 +47,7 @@ class LargestAggregator(GatherAggregator):
     def all_started(self) -> None:
         full = dict(self._full)
         layouts = [self._layouts[index] for index in full]
+        # prefixes leave whatever is chosen
         budget = self._largest.budget - sum(map(prefix_of, layouts))
         chosen = choose([self._weigh(*one) for one in full.items()], layouts, budget) if full else []
         for (index, present), layout, pieces in zip(full.items(), layouts, chosen, strict=True):

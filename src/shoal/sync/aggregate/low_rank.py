@@ -62,6 +62,7 @@ class LowRankAggregator(PayloadAggregator):
         if self.feedback:
             whole.add_(self._rests[index])
         for part, here in zip(layout.parts, present, strict=True):
+            # absent layers add zeros, not their residual: nobody would use the sum
             if not here:
                 whole[part.offset : part.end].zero_()
         self._send_p(index, present, torch.tensor(present, dtype=torch.float32))

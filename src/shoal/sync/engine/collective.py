@@ -24,6 +24,7 @@ class CollectiveEngine(AllReduceEngine):
         self._works: dict[int, dist.Work] = {}
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
+        # summed in place: these engines cannot retry, so nothing has to stay as it left
         self._tensors = [torch.zeros(s.numel, dtype=s.dtype, device=s.device) for s in spaces]
         return [(tensor, tensor) for tensor in self._tensors]
 

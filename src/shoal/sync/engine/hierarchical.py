@@ -111,6 +111,7 @@ class HierarchicalEngine(AllReduceEngine):
     def is_complete(self) -> bool:
         if self._host is None:
             return self._links.is_complete()
+        # `has_result`, not `is_done`: a task that failed is done, too
         has_result = self._links.has_result if self._leads else self._host.is_published
         return all(has_result(index) for index in list(self._host.flags.started))
 
@@ -123,6 +124,7 @@ class HierarchicalEngine(AllReduceEngine):
         # what this worker had sent as a leader was the sum of other members; and another may lead now
         self._links.abandon()
         self._choose_leaders()
+        # a follower of the old view may lead this one: every copy is in shared memory, so it adds up from there
         self._queue = list(self._host.flags.started) if self._leads else []
         self.progress()
 
@@ -167,6 +169,7 @@ class HostSums:
                 offsets = enumerate(places)
                 kind.append({slot: tensor_at(memory, at + n * size, space.dtype, space.numel) for n, slot in offsets})
                 at += len(places) * size
+        # private results: the script clips gradients in place, which must not happen in memory that others read
         self._own = [torch.zeros(space.numel, dtype=space.dtype) for space in spaces]
         return [(copies[self.group.seat], own) for copies, own in zip(self._copies, self._own, strict=True)]
 

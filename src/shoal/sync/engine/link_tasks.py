@@ -34,6 +34,7 @@ class LinkTasks(ExchangeEngine):
 
     def _submit(self, index: int, make: Callable[[], CollectiveTask]) -> None:
         task = make()
+        # a channel per engine: engines do not wait for each other, and each keeps its own order
         task.channel, task.among = self.channel, self.among
         task.urgency = self._priority(index)
         self._tasks.pop(index, None)  # so that it becomes the last of the dictionary

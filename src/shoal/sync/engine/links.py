@@ -58,6 +58,7 @@ class LinkEngine(LinkTasks, AllReduceEngine):
     def _start_tuning(self) -> None:
         """Try two algorithms for the tensors that may take either, if confirmations carry each worker's time to all."""
         sizes = [_bytes(leaving) for leaving, _ in self._pairs if leaving.element_size() > 2]
+        # only elastic sessions confirm each exchange, and figures travel with the confirmation
         if self.algorithm != "auto" or not 0 < sum(sizes) <= TUNED or not self.group.session.elastic:
             return
         self._tuner = AlgorithmTuner(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
@@ -131,6 +132,7 @@ def choose_algorithm(leaving: Tensor, workers: int, wanted: str = "auto") -> typ
     if wanted != "auto":
         kind = ALGORITHMS[wanted]
         return ReduceScatterGather if kind in ROUNDING and leaving.element_size() == 2 else kind
+    # what a direct sum sends more than 2 (p-1)/p of the bytes
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return DirectSum
     return ReduceScatterGather if size <= MIDDLE or leaving.element_size() == 2 else RingAllReduce

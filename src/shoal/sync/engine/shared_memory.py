@@ -56,6 +56,7 @@ class SharedMemoryEngine(AllReduceEngine):
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         slots, slot = self.group.seats, self.group.seat
         sizes = [round_to_lines(space.numel * space.dtype.itemsize) for space in spaces]
+        # by slots, not members: memory is reserved once, and members may come back
         shared = [slots > 2 and size > SMALL for size in sizes]
         at = flag_bytes(2, len(spaces), slots)
         areas = sum(size * slots * (1 + both) for size, both in zip(sizes, shared, strict=True))
@@ -136,12 +137,14 @@ class SharedMemoryEngine(AllReduceEngine):
     def _parts_of(self, index: int) -> list[Part]:
         """Return what this worker adds up of a tensor, in chunks; made once for each set of members."""
         members, everything = self.flags.members, self._sums_all_of(index)
+        # views of chunks are made once for each set of members, not in every step
         key = (index, members, everything)
         if key not in self._parts:
             copies = [self._copies[index][slot] for slot in members]
             results = [self._results[index][slot] for slot in members]
             begin, end = 0, copies[0].numel()
             if everything:
+                # never into the others' results: they may use theirs already
                 results = [self._results[index][self.group.seat]]
             else:
                 begin, end = _slice(copies[0], len(members), members.index(self.group.seat))

@@ -43,6 +43,7 @@ class SharedMemoryPayloads(PayloadEngine):
         slots = self.group.seats
         end = flag_bytes(3, len(specs), slots)
         for spec in specs:
+            # an arena only grows, so the room of all views is taken now
             step = round_to_lines(max(spec.area, spec.room, 1))
             self._starts.append((end, step))
             end += slots * step
@@ -66,6 +67,7 @@ class SharedMemoryPayloads(PayloadEngine):
         start = spec.bound * self.flags.members.index(self.group.seat) if spec.pieces > 1 else 0
         for slot in self.flags.members:
             area, length = self._areas[index][slot], int(self._lengths[index][slot])
+            # the length is another worker's word, so it is checked before it is believed
             if not 0 <= length <= spec.bound:
                 raise PayloadError(
                     f"worker {slot} posted {length} bytes as payload {index}, which has at most {spec.bound}; "

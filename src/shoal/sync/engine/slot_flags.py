@@ -109,6 +109,7 @@ class SlotFlags:
         """Drop the exchange of a view that has ended; nobody waits until all have read it, because not all will."""
         self._raise_own(*self._read)
         self._begin_exchange()
+        # number 0 is below every flag, so the next `prepare` does not wait for these items
         for index in self.started:
             self._numbers[index] = 0
         self.started = []

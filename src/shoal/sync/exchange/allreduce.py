@@ -110,4 +110,5 @@ class AllReduceExchange(GradientExchange):
 
 
 def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> GradientBucket:
+    # None: the result comes back in place, so the bucket needs no second set of views
     return GradientBucket(plan, leaving, None if result is leaving else result)

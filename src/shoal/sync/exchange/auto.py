@@ -114,6 +114,7 @@ class AutoCodecExchange(WrappingExchange):
         """Find out which exchange of the view this is; again if members change before it has begun."""
         if self.session.view.epoch != self._epoch:
             self._restart()
+        # not used: the members changed before a bucket started, and the same exchange begins again
         elif self._used:
             self._began.append(now())
         else:
@@ -202,6 +203,7 @@ class AutoCodecExchange(WrappingExchange):
             self._choice, self._next, self._carries_figures = MEASURING, None, False
             self.observer.withdraw(self._decision)
             self._decision = None
+        # a chosen codec stays: its residuals would be lost with it
         if self._choice in (MEASURING, NO_CODEC):
             self._choice = MEASURING
             self._restart()

@@ -64,6 +64,7 @@ class GradientExchange(RetryableOperation, ABC):
 
     def progress(self) -> None:
         """Do what needs no waiting, and let the observer see what has arrived."""
+        # only the outermost exchange is asked for progress: it alone knows who carries which bucket
         self.advance()
         self.observer.look(self.is_done)
 

@@ -53,6 +53,7 @@ class CompressedExchange(WrappingExchange):
         for number, plan in plans.items():
             if number not in found:
                 space = plan.space
+                # two tensors: what was offered must stay as it is while the sum arrives, for a retry
                 flat, result = (torch.zeros(space.numel, dtype=space.dtype, device=space.device) for _ in range(2))
                 found[number] = GradientBucket(plan, flat, result)
         buckets = {number: found[number] for number in plans}
@@ -141,11 +142,13 @@ class CompressedExchange(WrappingExchange):
         direct = result.dtype is torch.float32 and result.device.type == "cpu"
         out = result if direct else torch.empty(result.numel())
         self.aggregator.await_arrival(place)
+        # other members may be told while this worker decodes
         self.session.arrived()
         counts = self.aggregator.finish(place, out)
         if self._guard is not None and (finding := self._guard.finished(place, out)) is not None:
             self._finding = self._guard.judge(finding)
             self.observer.report(self._finding)
+        # somebody's numbers were not finite: all workers get what an uncoded sum would give
         if any(map(math.isnan, counts)):
             out.fill_(torch.nan)
         if not direct:

@@ -20,6 +20,7 @@ class DtypeArithmetic:
     """Views of memory as arrays, and addition, for one dtype."""
 
     def __init__(self, dtype: torch.dtype) -> None:
+        # complex numbers travel and add up as pairs of real ones
         carried = torch.view_as_real(torch.zeros(1, dtype=dtype)).dtype if dtype.is_complex else dtype
         self.dtype, self.half = dtype, dtype in HALF
         self.name = str(carried).removeprefix("torch.")
@@ -65,6 +66,7 @@ class SumTask(CollectiveTask):
     def place(self, sender: int, chunk: ChunkHeader, slices: Sequence[slice]) -> slice:
         """Return where a piece belongs; refuse one that does not exist or comes a second time."""
         key = (sender, chunk.phase, chunk.index)
+        # a piece counted twice would end the task before all pieces are here
         if chunk.index >= len(slices) or key in self._seen:
             again = " again" if key in self._seen else ""
             raise FrameRefused(f"worker {sender} sends piece {chunk.index} of {len(slices)}{again} in a {self.kind}")

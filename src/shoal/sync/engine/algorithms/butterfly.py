@@ -47,6 +47,7 @@ class ButterflyAllReduce(SumTask):
         self._early: dict[tuple[int, int], Array] = {}
         """Sums of phases that this worker has not come to, by piece and phase: a partner may be ahead."""
         self._left = len(self._slices)
+        # sums build up in the result; what leaves is only read
         self.result[:] = self.leaving
         for index in range(len(self._slices)):
             if self._folded:

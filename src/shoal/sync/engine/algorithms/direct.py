@@ -39,6 +39,7 @@ class DirectSum(SumTask):
         where = self.place(sender, chunk, self._slices)
         came = self._came[chunk.index]
         came[sender] = self.check(sender, payload, where.stop - where.start)
+        # not before all are here: adding in order of arrival would give each worker other bits
         if len(came) == self._view.size:
             self.arithmetic.total([came[rank] for rank in self._view.ranks], self.result[where])
             self._left -= 1

@@ -65,6 +65,7 @@ class TreeAllReduce(SumTask):
             self.arithmetic.total(parts, self.result[where])
         else:
             self.result[where] = parts[0]
+        # arrays of children are views of received frames: free them
         self._came[index].clear()
         payload = pack(self.result[where], self.arithmetic.name)
         if self._parent is None:

@@ -56,9 +56,11 @@ class AlgorithmTuner:
     def record(self, seconds: Sequence[float | None]) -> None:
         """Take in how long each worker's last exchange took, by its own clock; all workers get the same figures."""
         told = [each for each in seconds if each is not None and each >= 0]
+        # one figure missing: other workers may have it, and all must decide by the same figures
         if not self.trying or len(told) < len(seconds):
             return
         self._told[self.algorithm].append(min(told))
+        # medians: one slow exchange says nothing of an algorithm
         usual, other = (sorted(self._told[name]) for name in self.algorithms)
         if len(usual) == len(other) == TRIALS // 2:
             self._chosen = self.algorithms[other[len(other) // 2] < BETTER * usual[len(usual) // 2]]

@@ -112,7 +112,7 @@ class Play:
         for index in range(len(self.buckets)):
             self.exchange.start(index)
             self.exchange.progress()
-        self.exchange.launched()
+        self.exchange.all_started()
 
     def finish(self) -> None:
         for index in range(len(self.buckets)):
@@ -142,9 +142,9 @@ class Play:
                 self.exchange.finish(0)  # whatever others need of this worker leaves
         self.wait("left")
         if stage is Stage.whole:
-            assert soon(WAIT, self.exchange.whole)
+            assert soon(WAIT, self.exchange.is_complete)
         if stage is Stage.absent:
-            assert not self.exchange.whole()
+            assert not self.exchange.is_complete()
         self.say(f"stood-{rank}")
         for other in range(len(survivors)):
             self.wait(f"stood-{other}")
@@ -155,9 +155,9 @@ class Play:
                 assert stage is Stage.started, "an exchange was finished without a worker's part"
         session.change(survivors)
         if stage is not Stage.whole:
-            self.exchange.repeat()
+            self.exchange.retry()
         elif rank > 0:
-            self.exchange.recover()
+            self.exchange.finish_locally()
         if stage is not Stage.whole or rank > 0:
             self.finish()
         self.take()

@@ -13,8 +13,8 @@ from forked import Forked, soon
 from test_p1_p7_members import disturbed, kill
 
 from shoal.lab.needs import missing
-from shoal.sync.choosing import CodecChoice
 from shoal.sync.exchange import auto
+from shoal.sync.price import CodecChoice
 
 pytestmark = pytest.mark.timeout(300)
 in_a_lab = pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
@@ -60,7 +60,7 @@ def test_p1_two_stages_without_worker_0(tmp_path: Path) -> None:
 
 BETWEEN = """run = shoal.start()
 from shoal.sync.aggregate.two_stage import TwoStageAggregator
-def turn(self, index, whole=TwoStageAggregator._turn):
+def turn(self, index, whole=TwoStageAggregator._post_share_sum):
     if AFTER:
         whole(self, index)
     if run._group.seat == 1 and run._progress.step == 12 and not os.path.exists("killed"):
@@ -68,7 +68,7 @@ def turn(self, index, whole=TwoStageAggregator._turn):
         os.kill(os.getpid(), 9)
     if not AFTER:
         whole(self, index)
-TwoStageAggregator._turn = turn
+TwoStageAggregator._post_share_sum = turn
 """
 """A worker dies when all payloads of its share have come, or when its sum of them has left."""
 
@@ -154,7 +154,7 @@ KILLED = """time.sleep(0.05)
 @pytest.mark.parametrize("at", [20, 4], ids=["chosen", "measuring"])
 def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer takes the choice over; before there is one, all measure anew, and again with the newcomer."""
-    monkeypatch.setattr(auto, "choose", lambda *_: CodecChoice("int8(1024)", "the test says so", {"": 1.0}))
+    monkeypatch.setattr(auto, "choose_codec", lambda *_: CodecChoice("int8(1024)", "the test says so", {"": 1.0}))
     each = KILLED.replace("AT", str(at))
     err = lab.train(tmp_path, "", partial(lab.whole, tmp_path), "--plan", "wire(auto)", each=each)
     assert "worker 1 was lost (SIGKILL)" in err

@@ -11,6 +11,8 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, SpeedMeasurement, as_toml
 from shoal.plan.plan import Plan
 from shoal.plan.traffic import traffic
+from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
 
 shoal = CliRunner()
 
@@ -44,6 +46,14 @@ def test_bytes_against_no_codec(plan: str, workers: int, meets: str, share: floa
 def test_straight_sends_everything_to_everybody() -> None:
     assert found("allreduce(straight)", 4).sent == 3 * 16_000_000
     assert found("allreduce(ring)", 4).sent == found("bsp", 4).sent
+
+
+@pytest.mark.parametrize(("workers", "tree", "butterfly"), [(2, 1, 1), (3, 2, 2), (4, 2, 2), (5, 3, 3), (8, 3, 3)])
+def test_topologies_send_whole_gradients(workers: int, tree: int, butterfly: int) -> None:
+    """By the worker that sends most, as the algorithms count themselves."""
+    for by, times, kind in (("tree", tree, TreeAllReduce), ("butterfly", butterfly, ButterflyAllReduce)):
+        assert found(f"allreduce({by})", workers).sent == times * 16_000_000
+        assert max(kind.sent_bytes(1, workers, place) for place in range(workers)) == times
 
 
 def test_one_worker_and_alone_send_nothing() -> None:

@@ -3,8 +3,7 @@
 import pytest
 
 from shoal.sync.averages import WorkerFigures, pack, unpack, width
-from shoal.sync.choosing import choose
-from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate, choose_codec
 
 EXCHANGES, WIRE = 3, 20e6
 
@@ -58,4 +57,4 @@ CODECS = [CodecPrice("fp16", 0.004, 0.004, WIRE / 2, 1), CodecPrice("onebit(2048
 @pytest.mark.parametrize(("spans", "codec"), [([1.2] * 4, "onebit(2048)"), ([1.2, 1.2, 1.2, 0.02], "")])
 def test_a_codec_is_chosen_for_slow_bytes_and_none_for_a_slow_worker(spans: list[float], codec: str) -> None:
     measured, network, _ = together(spans)
-    assert choose(measured, CODECS, network).codec == codec
+    assert choose_codec(measured, CODECS, network).codec == codec

@@ -29,7 +29,7 @@ def exchanged(world: WorkerWorld, group: WorkerGroup, plan: str, suffix: str) ->
         found |= {f"{number}.{name}": value for name, value in taken(buckets).items()}
         for bucket in buckets:
             bucket.reset()
-    found["wire"] = torch.tensor([exchange.wire, exchange.sent])
+    found["wire"] = torch.tensor([exchange.observer.wire_bytes, exchange.observer.sent_bytes])
     return found
 
 
@@ -72,7 +72,9 @@ def test_the_session_hears_that_all_is_here_before_it_is_decoded(plan: str) -> N
         first = tensors(0, 0, torch.float32)
         buckets = exchange.open(lay_out(first, 1 << 12, [f"layer{i}" for i in range(len(first))]))
         seen: list[tuple[bool, bool]] = []
-        group.session.arrived = lambda: seen.append((exchange.whole(), all(b.result.eq(7.0).all() for b in waiting)))  # type: ignore[method-assign]
+        group.session.arrived = lambda: seen.append(
+            (exchange.is_complete(), all(b.result.eq(7.0).all() for b in waiting))
+        )  # type: ignore[method-assign]
         exchange.prepare()
         fill(buckets, tensors(group.rank, 0, torch.float32), exchange.weight)
         for index, bucket in enumerate(buckets):

@@ -58,7 +58,7 @@ class TestAllReduceByLinks(ExchangeCase):
 
 
 @in_short
-@pytest.mark.parametrize("by", ["ring", "owners", "straight"])
+@pytest.mark.parametrize("by", ["ring", "owners", "straight", "tree", "butterfly"])
 class TestAllReduceByOneWay(ExchangeCase):
     """All buckets the same way, as `allreduce(ring)` says."""
 

@@ -5,7 +5,7 @@ import torch
 
 from shoal.plan.plan import Plan
 from shoal.sync.guard import ConvergenceGuard, GuardFinding
-from shoal.sync.news import GuardTightened
+from shoal.sync.observer import GuardTightened
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result
@@ -33,11 +33,11 @@ def exchanged(world: WorkerWorld, plan: str, rounds: int):  # type: ignore[no-un
     for number in range(rounds):
         exchange.prepare()
         fill(buckets, gradients(world.group.rank, number), exchange.weight)
-        before = exchange.sent
+        before = exchange.observer.sent_bytes
         for act in (exchange.start, exchange.finish):
             for index in range(len(buckets)):
                 act(index)
-        sent.append(exchange.sent - before)
+        sent.append(exchange.observer.sent_bytes - before)
         for name, value in taken(buckets).items():
             applied[int(name)] += value
         for bucket in buckets:
@@ -48,7 +48,7 @@ def exchanged(world: WorkerWorld, plan: str, rounds: int):  # type: ignore[no-un
 def test_the_cosine_is_that_of_sums_over_the_window() -> None:
     def body(world: WorkerWorld) -> Result:
         exchange, applied, _ = exchanged(world, "topk(0.1), guard(0.1, every=4)", 4)
-        (news,) = exchange.news
+        (news,) = exchange.observer.take_decisions()
         return {"cosine": torch.tensor(news.cosine), "0": applied[0], "1": applied[1]}
 
     results = run_world(2, body)
@@ -71,8 +71,9 @@ def test_a_sparsifier_outside_its_budget_sends_twice_as_much(
 
     def body(world: WorkerWorld) -> Result:
         exchange, applied, sent = exchanged(world, f"{plan}, guard(0.999, every=3), by_size(0)", 30)
-        assert [news.action for news in exchange.news][:2] == ["tightened"] * 2
-        ratios = [news.ratio for news in exchange.news]
+        found = exchange.observer.take_decisions()
+        assert [decision.action for decision in found][:2] == ["tightened"] * 2
+        ratios = [decision.ratio for decision in found]
         assert ratios[:2] == [0.02, 0.04]
         assert ratios == sorted(ratios)
         assert exchange.state()["guard.ratio"].item() == ratios[-1]
@@ -88,8 +89,8 @@ def test_a_sparsifier_outside_its_budget_sends_twice_as_much(
 def test_a_codec_that_keeps_up_is_left_alone() -> None:
     def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, "int8, guard(0.9, every=2)", 4)
-        assert [(news.action, news.ratio) for news in exchange.news] == [("kept", None)] * 2
-        assert exchange.repeatable
+        assert [(news.action, news.ratio) for news in exchange.observer.take_decisions()] == [("kept", None)] * 2
+        assert exchange.retryable
         return {}
 
     run_world(2, body)

@@ -29,12 +29,12 @@ def exchanged(world: WorkerWorld, over_links: bool, absent: set[int], plan: str 
         fill(buckets, tensors(group.rank, number, torch.float32), 1.0, absent if number % 2 and group.rank else None)
         for index in range(len(buckets)):
             exchange.start(index)
-        exchange.launched()
+        exchange.all_started()
         for index in range(len(buckets)):
             exchange.finish(index)
         found |= {f"{number}.{name}": value for name, value in taken(buckets).items()}
-        found[f"{number}.sent"] = torch.tensor(exchange.sent - sent)
-        sent = exchange.sent
+        found[f"{number}.sent"] = torch.tensor(exchange.observer.sent_bytes - sent)
+        sent = exchange.observer.sent_bytes
         for bucket in buckets:
             bucket.reset()
     assert isinstance(exchange, CompressedExchange)
@@ -75,7 +75,7 @@ def test_the_largest_of_all_buckets_leave_first() -> None:
         fill(buckets, gradients, 1.0)
         for index in range(len(buckets)):
             exchange.start(index)
-        exchange.launched()
+        exchange.all_started()
         for index in range(len(buckets)):
             exchange.finish(index)
         return taken(buckets)

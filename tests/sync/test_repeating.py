@@ -9,7 +9,8 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.session import member_name
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
-from shoal.sync.news import GuardTightened
+from shoal.plan.terms import AllReduceTerm
+from shoal.sync.observer import GuardTightened
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
 from shoal.train.build import EngineChooser, build_exchange
@@ -39,9 +40,11 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
 
 
 def play(world: WorkerWorld, group: WorkerGroup, plan: str) -> Play:
-    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
+    parsed = Plan.parse(plan)
+    by = parsed.exchange.by if isinstance(parsed.exchange, AllReduceTerm) else "auto"
+    exchange = build_exchange(parsed, group, EngineChooser(group, world.dir, by))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
-    assert exchange.repeatable
+    assert exchange.retryable
     return Play(exchange, buckets, world.dir)
 
 
@@ -72,7 +75,9 @@ def leave(mine: Play, stage: Stage) -> Result:
 
 def decisions(mine: Play) -> Result:
     """What all must know alike."""
-    words = [(each.cosine, each.ratio or 0.0) for each in mine.exchange.news if isinstance(each, GuardTightened)]
+    words = [
+        (d.cosine, d.ratio or 0.0) for d in mine.exchange.observer.take_decisions() if isinstance(d, GuardTightened)
+    ]
     shared = [tensor.double().view(-1) for tensor in mine.exchange.shared().values()]
     return {"words": torch.tensor(words), "shared": torch.cat([torch.zeros(0), *shared])}
 
@@ -105,6 +110,15 @@ def test_the_others_go_on_with_the_same_bits_and_nothing_is_lost(plan: str, stag
         assert torch.equal(one[name], two[name]), name
     total = one["results"].sum(0) + sum(waiting(result) for result in results)
     torch.testing.assert_close(total, due(stage), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("stage", [Stage.started, Stage.whole], ids=lambda stage: stage.name)
+@pytest.mark.parametrize("by", ["tree", "butterfly"])
+def test_a_topology_is_made_anew_without_a_lost_worker(by: str, stage: Stage) -> None:
+    one, two, _ = results = run_world(SIZE, lambda world: train(world, True, f"allreduce({by})", stage))
+    assert torch.equal(one["results"], two["results"])
+    assert not any(waiting(result).any() for result in results)
+    torch.testing.assert_close(one["results"].sum(0), due(stage), atol=2e-5, rtol=0)
 
 
 def replaced(world: WorkerWorld, plan: str) -> Result:

@@ -50,7 +50,7 @@ def train(world: WorkerWorld, links: bool, plan: str, poison: float) -> Result:
         fill(buckets, values, 1 / SIZE)
         for index in range(len(buckets)):
             exchange.start(index)
-        exchange.launched()
+        exchange.all_started()
         for index in range(len(buckets)):
             exchange.finish(index)
         for name, value in taken(buckets).items():

@@ -1,6 +1,6 @@
 """An exchange of one worker whose results are not there until they are waited for: what is read too early is NaN."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
@@ -26,29 +26,31 @@ class InFlight(GradientExchange):
     session = FixedSession(0, 2)
 
     def __init__(self) -> None:
+        super().__init__()
         self.events: list[str] = []
-        self.urgencies: Sequence[int] = ()
+        self.priorities: Sequence[int] = ()
 
-    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]:
+    def open_numbered(self, plans: Mapping[int, BucketPlan]) -> dict[int, GradientBucket]:
         self.buckets = [
-            GradientBucket(p, *(torch.zeros(p.space.numel, dtype=p.space.dtype) for _ in range(2))) for p in plans
+            GradientBucket(p, *(torch.zeros(p.space.numel, dtype=p.space.dtype) for _ in range(2)))
+            for p in plans.values()
         ]
-        return self.buckets
+        return dict(zip(plans, self.buckets, strict=True))
 
     def start(self, index: int) -> None:
         self.buckets[index].seal(self.weight)
         self.buckets[index].result.fill_(float("nan"))
         self.events.append(f"start {index}")
 
-    def progress(self) -> None:
+    def advance(self) -> None:
         pass
 
     def finish(self, index: int) -> None:
         self.buckets[index].result.copy_(self.buckets[index].flat)
         self.events.append(f"finish {index}")
 
-    def hurry(self, urgencies: Sequence[int]) -> None:
-        self.urgencies = list(urgencies)
+    def set_priorities(self, priorities: Sequence[int]) -> None:
+        self.priorities = list(priorities)
 
     def gather(self, data: bytes) -> list[bytes]:
         return [data]

@@ -61,7 +61,7 @@ def test_auto_over_sockets_says_why(tmp_path: Path) -> None:
             e for e in JournalTail(tmp_path / f"runs/one/worker-{rank}.jsonl").read() if isinstance(e, ChoiceMade)
         ]
         assert (found.codec, found.step) == ("", 8)
-        assert found.reason == "the network's rate is not known, for too little went over it"
+        assert found.reason == "the network's rate is not known, because too little went over it"
         assert found.steps[""] > 0
 
 

@@ -138,9 +138,9 @@ def test_what_is_needed_first_is_most_urgent() -> None:
     model = Backwards()
     optimizer = sgd(model)
     bench = Bench(model, optimizer, capacity=1)
-    assert list(bench.exchange.urgencies) == [2, 1, 0]  # bucket 0: first, 1: last, 2: the word
+    assert list(bench.exchange.priorities) == [2, 1, 0]  # bucket 0: first, 1: last, 2: the word
     train(model, optimizer, steps=2)
-    assert list(bench.exchange.urgencies) == [1, 2, 0]
+    assert list(bench.exchange.priorities) == [1, 2, 0]
 
 
 def test_clipping_between_backward_and_step_waits_and_counts() -> None:

@@ -16,10 +16,12 @@ from meshes import WAIT, begin, meshes, numbers
 from toy import until
 
 from shoal.core.errors import PeerLost, ShoalError
-from shoal.sync.engine.algorithms.base import DtypeArithmetic
+from shoal.sync.engine.algorithms.base import DtypeArithmetic, SumTask
+from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
 from shoal.testing.hostile import changed, is_readable
 from shoal.transport import tasks as tasks_module
 from shoal.transport.collectives import AllGather, ChainBroadcast
@@ -66,7 +68,10 @@ def honest(victim: LinkMesh) -> None:
     assert victim.loop.failure is None
 
 
-def sum_of(kind: type[DirectSum | ReduceScatterGather | RingAllReduce]) -> CollectiveTask:
+ALGORITHMS = (DirectSum, ReduceScatterGather, RingAllReduce, TreeAllReduce, ButterflyAllReduce)
+
+
+def sum_of(kind: type[SumTask]) -> CollectiveTask:
     arithmetic, tensor = DtypeArithmetic(torch.float32), torch.ones(NUMEL)
     return kind(arithmetic.array(tensor), arithmetic.array(torch.zeros(NUMEL)), arithmetic)
 
@@ -77,6 +82,8 @@ def sum_of(kind: type[DirectSum | ReduceScatterGather | RingAllReduce]) -> Colle
         (lambda: sum_of(DirectSum), "sum"),
         (lambda: sum_of(ReduceScatterGather), "owners"),
         (lambda: sum_of(RingAllReduce), "ring"),
+        (lambda: sum_of(TreeAllReduce), "tree"),
+        (lambda: sum_of(ButterflyAllReduce), "butterfly"),
     ],
 )
 @pytest.mark.parametrize("change", [{"index": 99}, {"index": 2**62}, {"phase": 9, "index": 0}])
@@ -234,13 +241,13 @@ def settle(made: list[LinkMesh], chance: random.Random) -> None:
     for mesh in pair:
         honest(mesh)
         mesh.reform(generation, [0, 2])
-    results = begin(pair, numbers(2, 1000), chance.choice((DirectSum, ReduceScatterGather, RingAllReduce)))
+    results = begin(pair, numbers(2, 1000), chance.choice(ALGORITHMS))
     for mesh, (task, _) in zip(pair, results, strict=True):
         mesh.wait(task, WAIT)
     for mesh in made:
         mesh.loop.suspects.clear()
         mesh.reform(generation + 1, [0, 1, 2])
-    tasks = [sum_of(kind) for kind in (DirectSum, ReduceScatterGather, RingAllReduce)]
+    tasks = [sum_of(kind) for kind in ALGORITHMS]
     for task in tasks:
         made[0].submit(task)
 

@@ -81,9 +81,18 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     if isinstance(plan.exchange, AloneTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     if not plan.wire:
-        straight = isinstance(plan.exchange, AllReduceTerm) and plan.exchange.by == "straight"
-        return StepTraffic(meets="sum", sent=4 * parameters * (workers - 1) if straight else plain, **facts)
+        by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
+        return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
     return _coded(plan, workers, parameters, facts)
+
+
+def _most_sent(by: str, size: int, workers: int) -> int:
+    """Return the most bytes any worker sends for a sum of `size` bytes, by the words of `allreduce(…)`."""
+    # a tree's inner node sends to its parent and to two children; in a butterfly log2(p) rounds send everything
+    inner = 1 + (workers > 2) + (workers > 4)
+    rounds = workers.bit_length() - 1 + (workers.bit_count() > 1)
+    times = {"straight": workers - 1, "tree": inner, "butterfly": rounds}
+    return size * times[by] if by in times else int(summed(size, workers))
 
 
 def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:

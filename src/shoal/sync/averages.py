@@ -1,10 +1,10 @@
-"""What workers measured, as rows of numbers that an exchange may add up: everybody then reads the same from the sum.
+"""Workers' measurements as rows of numbers that an all-reduce adds up, so that all workers read the same averages.
 
-    pack(figures, workers)      of each worker, divided by their number
+    pack(figures, workers)      one worker's row, divided by the number of workers
     unpack(sum of all rows)     the mean worker, and the network as its bytes show it
 
-What waits for slow workers and what waits for bytes is told apart by who waits: whoever comes last to an exchange waits
-for bytes alone. The shortest of all workers' times is found by a mean, too: that of a high negative power.
+Waiting for slow workers and waiting for bytes are told apart by who waits: the last worker to arrive waits for bytes
+alone. The shortest of all workers' times is found by a mean, too: that of a high negative power.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,18 @@ from dataclasses import dataclass
 from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
 
 POWER = -16.0
-"""The power mean of p numbers is p ** (1/16) times the least at the most, and the least itself if all are equal."""
+"""The power mean of p numbers is at most p ** (1/16) times the least, and the least itself if all are equal."""
 SHORTEST = 1e-6
+"""Seconds: shorter spans count as this long, so that no power overflows."""
 TELLING = 64 << 10
-"""Bytes a step from which on the time they took tells a rate."""
+"""Bytes a step from which the time they took tells a rate."""
 HEAD = 7
+"""Numbers before the spans."""
 
 
 @dataclass(frozen=True)
 class WorkerFigures:
-    """Of one worker, a step."""
+    """What one worker measured, per step."""
 
     step: float
     wait: float
@@ -30,16 +32,16 @@ class WorkerFigures:
     wire: float
     contended: float
     spans: Sequence[float]
-    """Of each exchange: seconds in which anything was under way."""
+    """Of each exchange: seconds in which anything was in transfer."""
     network: NetworkEstimate
-    """As its links estimate it."""
+    """As this worker's links estimate it."""
     costs: Sequence[float]
-    """Whatever else is to be averaged."""
+    """Anything else to be averaged."""
 
 
 def pack(own: WorkerFigures, workers: int) -> list[float]:
-    """This worker's row."""
-    # not the rate but what a byte takes, so that the slow ones count; a worker that knows none says infinity
+    """Return this worker's row."""
+    # seconds per byte, not bytes per second, so that slow links count; infinity if the rate is not known
     byte = 1 / own.network.rate if own.network.rate else float("inf")
     row = [own.step, own.wait, own.room, own.wire, own.contended, byte, own.network.rtt or 0.0]
     row += [*own.spans, *(max(span, SHORTEST) ** POWER for span in own.spans), *own.costs]
@@ -47,14 +49,14 @@ def pack(own: WorkerFigures, workers: int) -> list[float]:
 
 
 def width(exchanges: int, costs: int) -> int:
-    """Numbers of a row."""
+    """Return the length of a row."""
     return HEAD + 2 * exchanges + costs
 
 
 def unpack(
     row: Sequence[float], exchanges: int, hops: int, buckets: int
 ) -> tuple[MeasuredStep, NetworkEstimate, list[float]]:
-    """The mean worker, the network, and the mean costs."""
+    """Return the mean worker, the network, and the mean costs."""
     step, wait, room, wire, contended, byte, trip = row[:HEAD]
     spans, powers = row[HEAD : HEAD + exchanges], row[HEAD + exchanges : HEAD + 2 * exchanges]
     span, least = sum(spans) / exchanges, sum(power ** (1 / POWER) for power in powers) / exchanges

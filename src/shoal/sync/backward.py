@@ -1,8 +1,8 @@
-"""Listens to autograd: tells a pace when a backward pass begins, which gradients are complete, and when it ends.
+"""Autograd hooks: tell a pace when a backward pass begins, which gradients are complete, and when it ends.
 
-A pass begins with its first gradient, so a pass that reaches no parameter is no exchange. `quiet` passes add up in
-`p.grad` and are told to nobody; until the next exchange the worker has `held` gradients back. A `share` other than 1
-scales a worker's gradients before they add up: a worker with fewer samples counts less.
+A pass begins with its first gradient, so a pass that reaches no parameter makes no exchange. `quiet` passes add up in
+`p.grad` without telling the pace; the worker then has `held` gradients back until the next exchange. A `share` other
+than 1 scales a worker's gradients before they add up: a worker with fewer samples counts less.
 """
 
 import weakref
@@ -24,14 +24,14 @@ class BackwardHooks:
         self.parameters, self.pace = parameters, pace
         self.quiet = False
         self.arrivals = 0
-        """Gradients so far, held back or not: whoever looks twice sees whether there was a backward pass between."""
+        """Gradients so far, held back or not; it differs after a backward pass."""
         self.held_indices: set[int] = set()
         """Parameters whose gradients quiet passes have left in `p.grad`."""
         self._pass: weakref.ref[_BackwardPass] | None = None
         self._share = self._held_share = 1.0
         self._scaling: list[RemovableHandle] = []
         self._nodes: list[Node] = []
-        """Of autograd, that add to `p.grad`. Hooks on parameters would scale what `torch.autograd.grad` returns."""
+        """Autograd nodes that add to `p.grad`; hooks on parameters would also scale what `autograd.grad` returns."""
         self._handles = self._hook(self._listen)
         if pace.open_ended:
             self._handles += self._hook(lambda _, p: p.register_hook(self._about))  # type: ignore[no-untyped-call]
@@ -41,7 +41,7 @@ class BackwardHooks:
         return parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-any-return, no-untyped-call]
 
     def _hook(self, register: Callable[[int, Tensor], RemovableHandle]) -> list[RemovableHandle]:
-        """Frozen parameters get their hook too, so that they may be thawed at any time."""
+        """Frozen parameters get hooks too, so that they may be unfrozen at any time."""
         handles = []
         for index, parameter in enumerate(self.parameters):
             if parameter.is_floating_point() or parameter.is_complex():
@@ -78,7 +78,7 @@ class BackwardHooks:
         return bool(self.held_indices)
 
     def weigh(self, share: float, held: float | None = None) -> None:
-        """Scale the gradients of the passes to come, by `held` if they add to some held back; 1 costs nothing."""
+        """Scale the gradients of later passes, by `held` if they add to gradients held back; 1 costs nothing."""
         self._share, self._held_share = share, share if held is None else held
         wanted = (self._share, self._held_share) != (1.0, 1.0)
         if wanted and not self._scaling:
@@ -91,11 +91,11 @@ class BackwardHooks:
 
     @property
     def share(self) -> float:
-        """What a gradient that comes now is multiplied by."""
+        """What a gradient that arrives now is multiplied by."""
         return self._held_share if self.quiet or self.held else self._share
 
     def remove(self) -> None:
-        """Let go of the parameters."""
+        """Remove all hooks."""
         self._remove(self._handles)
         self._remove(self._scaling)
 

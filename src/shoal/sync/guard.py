@@ -1,16 +1,16 @@
-"""A guard of convergence: now and then, what was applied is held against what no codec would have lost.
+"""Convergence guard: every k steps, compare what was applied with what would have been applied without a codec.
 
     every exchange     own += this worker's gradient        applied += the decoded sum
     every k-th         true = sum of all workers' own       cosine(applied, true)        both begin anew
 
 Over k steps, not one: with error feedback a step sends what earlier steps held back, so a single step is far from its
-gradient though nothing is lost; after k steps what still waits is what is late. Without feedback noise of k steps
-averages out, and a bias does not. Below the budget a sparsifier sends twice as much from the next step on, up to all;
-of another codec it is only said. All workers hold the same bits of both, computed in double and rounded, so all come
-to the same decision without a message. Costs four copies of the gradients, and one exchange without a codec in k.
+gradient though nothing is lost. Without feedback the noise of k steps averages out, and a bias does not. Below the
+budget a sparsifier sends twice as much from the next step on, up to everything; other codecs are only reported. All
+workers hold the same bits of both sums, so all decide alike without a message. Costs four copies of the gradients, and
+one exchange without a codec in k.
 
-A window belongs to one view: with the first exchange that other members make, however often they had to begin it, all
-begin a new one. So do newcomers, who take over how far the others have tightened.
+A window belongs to one view: other members, newcomers among them, begin a new one with their first exchange. Newcomers
+take over how far the others have tightened.
 """
 
 import math
@@ -22,37 +22,38 @@ from torch import Tensor
 
 from shoal.sync.aggregate.base import PayloadAggregator
 from shoal.sync.aggregate.gather import GatherAggregator
-from shoal.sync.engine.base import ExchangeEngine
-from shoal.sync.news import GuardTightened
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.observer import GuardTightened
 from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import State
 from shoal.wire.layout import FlatLayout
 from shoal.wire.tighten import ratio_of, with_ratio
 
 DIGITS = 6
+"""Of the cosine: beyond them the order of additions would show."""
 
 
 @dataclass(frozen=True)
 class GuardFinding:
-    """What the guard saw."""
+    """What the guard found in one window."""
 
     cosine: float
     steps: int
-    """Exchanges it looked back on."""
+    """Exchanges of the window."""
 
 
 class ConvergenceGuard:
-    """Of one exchange. Buckets all start before the first is finished. `generation`: the number of the view."""
+    """Watches one exchange, whose buckets all start before the first is finished. `generation`: the view's number."""
 
     def __init__(
         self,
         budget: float,
         every: int,
-        engine: ExchangeEngine,
+        engine: AllReduceEngine,
         ratio: float | None,
         generation: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`ratio`: what share of the elements the codec sends; None for one that says something of all."""
+        """`ratio`: the share of the elements that the codec sends; None for a dense codec."""
         self.budget, self.every, self.engine, self._now = budget, every, engine, generation
         self._ratio = torch.tensor([ratio or 0.0], dtype=torch.float64)
         self._before = float(self._ratio)
@@ -72,17 +73,17 @@ class ConvergenceGuard:
         self._sums = torch.zeros(3, dtype=torch.float64)
 
     def prepare(self) -> None:
-        """Before an exchange; once more before the same, if the members change meanwhile."""
+        """Called before an exchange; again before the same one if the members change meanwhile."""
         if self._used:
             self._used, self._count = False, self._count + 1
             if self._due:
                 self._restart()
-        self._look()
+        self._begin_exchange()
         if self._due:
             self.engine.prepare()
 
-    def _look(self) -> None:
-        """In which view the exchange begins, and whether it is the last of its window."""
+    def _begin_exchange(self) -> None:
+        """Begin a new window in a new view; see whether the exchange is the last of its window."""
         if self._now() != self._generation:
             self._restart()
             self._generation = self._now()
@@ -94,14 +95,14 @@ class ConvergenceGuard:
         for one in (*self._own, *self._applied, self._sums):
             one.zero_()
 
-    def adapt(self, meeting: PayloadAggregator) -> None:
-        """Before a bucket starts: let the codec send as much as was found to be needed."""
+    def adapt(self, aggregator: PayloadAggregator) -> None:
+        """Before a bucket starts: let the codec send as much as the last finding asked for."""
         ratio = float(self._ratio)
-        if ratio and isinstance(meeting, GatherAggregator) and ratio_of(meeting.codec) != ratio:
-            meeting.codec = with_ratio(meeting.codec, ratio)
+        if ratio and isinstance(aggregator, GatherAggregator) and ratio_of(aggregator.codec) != ratio:
+            aggregator.codec = with_ratio(aggregator.codec, ratio)
 
     def judge(self, finding: GuardFinding) -> GuardTightened:
-        """When the last bucket is finished: keep the codec, or have it send more from the next step on."""
+        """After the last bucket: keep the codec, or have it send more from the next step on."""
         facts = (finding.cosine, self.budget, finding.steps)
         ratio = float(self._ratio)
         if finding.cosine >= self.budget:
@@ -112,11 +113,11 @@ class ConvergenceGuard:
         return GuardTightened(*facts, "tightened", float(self._ratio))
 
     def state(self) -> State:
-        """How far it has tightened, for a checkpoint."""
+        """Return how far it has tightened, for a checkpoint."""
         return {"guard.ratio": self._ratio}
 
     def started(self, index: int, values: Tensor) -> int:
-        """This worker offers `values` of bucket `index`; returns bytes put on sockets for the shadow of it."""
+        """Add what this worker offers of bucket `index`; return the bytes put on sockets for its uncoded sum."""
         self._used = True
         self._open.add(index)
         self._own[index] += values
@@ -124,10 +125,10 @@ class ConvergenceGuard:
             return 0
         self._pairs[index][0].copy_(self._own[index])
         self.engine.start(index)
-        return self.engine.wire(index)
+        return self.engine.wire_bytes(index)
 
     def finished(self, index: int, total: Tensor) -> GuardFinding | None:
-        """All workers got `total`; a finding with the last bucket of every k-th exchange."""
+        """Add the sum that all workers got; return a finding with the last bucket of every k-th exchange."""
         if index not in self._open:
             return None
         if self._due:
@@ -136,11 +137,12 @@ class ConvergenceGuard:
         applied = self._applied[index].add_(total)
         if not self._due:
             return None
+        # double: the sums of many buckets must round alike on all workers
         one, other = applied.double(), self._pairs[index][1].double()
         self._sums += torch.stack([torch.dot(one, other), torch.dot(one, one), torch.dot(other, other)])
-        return None if self._open else self._found()
+        return None if self._open else self._find()
 
-    def _found(self) -> GuardFinding:
+    def _find(self) -> GuardFinding:
         both, one, other = self._sums.tolist()
         norms = math.sqrt(one) * math.sqrt(other)
         # nothing applied where there was nothing is right; nothing where there was something is not
@@ -148,25 +150,25 @@ class ConvergenceGuard:
         return GuardFinding(round(cosine, DIGITS), self.every)
 
     @property
-    def repeatable(self) -> bool:
-        return self.engine.repeatable
+    def retryable(self) -> bool:
+        return self.engine.retryable
 
-    def whole(self) -> bool:
-        return not self._due or self.engine.whole()
+    def is_complete(self) -> bool:
+        return not self._due or self.engine.is_complete()
 
-    def repeat(self, values: Mapping[int, Tensor]) -> None:
-        """Other members make this exchange: a window begins with it, and what was found of it is forgotten."""
+    def retry(self, values: Mapping[int, Tensor]) -> None:
+        """Begin a window with this exchange, which other members make, and undo what was found in it."""
         again = self._due
         self._ratio.fill_(self._before)
-        self._look()
+        self._begin_exchange()
         for index, offered in values.items():
             self._own[index].copy_(offered)
         self._open = set(values)
-        if self._due:  # a window of one exchange: its shadow is what it was
-            self.engine.repeat()
+        if self._due:  # a window of one exchange: its uncoded sum is made again
+            self.engine.retry()
         elif again:
-            self.engine.forget()
+            self.engine.abandon()
 
-    def recover(self) -> None:
+    def finish_locally(self) -> None:
         if self._due:
-            self.engine.recover()
+            self.engine.finish_locally()

@@ -1,19 +1,19 @@
-"""What an exchange costs, as arithmetic: pure and without torch, for those that decide and those that only look.
+"""What an exchange costs and which codec to take, as arithmetic: pure and without torch, also for viewers.
 
     transfer = bytes on sockets / rate + one-way latencies + waiting for others
-    visible  = what of it the backward pass does not hide
-    step     = computing + encode + decode + visible, less what fewer bytes free of the processor
+    visible  = the part that the backward pass does not hide
+    step     = computing + encode + decode + visible, less the processor time that fewer bytes free
 
-A model: it knows no queues and takes the links of a worker for one. Say "about" of what it says.
+A model: it knows no queues and takes all links of a worker for one. Texts say "about" of its figures.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class NetworkEstimate:
-    """The way from a worker to the others; None where it is not known."""
+    """The links from a worker to the others; None where a figure is not known."""
 
     rate: float | None = None
     """Bytes a second."""
@@ -21,14 +21,14 @@ class NetworkEstimate:
     """Seconds of a round trip."""
 
     def seconds(self, wire: float, hops: int) -> float:
-        """To bring `wire` bytes over, with so many latencies on the way; nothing where nothing is on sockets."""
+        """Return the time of `wire` bytes and `hops` latencies; 0 if nothing crosses a socket."""
         if not wire:
             return 0.0
         return (wire / self.rate if self.rate else 0.0) + hops * (self.rtt or 0.0) / 2
 
 
 def merged(known: Iterable[NetworkEstimate]) -> NetworkEstimate:
-    """What several know together: the fastest rate and the longest round trip."""
+    """Combine several estimates: the fastest rate and the longest round trip."""
     found = list(known)
     rates, trips = [n.rate for n in found if n.rate], [n.rtt for n in found if n.rtt]
     return NetworkEstimate(max(rates, default=None), max(trips, default=None))
@@ -36,10 +36,10 @@ def merged(known: Iterable[NetworkEstimate]) -> NetworkEstimate:
 
 @dataclass(frozen=True)
 class CodecPrice:
-    """One codec in one run; seconds and bytes of a worker a step."""
+    """One codec in one run; seconds and bytes per worker and step."""
 
     codec: str
-    """As text; empty: values as they are."""
+    """As text; empty: no codec."""
     encode: float
     decode: float
     wire: float
@@ -48,19 +48,19 @@ class CodecPrice:
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """What a run's steps were like."""
+    """The mean step of a run."""
 
     price: CodecPrice
     step: float
     span: float
-    """Seconds in which anything was under way."""
+    """Seconds in which anything was in transfer."""
     wait: float
-    """Of the span: what was not hidden."""
+    """The part of the span that was not hidden."""
     room: float
-    """What a longer transfer could hide behind: from the first bucket's leaving to the last one's being full."""
+    """What a longer transfer could hide behind: from the start of the first bucket until the last one is full."""
     buckets: int = 1
     contended: float = 0.0
-    """Of the computing: seconds in which the worker could have run and had no core, for the links had it."""
+    """Of the computing: seconds in which the worker waited for a core that the links used."""
 
     @property
     def computing(self) -> float:
@@ -77,22 +77,66 @@ class StepForecast:
 
 
 def forecast(measured: MeasuredStep, other: CodecPrice, network: NetworkEstimate) -> StepForecast:
-    """How long a step would take with `other` in place of what was measured."""
+    """Return how long a step would take with `other` in place of what was measured."""
     now = measured.price
-    late = max(0.0, measured.span - network.seconds(now.wire, now.hops))  # others come late whatever travels
+    late = max(0.0, measured.span - network.seconds(now.wire, now.hops))  # other workers are late whatever travels
     transfer = late + network.seconds(other.wire, other.hops)
-    # sockets and their keys take processor time by the byte, and where cores are few the computing waits for it
+    # sockets and encryption take processor time per byte, which the computing waits for where cores are few
     freed = min(measured.contended, measured.computing) * (1 - min(1.0, other.wire / now.wire)) if now.wire else 0.0
-    # the last bucket leaves when the pass has ended: nothing hides it
+    # the last bucket starts when the pass has ended, so nothing hides it
     visible = max(transfer - max(measured.room, 0.0), transfer / max(1, measured.buckets))
     return StepForecast(other.codec, measured.computing - freed + other.encode + other.decode + visible, transfer)
 
 
 def summed(size: float, workers: int) -> float:
-    """Bytes a worker sends so that everybody has the sum of `size` bytes each."""
+    """Return the bytes a worker sends in an all-reduce of `size` bytes."""
     return 2 * (workers - 1) * size / workers
 
 
 def summing_hops(workers: int) -> int:
-    """Latencies on the way of a sum: one between two, round the ring otherwise."""
+    """Return the latencies of an all-reduce: one between two workers, those of the ring otherwise."""
     return 1 if workers <= 2 else 2 * (workers - 1)
+
+
+GAIN = 0.9
+"""A codec must make the step at most this share of the step without one."""
+NEAR = 1.1
+"""A codec that loses less is taken if its step is within this factor of the fastest."""
+
+
+@dataclass(frozen=True)
+class CodecChoice:
+    """The chosen codec, and why."""
+
+    codec: str
+    """Empty: none."""
+    reason: str
+    steps: dict[str, float]
+
+
+def choose_codec(measured: MeasuredStep, prices: Sequence[CodecPrice], network: NetworkEstimate) -> CodecChoice:
+    """Choose by what all workers measured alike: clearly faster than no codec, and of the fastest the gentlest.
+
+    `measured` is a step without a codec; `prices` are those of the candidates, those that lose least first.
+    """
+    found = {"": measured.step}
+    if network.rate is None:
+        return CodecChoice("", "the network's rate is not known, because too little went over it", found)
+    forecasts = [forecast(measured, price, network) for price in prices]
+    found |= {each.codec: each.step for each in forecasts}
+    clear = [each for each in forecasts if each.step <= GAIN * measured.step]
+    rate = f"{network.rate * 8 / 1e6:.0f} Mbit/s"
+    if not clear:
+        best = min(forecasts, key=lambda each: each.step, default=None)
+        return CodecChoice(
+            "", f"no codec makes a step clearly shorter at about {rate}{_forecast_text(best, measured)}", found
+        )
+    fastest = min(each.step for each in clear)
+    chosen = next(each for each in clear if each.step <= NEAR * fastest)
+    return CodecChoice(chosen.codec, f"at about {rate}{_forecast_text(chosen, measured)}", found)
+
+
+def _forecast_text(other: StepForecast | None, measured: MeasuredStep) -> str:
+    if other is None:
+        return ""
+    return f", {other.codec} makes a step of {measured.step * 1e3:.1f} ms about {other.step * 1e3:.1f} ms"

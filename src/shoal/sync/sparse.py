@@ -1,9 +1,9 @@
-"""Sparse gradients, as nn.Embedding(sparse=True) gives them: rows and their values, gathered instead of summed.
+"""Sparse gradients, as nn.Embedding(sparse=True) makes them: rows and their values are gathered, not summed.
 
 message = had (1 byte) | number of rows (8 bytes) | rows (int64) | values
 
-Rows are where others write, so they are checked before use: a message whose rows are not those of the parameter, in
-ascending order, is refused with its sender's name.
+Peers say which rows are written, so rows are checked before use: a message whose rows are not ascending rows of the
+parameter is refused with its sender's name.
 """
 
 import struct
@@ -21,14 +21,14 @@ _HEAD = struct.Struct("<?q")
 def mean_of_sparse(
     exchange: GradientExchange, parameter: Tensor, gradient: Tensor | None, factor: float = 1.0
 ) -> Tensor | None:
-    """The mean over all workers of a parameter's sparse gradient; None if nobody had one."""
+    """Return the mean over all workers of a parameter's sparse gradient; None if nobody had one."""
     # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it
     dense = gradient is not None and not gradient.is_sparse
     if gradient is not None:
         gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
-        exchange.raw += 4 * gradient.values().numel()
+        exchange.observer.raw_bytes += 4 * gradient.values().numel()
     message = _pack(gradient, exchange.weight)
-    exchange.sent += len(message)
+    exchange.observer.sent_bytes += len(message)
     read = partial(_unpack, parameter=parameter)
     parts = [read(data) for data in exchange.gather(message, limit=_largest(parameter), check=read)]
     present = [part for part in parts if part is not None]
@@ -49,7 +49,7 @@ def _pack(gradient: Tensor | None, weight: float) -> bytes:
 
 
 def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What `_pack` packed; PayloadError if it did not."""
+    """Return what `_pack` packed; raise PayloadError for anything else."""
     if len(data) < _HEAD.size or data[0] > 1:
         raise PayloadError(f"a sparse gradient of {len(data)} bytes has no head; it was cut or is foreign")
     had, count = _HEAD.unpack_from(data)
@@ -76,5 +76,5 @@ def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _largest(parameter: Tensor) -> int:
-    """Bytes of a message at the most."""
+    """Return the most bytes a message can have."""
     return _HEAD.size + parameter.shape[0] * 8 + parameter.numel() * parameter.element_size()

@@ -1,10 +1,10 @@
-"""Running statistics: buffers a layer changes in its forward pass (BatchNorm's mean and variance, a codebook).
+"""Running statistics: buffers that a layer changes in its forward pass (BatchNorm's mean and variance, a codebook).
 
 Policy: at every exchange, each persistent floating-point buffer that was changed becomes the mean over the workers
 that changed it. Other buffers (masks, counters) are worker 0's at the start and each worker's own afterwards.
 
-An exchange may come while a forward pass still waits for its backward pass (a GAN's maker while its critic learns), and
-autograd refuses a graph whose tensors were written to since. So means are written where no graph sees it:
+An exchange may happen while a forward pass still waits for its backward pass (a GAN's generator while its critic
+learns), and autograd refuses a graph whose tensors were written since. So means are written where no graph sees it:
 
     no graph holds the buffer      in place
     BatchNorm in training          in place, without counting the write: its backward pass does not read them
@@ -21,13 +21,13 @@ from shoal.wire.bucket import GradientBucket
 
 
 class RunningStatistics:
-    """The buffers of some models that are averaged along with gradients."""
+    """The buffers of some models that are averaged with the gradients."""
 
     def __init__(self, models: Iterable[nn.Module]) -> None:
         self.tensors: list[Tensor] = []
-        """As they were last seen: a layer may put a new tensor in a buffer's place."""
+        """As last seen: a layer may replace a buffer by a new tensor."""
         self._owners: list[list[tuple[nn.Module, str]]] = []
-        """Of each buffer, the modules that have it, and under which name."""
+        """Of each buffer: the modules that have it, and its name there."""
         self._versions: list[int] = []
         seen: dict[int, int] = {}
         for model in models:

@@ -1,12 +1,12 @@
-"""Tensors that are not there yet: whoever touches one first waits for it, wherever in a script that is.
+"""Tensors whose content is not there yet: the first use anywhere in a script waits for it.
 
     watch(parameter, act)      from now on its content is out of date
     F.linear(x, parameter)     any use of it through torch: `act` brings it up to date, then the function runs
 
-A watched tensor has a subclass of its own kind, as a lazy parameter of torch has until its shape is known, and becomes
-what it was when it is touched or released: a use that does not wait costs nothing. Looking at its shape, dtype or
-`.grad` is no touch. What reads memory behind torch's back (a compiled or scripted model, an extension in C++) is not
-seen: do not watch parameters of such a model.
+A watched tensor gets a subclass, as a lazy parameter of torch has until its shape is known, and gets its own class back
+when it is used or released, so a tensor that is not watched costs nothing. Reading its shape, dtype or `.grad` is no
+use. What reads memory without torch's dispatcher (a compiled or scripted model, an extension in C++) is not seen: do
+not watch parameters of such a model.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 Act = Callable[[], None]
 
 _acts: dict[int, Act] = {}
-"""By identity; whoever watches a tensor holds it."""
+"""By identity; the caller of `watch` keeps the tensor alive."""
 _names = "grad requires_grad is_leaf shape dtype device layout is_sparse is_cuda ndim grad_fn _version nbytes itemsize"
 HARMLESS = frozenset(
     [
@@ -30,7 +30,7 @@ HARMLESS = frozenset(
         *(Tensor.register_hook, Tensor.register_post_accumulate_grad_hook),
     ]
 )
-"""What says nothing of a tensor's content."""
+"""Functions that do not read a tensor's content."""
 
 
 def _touched(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -62,7 +62,7 @@ class WatchedParameter(nn.Parameter):
         return _touched(func, args, kwargs or {})
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        self.detach()  # a touch: what is copied is a plain parameter
+        self.detach()  # counts as a use: a plain parameter is copied
         return nn.Parameter.__deepcopy__(self, memo)  # type: ignore[no-untyped-call]
 
 
@@ -79,7 +79,7 @@ _PLAIN = {watched: plain for plain, watched in _KINDS.items()}
 
 
 def can_watch(tensor: Tensor) -> bool:
-    """Subclasses have a mind of their own."""
+    """Return whether a tensor can be watched; subclasses already override the dispatch that this relies on."""
     return type(tensor) in _KINDS or type(tensor) in _PLAIN
 
 
@@ -90,6 +90,6 @@ def watch(tensor: Tensor, act: Act) -> None:
 
 
 def release(tensor: Tensor) -> Act | None:
-    """It is what it seems again; what would have been called, if it was watched."""
+    """Stop watching; return what would have been called, if the tensor was watched."""
     tensor.__class__ = _PLAIN.get(type(tensor), type(tensor))
     return _acts.pop(id(tensor), None)

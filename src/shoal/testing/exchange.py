@@ -143,7 +143,10 @@ class ExchangeCase(ABC):
                 exchange.start(index)
             for index in range(len(buckets)):
                 exchange.finish(index)
-            return {"raw": torch.tensor(exchange.raw), "sent": torch.tensor(exchange.sent)}
+            return {
+                "raw": torch.tensor(exchange.observer.raw_bytes),
+                "sent": torch.tensor(exchange.observer.sent_bytes),
+            }
 
         elements = sum(torch.Size(shape).numel() for shape in SHAPES)
         for result in run_world(self.sizes[0], body):

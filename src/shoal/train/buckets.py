@@ -31,33 +31,33 @@ class BucketTimer:
     def step_ended(self, at: float, seconds: float) -> None:
         """Take in what was measured of a step, and measure the next one if it is time to."""
         exchange = self.exchange
-        if exchange.meter is not None:
-            exchange.meter = None
+        if exchange.observer.meter is not None:
+            exchange.observer.meter = None
             self._sampled_at = at
             self._taken += 1
             self._measured += 1
             self._seconds += seconds
-            self._ways[exchange.meets] += 1
+            self._ways[exchange.observer.aggregation] += 1
         if self._taken < FIRST_SAMPLES or at - self._sampled_at > SAMPLE_SECONDS:
-            exchange.meter = self._meter
+            exchange.observer.meter = self._meter
 
     def decisions(self, step: int) -> list[RunEvent]:
         """What the exchange has decided in the step that was closed."""
-        news, self.exchange.news = self.exchange.news, ()
+        news = self.exchange.observer.take_decisions()
         return [event_of(each, step) for each in news]
 
     def figures(self, step: int, join: int = 0) -> list[BucketTimes | CodecPriced]:
         """What was measured since this was last asked, as events; prices with the first."""
         if not self._measured or not any(account.raw for account in self._meter.accounts):
             return []
-        meter, measured, network = self._meter, self._measured, self.exchange.network()
+        meter, measured, network = self._meter, self._measured, self.exchange.estimate_network()
         found: list[BucketTimes | CodecPriced] = [
             BucketTimes(
                 at=time.time(),
                 step=step,
                 measured=measured,
                 join=join,
-                codec=self.exchange.codec,
+                codec=self.exchange.observer.codec,
                 meets=self._ways.most_common(1)[0][0],
                 buckets=[_means(account, measured) for account in meter.accounts if account.raw],
                 span=round(meter.span / measured, SECONDS),
@@ -71,14 +71,14 @@ class BucketTimer:
             self._asks = False
             found += self._priced()
         self._meter = ExchangeMeter.over(self.exchange.layers)
-        if self.exchange.meter is not None:
-            self.exchange.meter = self._meter
+        if self.exchange.observer.meter is not None:
+            self.exchange.observer.meter = self._meter
         self._measured, self._seconds = 0, 0.0
         self._ways.clear()
         return found
 
     def _priced(self) -> list[CodecPriced]:
-        wired = self.exchange.wire > 0
+        wired = self.exchange.observer.wire_bytes > 0
         elements = sum(account.raw for account in self._meter.accounts) / 4 / self._measured
         found = prices(elements, len(self.exchange.peers) + 1, wired)
         return [

@@ -1,9 +1,9 @@
 """From a plan's description to the running thing."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -31,19 +31,20 @@ from shoal.sync.aggregate.largest import LargestAggregator
 from shoal.sync.aggregate.low_rank import LowRankAggregator
 from shoal.sync.aggregate.shares import divisible
 from shoal.sync.aggregate.two_stage import TwoStageAggregator
-from shoal.sync.engine.base import ExchangeEngine
-from shoal.sync.engine.collective import CollectiveEngine
+from shoal.sync.engine.base import AllReduceEngine, PayloadEngine
+from shoal.sync.engine.collective import CollectiveEngine, CollectivePayloads
 from shoal.sync.engine.hierarchical import HierarchicalEngine
-from shoal.sync.engine.leader import LeaderEngine
+from shoal.sync.engine.link_payloads import LinkPayloads
 from shoal.sync.engine.links import LinkEngine
 from shoal.sync.engine.shared_memory import SharedMemoryEngine
+from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.auto import AutoCodecExchange, CodecCandidate
 from shoal.sync.exchange.base import GradientExchange
-from shoal.sync.exchange.compressed import CompressedExchange, takes
+from shoal.sync.exchange.compressed import CompressedExchange, is_coded
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.guard import ConvergenceGuard
-from shoal.sync.news import CodecSwitched
+from shoal.sync.observer import CodecSwitched
 from shoal.sync.pace.base import SyncPace
 from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
@@ -78,7 +79,7 @@ def build_exchange(
     if plan.order.by == "largest":
         return CompressedExchange(
             exchange,
-            lambda layouts: LargestAggregator(plan.order.limit, engines.of("cpu"), group.rank, seed),
+            lambda layouts: LargestAggregator(plan.order.limit, engines.payloads(), group.rank, seed),
             str(plan.order),
         )
     if any(isinstance(term, WireTerm) for term in plan.wire):
@@ -92,13 +93,15 @@ def build_exchange(
     guard = next((term for term in plan.wire if isinstance(term, terms.GuardTerm)), None)
     return CompressedExchange(
         exchange,
-        lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
+        lambda layouts: build_aggregator(codec, layouts, group, engines, seed, how, guarded=guard is not None),
         ", ".join(str(term) for term in plan.codecs),
         _guard(guard, engines.of("cpu"), codec, group) if guard is not None else None,
     )
 
 
-def _guard(term: terms.GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
+def _guard(
+    term: terms.GuardTerm, engine: AllReduceEngine, codec: GradientCodec, group: WorkerGroup
+) -> ConvergenceGuard:
     return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.generation)
 
 
@@ -106,53 +109,53 @@ def _automatic(
     exchange: GradientExchange, group: WorkerGroup, engines: "EngineChooser", seed: int, optimizers: Sequence[Optimizer]
 ) -> GradientExchange:
     """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
-    engine, spare = engines.of("cpu"), engines.of("cpu")  # made now, by all in the same order, whatever is chosen when
+    # made now, by all in the same order, whatever is chosen when
+    engine, reserved = engines.of("cpu"), ReservedEngines(engines)
     if isinstance(engine, SharedMemoryEngine):
-        exchange.tell(CodecSwitched("", "inside one host nothing crosses a socket"))
+        exchange.observer.report(CodecSwitched("", "inside one host nothing crosses a socket"))
         return exchange
 
     def candidates(plans: Sequence[BucketPlan]) -> list[CodecCandidate]:
-        layouts = [plan.layout for plan in plans if takes(plan)]
+        layouts = [plan.layout for plan in plans if is_coded(plan)]
         return [_candidate(name, codec, layouts) for name, codec in codecs_to_try(optimizers, group.size).items()]
 
     def _candidate(name: str, codec: GradientCodec, layouts: Sequence[FlatLayout]) -> CodecCandidate:
-        def take(buckets: Sequence[GradientBucket]) -> GradientExchange:
+        def build(buckets: Mapping[int, GradientBucket]) -> GradientExchange:
             coded = CompressedExchange(
-                exchange, lambda found: build_meeting(codec, found, group, engines, seed, engine=spare), name
+                exchange, lambda found: build_aggregator(codec, found, group, reserved, seed), name
             )
             coded.adopt(buckets)
             return coded
 
-        return CodecCandidate(price_of(name, codec, layouts, group.size), take)
+        return CodecCandidate(price_of(name, codec, layouts, group.size), build)
 
     return AutoCodecExchange(exchange, engine, lambda: group.size, candidates)
 
 
-def build_meeting(
+def build_aggregator(
     codec: GradientCodec,
     layouts: Sequence[FlatLayout],
     group: WorkerGroup,
-    engines: "EngineChooser",
+    engines: "EngineSource",
     seed: int,
     how: str = "auto",
     guarded: bool = False,
-    engine: ExchangeEngine | None = None,
 ) -> PayloadAggregator:
-    """How payloads meet: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
+    """How payloads are combined: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
 
     `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
     memory no byte is saved, so payloads are gathered there. Where members may change, so may the way, with the number
     of workers.
     """
-    engine = engine or engines.of("cpu")
     inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
     if isinstance(inner, LowRankCodec):
-        return LowRankAggregator(inner, engine, engines.of("cpu"), feedback=inner is not codec)
+        return LowRankAggregator(inner, engines.of("cpu"), engines.of("cpu"), feedback=inner is not codec)
     if isinstance(codec, CastCodec):
-        meeting = CastAggregator(codec, engine, group.size)
-        group.session.listeners.add(meeting, ListenerStage.exchange)
-        return meeting
-    if how == "auto" and isinstance(engine, SharedMemoryEngine):
+        casting = CastAggregator(codec, engines.of("cpu"), group.size)
+        group.session.listeners.add(casting, ListenerStage.exchange)
+        return casting
+    engine = engines.payloads()
+    if how == "auto" and isinstance(engine, SharedMemoryPayloads):
         how = "gather"
     widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
     most = group.seats if isinstance(group, SharedGroup) else 0
@@ -182,6 +185,29 @@ def build_pace(
     return kind(exchange, members.names, members.parameters, members.sparse, statistics)
 
 
+class EngineSource(Protocol):
+    """Where an aggregator gets its engines from."""
+
+    def of(self, device: str) -> AllReduceEngine:
+        """Return an engine that sums tensors on `device`."""
+
+    def payloads(self) -> PayloadEngine:
+        """Return an engine that carries payloads, which lie on the host."""
+
+
+class ReservedEngines:
+    """One engine of each kind, made before it is known which will be used."""
+
+    def __init__(self, engines: EngineSource) -> None:
+        self._sums, self._payloads = engines.of("cpu"), engines.payloads()
+
+    def of(self, device: str) -> AllReduceEngine:
+        return self._sums
+
+    def payloads(self) -> PayloadEngine:
+        return self._payloads
+
+
 class EngineChooser:
     """Chooses an engine by where a bucket lies: memory inside one host, links between hosts, NCCL for CUDA.
 
@@ -198,19 +224,28 @@ class EngineChooser:
         if self.wanted not in ENGINES:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
 
-    def of(self, device: str) -> ExchangeEngine:
+    def of(self, device: str) -> AllReduceEngine:
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return SharedMemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
             if self.group.local is None:
-                return LinkEngine(self.group, by=self.by)
-            kind = HierarchicalEngine if len(self.group.local.places) > 1 else LeaderEngine
-            return kind(self.group, self.by)
+                return LinkEngine(self.group, algorithm=self.by)
+            return HierarchicalEngine(self.group, self.by)
+        return CollectiveEngine(self._process_group(device))
+
+    def payloads(self) -> PayloadEngine:
+        if self.wanted != "collective" and isinstance(self.group, SharedGroup):
+            return SharedMemoryPayloads(self.group)
+        if self.wanted == "auto" and isinstance(self.group, LinkedGroup):
+            return LinkPayloads(self.group)
+        return CollectivePayloads(self._process_group("cpu"))
+
+    def _process_group(self, device: str) -> dist.ProcessGroup:
         if self.wanted == "memory":
             raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
         if device not in self._process_groups:
             self._process_groups[device] = self._meet(device)
-        return CollectiveEngine(self._process_groups[device])
+        return self._process_groups[device]
 
     def background(self, device: str) -> bool:
         """Whether exchanges go on while the training thread computes, and need nothing more of it."""

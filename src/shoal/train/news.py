@@ -3,10 +3,10 @@
 import time
 
 from shoal.core.events import ChoiceMade, GuardChecked, RunEvent
-from shoal.sync.news import GuardTightened, News
+from shoal.sync.observer import ExchangeDecision, GuardTightened
 
 
-def event_of(news: News, step: int) -> RunEvent:
+def event_of(news: ExchangeDecision, step: int) -> RunEvent:
     if isinstance(news, GuardTightened):
         return GuardChecked(
             at=time.time(),

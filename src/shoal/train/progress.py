@@ -205,7 +205,8 @@ class StepProgress:
         encode, wait, raw, sent, wire, transfer, exposed = 0.0, 0.0, 0, 0, 0, 0.0, 0.0
         for spent, exchange in self._spent:
             encode, wait = encode + spent.encode, wait + spent.wait
-            raw, sent, wire = raw + exchange.raw, sent + exchange.sent, wire + exchange.wire
+            seen = exchange.observer
+            raw, sent, wire = raw + seen.raw_bytes, sent + seen.sent_bytes, wire + seen.wire_bytes
             transfer, exposed = transfer + spent.transfer, exposed + spent.exposed
         return encode, wait, raw, sent, wire, transfer, exposed
 
@@ -235,8 +236,8 @@ class StepProgress:
             for peer in exchange.peers:
                 sent, wire = peers.get(str(peer), (0, 0))
                 peers[str(peer)] = (
-                    sent + exchange.sent // len(exchange.peers),
-                    wire + exchange.wire // len(exchange.peers),
+                    sent + exchange.observer.sent_bytes // len(exchange.peers),
+                    wire + exchange.observer.wire_bytes // len(exchange.peers),
                 )
         if peers:
             self.sink.emit(TrafficCounted(at=time.time(), step=self.step, peers=peers))

@@ -103,7 +103,7 @@ class StepCoordinator(MembershipListener):
         if len(self.joined) > 1 and self.group.session.elastic:
             for one in self.joined:
                 one.take_turns()
-        if not joined.alone and not joined.exchange.repeatable:
+        if not joined.alone and not joined.exchange.retryable:
             self.group.session.forbid_loss("this plan cannot repeat a step without it")
 
     def _before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:

@@ -13,7 +13,8 @@ from shoal.plan.plan import Plan
 from shoal.sync.aggregate.base import StatefulAggregator
 from shoal.sync.aggregate.elastic import ElasticAggregator
 from shoal.sync.aggregate.gather import GatherAggregator
-from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.engine.base import PayloadEngine
+from shoal.sync.observer import ExchangeObserver
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
 from shoal.train.build import EngineChooser, build_exchange
@@ -58,7 +59,7 @@ def live(world: WorkerWorld, links: bool, plan: str, first: int) -> Result:
     enter(session, seat, VIEWS[0])
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 14, list(SHAPES)))
-    assert exchange.repeatable
+    assert exchange.retryable
     mine = Play(exchange, buckets, world.dir)
     for now, then in pairwise([*VIEWS, ()]):
         for _ in range(ROUNDS):
@@ -87,7 +88,7 @@ def live(world: WorkerWorld, links: bool, plan: str, first: int) -> Result:
 
 
 def staged(mine: Play) -> torch.Tensor:
-    return torch.tensor(mine.exchange.meets == "twostage")
+    return torch.tensor(mine.exchange.observer.aggregation == "twostage")
 
 
 def leave(mine: Play, stage: Stage, offered: list[torch.Tensor]) -> Result:
@@ -143,30 +144,16 @@ def test_the_way_follows_the_number_of_workers_between_hosts() -> None:
                 assert bool(result[f"staged{number}"]) == (len(seats) > 2), number
 
 
-class Alone(ExchangeEngine):
+class Alone(PayloadEngine):
     """Gives everybody's payloads to the one worker there is; a view ends whenever the test says so."""
 
-    repeatable = True
+    retryable = True
 
     def __init__(self) -> None:
         self.ends, self.posted = False, dict[int, torch.Tensor]()
 
-    def open(self, spaces):
-        raise NotImplementedError
-
-    def start(self, index):
-        raise NotImplementedError
-
-    def progress(self): ...
-
-    def finish(self, index):
-        raise NotImplementedError
-
-    def wire(self, index):
-        raise NotImplementedError
-
-    def open_payloads(self, parcels):
-        self.areas = [torch.zeros(parcel.area, dtype=torch.uint8) for parcel in parcels]
+    def open(self, specs):
+        self.areas = [torch.zeros(spec.area, dtype=torch.uint8) for spec in specs]
         return self.areas
 
     def prepare(self) -> None:
@@ -182,10 +169,10 @@ class Alone(ExchangeEngine):
 
     def release(self, index: int) -> None: ...
 
-    def payload_wire(self, index: int) -> int:
+    def wire_bytes(self, index: int) -> int:
         return 0
 
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return True
 
 
@@ -197,27 +184,27 @@ def test_views_that_end_while_it_begins_again_change_nothing() -> None:
     def make(rank: int, size: int) -> StatefulAggregator:
         return GatherAggregator(PartialCodec(ErrorFeedback(OneBitCodec())), engine, rank, 0)
 
-    meeting = ElasticAggregator(engine, make, lambda: (place[0], place[1]))
-    meeting.open([layout])
+    aggregator = ElasticAggregator(engine, make, lambda: (place[0], place[1]))
+    aggregator.open([layout], ExchangeObserver())
     for _ in range(2):
-        meeting.prepare()
-        meeting.start(0, values, [True])
-        meeting.finish(0, once)
-    expected = meeting.state()["residual.w"].clone()
-    assert meeting.whole()
+        aggregator.prepare()
+        aggregator.start(0, values, [True])
+        aggregator.finish(0, once)
+    expected = aggregator.state()["residual.w"].clone()
+    assert aggregator.is_complete()
     for rank in (1, 2, 2):
         place[0], engine.ends = rank, True
-        meeting.repeat()
+        aggregator.retry()
         with pytest.raises(ViewEnded):
-            meeting.finish(0, out)
-        assert not meeting.whole()
-        assert not meeting.landed(0)
+            aggregator.finish(0, out)
+        assert not aggregator.is_complete()
+        assert not aggregator.is_done(0)
     engine.ends = False
-    meeting.repeat()
-    assert meeting.finish(0, out) == [1.0]
-    assert meeting.whole()
+    aggregator.retry()
+    assert aggregator.finish(0, out) == [1.0]
+    assert aggregator.is_complete()
     assert torch.equal(out, once)
-    assert torch.equal(meeting.state()["residual.w"], expected)
-    meeting.prepare()
-    meeting.repeat()
-    assert meeting.whole(), "nothing was offered, so there is nothing to do again"
+    assert torch.equal(aggregator.state()["residual.w"], expected)
+    aggregator.prepare()
+    aggregator.retry()
+    assert aggregator.is_complete(), "nothing was offered, so there is nothing to do again"

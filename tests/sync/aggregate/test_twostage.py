@@ -11,9 +11,10 @@ from shoal.core.errors import PayloadError, UsageError
 from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
 from shoal.sync.aggregate.two_stage import TwoStageAggregator, owners_codec
-from shoal.sync.engine.shared_memory import SharedMemoryEngine
+from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.compressed import CompressedExchange
+from shoal.sync.observer import ExchangeObserver
 from shoal.testing import ExchangeCase, WorkerWorld, run_world
 from shoal.testing.exchange import SHAPES, fill, taken, tensors
 from shoal.testing.world import Result
@@ -42,7 +43,7 @@ class TwoStageCase(ExchangeCase):
         codec = PartialCodec(Int8Codec(), least=1 << 40)
         return CompressedExchange(
             AllReduceExchange(group, engines.of),
-            lambda _: TwoStageAggregator(codec, engines.of("cpu"), group.rank, group.size, 0),
+            lambda _: TwoStageAggregator(codec, engines.payloads(), group.rank, group.size, 0),
         )
 
     def open(self, world, dtype=torch.float32, capacity=1 << 12):
@@ -106,9 +107,10 @@ def test_the_same_bits_on_all_workers_and_engines(plans: list[str], monkeypatch:
                 monkeypatch.setenv("SHOAL_ENGINE", "collective" if engine == "gloo" else "auto")
                 (world.dir / f"{engine}{number}").mkdir(exist_ok=True)
                 exchange, total = exchanged(world, group, plan, folder=f"{engine}{number}")
-                assert exchange.meets == "twostage"
+                assert exchange.observer.aggregation == "twostage"
                 found[f"{number}.{engine}"] = torch.cat([t.view(-1) for result in total for t in result.values()])
-                found[f"{number}.{engine}.bytes"] = torch.tensor([exchange.raw, exchange.sent, exchange.wire])
+                seen = exchange.observer
+                found[f"{number}.{engine}.bytes"] = torch.tensor([seen.raw_bytes, seen.sent_bytes, seen.wire_bytes])
         return found
 
     results = run_world(3, body, seconds=110)
@@ -231,10 +233,12 @@ def test_nothing_that_waits_is_lost_when_another_number_goes_on(workers: int, ag
     def load(world: WorkerWorld) -> Result:
         own = {name.removeprefix(mark): t for name, t in dealt.items()} if again else saved[min(world.group.rank, 2)]
         rule = PartialCodec(ErrorFeedback(OneBitCodec()))
-        meeting = TwoStageAggregator(rule, SharedMemoryEngine(world.group), world.group.rank, world.group.size, 0)
-        meeting.open([FlatLayout.of([("w0", (70, 50))]), FlatLayout.of([("w1", (33, 9)), ("b", (60,))])])
-        meeting.load(own)
-        return {"waits": waiting(meeting.state()), "given": waiting(own)}
+        aggregator = TwoStageAggregator(rule, SharedMemoryPayloads(world.group), world.group.rank, world.group.size, 0)
+        aggregator.open(
+            [FlatLayout.of([("w0", (70, 50))]), FlatLayout.of([("w1", (33, 9)), ("b", (60,))])], ExchangeObserver()
+        )
+        aggregator.load(own)
+        return {"waits": waiting(aggregator.state()), "given": waiting(own)}
 
     results = run_world(workers, load)
     for result in results:
@@ -245,22 +249,22 @@ def test_nothing_that_waits_is_lost_when_another_number_goes_on(workers: int, ag
 
 
 def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:
-    class Nowhere(SharedMemoryEngine):
+    class Nowhere(SharedMemoryPayloads):
         def __init__(self) -> None:
             pass
 
-        def open_payloads(self, parcels):
-            return [torch.zeros(parcel.bound * parcel.pieces, dtype=torch.uint8) for parcel in parcels]
+        def open(self, specs):
+            return [torch.zeros(spec.area, dtype=torch.uint8) for spec in specs]
 
         def post(self, index, length):
             self.length = length
 
-    meeting = TwoStageAggregator(PartialCodec(ErrorFeedback(OneBitCodec())), Nowhere(), 1, 3, 0)
-    meeting.open([FlatLayout.of([("w", (40, 30)), ("b", (30,))])])
-    meeting.start(0, torch.randn(1230), [True, True])
-    made = meeting._cuts[0]
-    share, bound = made.shares[1], meeting._areas[0].numel() // 3
-    good = meeting._areas[0][bound : 2 * bound].clone()
+    aggregator = TwoStageAggregator(PartialCodec(ErrorFeedback(OneBitCodec())), Nowhere(), 1, 3, 0)
+    aggregator.open([FlatLayout.of([("w", (40, 30)), ("b", (30,))])], ExchangeObserver())
+    aggregator.start(0, torch.randn(1230), [True, True])
+    made = aggregator._cuts[0]
+    share, bound = made.shares[1], aggregator._areas[0].numel() // 3
+    good = aggregator._areas[0][bound : 2 * bound].clone()
     rng = np.random.default_rng(1)
     refused = []
     for _ in range(2000):
@@ -269,8 +273,8 @@ def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:
             if bad.numel():
                 bad[rng.integers(0, bad.numel())] = int(rng.integers(0, 256))
         try:
-            meeting._add(
-                meeting.codec,
+            aggregator._add(
+                aggregator.codec,
                 2,
                 bad,
                 made,
@@ -287,5 +291,5 @@ def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:
 def test_sparsifiers_are_refused() -> None:
     with pytest.raises(UsageError, match="no dense payloads"):
         TwoStageAggregator(
-            PartialCodec(ErrorFeedback(TopKCodec(0.1))), SharedMemoryEngine.__new__(SharedMemoryEngine), 0, 2, 0
+            PartialCodec(ErrorFeedback(TopKCodec(0.1))), SharedMemoryPayloads.__new__(SharedMemoryPayloads), 0, 2, 0
         )

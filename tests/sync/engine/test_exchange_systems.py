@@ -42,7 +42,7 @@ def steps(world: WorkerWorld, group: LinkedGroup, plan: str, side: int, count: i
         exchange.prepare()
         bucket.put(0, gradient, exchange.weight)
         exchange.start(0)
-        exchange.launched()
+        exchange.all_started()
         exchange.finish(0)
         seconds.append(now() - began)
         sizes.append(left(group) - before)

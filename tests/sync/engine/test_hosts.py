@@ -52,7 +52,7 @@ def test_only_leaders_speak_between_hosts() -> None:
             engine.finish(0)
             assert (result == 6 + 4 * number).all()
             result.zero_()  # what came back belongs to the caller
-        wire = engine.wire(0)
+        wire = engine.wire_bytes(0)
         return {"wire": torch.tensor(wire), "leaders": torch.tensor(group.leaders)}
 
     results = run_world(4, body)

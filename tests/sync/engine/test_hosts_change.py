@@ -59,7 +59,7 @@ def train(world: WorkerWorld, host_groups: Sequence[str], stage: Stage, plan: st
     group, session = housed(world, host_groups, rank)
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
-    assert exchange.repeatable
+    assert exchange.retryable
     mine = Play(exchange, buckets, world.dir)
     for number in range(LOSS):
         mine.round(gradients(rank, number), 1 / size)

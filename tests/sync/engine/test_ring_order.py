@@ -23,7 +23,8 @@ def engine_that_notes(tasks: list[CollectiveTask]) -> LinkEngine:
 def test_what_is_left_of_a_step_goes_before_the_urgent_of_the_next() -> None:
     tasks: list[CollectiveTask] = []
     engine = engine_that_notes(tasks)
-    engine.hurry([3, 2, 1, 0])  # the first layers were last in the backward pass; bucket 3 is a word all wait for
+    # the first layers were last in the backward pass; bucket 3 is a word all wait for
+    engine.set_priorities([3, 2, 1, 0])
     for _ in range(3):
         engine.prepare()
         for index in range(4):

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from shoal.core.errors import UsageError
 from shoal.sync.engine.algorithms.base import DtypeArithmetic
+from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, way
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
+from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, choose_algorithm
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport.messages import CHUNK
 from shoal.wire.bucket import BucketSpace
@@ -34,13 +36,16 @@ def close(dtype: torch.dtype) -> dict[str, float]:
     return {"rtol": tolerance, "atol": tolerance}
 
 
-@pytest.mark.parametrize("size", [2, 3, 4])
+EVERY_DTYPE = (DirectSum, ReduceScatterGather)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
 def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
     def body(world: WorkerWorld) -> Result:
         mesh = linked_by_files(world.group, world.dir).mesh
         results, tasks = {}, []
-        for kind in (DirectSum, ReduceScatterGather, RingAllReduce):
-            for dtype in DTYPES if kind is not RingAllReduce else (torch.float32, torch.float64):
+        for kind in (*EVERY_DTYPE, RingAllReduce, TreeAllReduce, ButterflyAllReduce):
+            for dtype in DTYPES if kind in EVERY_DTYPE else (torch.float32, torch.float64):
                 for numel in NUMELS:
                     leaving = tensor(mesh.rank, numel, dtype)
                     result, arithmetic = torch.zeros_like(leaving), DtypeArithmetic(dtype)
@@ -78,15 +83,24 @@ def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
     ],
 )
 def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, workers: int, kind: type) -> None:
-    assert way(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
+    assert choose_algorithm(torch.empty(size // dtype.itemsize, dtype=dtype), workers) is kind
 
 
 @pytest.mark.parametrize(
-    ("by", "kind"), [("ring", RingAllReduce), ("owners", ReduceScatterGather), ("straight", DirectSum)]
+    ("by", "kind"),
+    [
+        ("ring", RingAllReduce),
+        ("owners", ReduceScatterGather),
+        ("straight", DirectSum),
+        ("tree", TreeAllReduce),
+        ("butterfly", ButterflyAllReduce),
+    ],
 )
 def test_the_plan_may_say_the_way(by: str, kind: type) -> None:
-    assert way(torch.empty(4), 4, by) is kind is way(torch.empty(MIDDLE), 4, by)
-    assert way(torch.empty(4, dtype=torch.bfloat16), 4, by) is (ReduceScatterGather if by == "ring" else kind)
+    assert choose_algorithm(torch.empty(4), 4, by) is kind is choose_algorithm(torch.empty(MIDDLE), 4, by)
+    assert choose_algorithm(torch.empty(4, dtype=torch.bfloat16), 4, by) is (
+        kind if by == "straight" else ReduceScatterGather
+    )
 
 
 def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
@@ -97,22 +111,25 @@ def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
         engine.open([BucketSpace(1, torch.float32, torch.device("meta"))])
 
 
-def test_an_exchange_that_was_aborted_can_be_repeated() -> None:
-    """The last worker leaves before it takes part; the others repeat the same start without it."""
+@pytest.mark.parametrize(("by", "lost"), [("auto", 2), ("tree", 0), ("tree", 2), ("butterfly", 0), ("butterfly", 2)])
+def test_an_exchange_that_was_aborted_can_be_repeated(by: str, lost: int) -> None:
+    """A worker leaves before it takes part, the root of a tree too; the others repeat the same start without it."""
 
     def body(world: WorkerWorld) -> Result:
         group = linked_by_files(world.group, world.dir)
-        engine, rank = LinkEngine(group), group.rank
+        engine, rank = LinkEngine(group, algorithm=by), group.rank
         ((leaving, result),) = engine.open([BucketSpace(MIDDLE, torch.float32, torch.device("cpu"))])
         leaving.fill_(rank + 1.0)
-        if rank == 2:
+        if rank == lost:
             return {}
         engine.start(0)
-        group.mesh.abort("worker 2 has left")
-        group.mesh.reform(1, [0, 1])
+        group.mesh.abort(f"worker {lost} has left")
+        group.mesh.reform(1, [each for each in range(3) if each != lost])
         engine.start(0)
         engine.finish(0)
         return {"result": result}
 
-    for result in run_world(3, body)[:2]:
-        assert (result["result"] == 3.0).all()
+    results = run_world(3, body)
+    assert len([result for result in results if result]) == 2
+    for result in results:
+        assert not result or (result["result"] == 6.0 - (lost + 1)).all()

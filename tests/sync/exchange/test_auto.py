@@ -7,9 +7,9 @@ from torch.optim import SGD, AdamW
 
 from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
-from shoal.sync.choosing import CodecChoice
 from shoal.sync.exchange import auto
 from shoal.sync.exchange.allreduce import AllReduceExchange
+from shoal.sync.price import CodecChoice
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.exchange import fill, taken
 from shoal.testing.world import Result
@@ -36,13 +36,13 @@ def exchanged(world: WorkerWorld, group: WorkerGroup, rounds: int = ROUNDS):  # 
     for number in range(rounds):
         exchange.prepare()
         fill(buckets, gradients(group.rank, number), exchange.weight)
-        before = exchange.sent
+        before = exchange.observer.sent_bytes
         for index in range(len(buckets)):
             exchange.start(index)
             exchange.progress()
         for index in range(len(buckets)):
             exchange.finish(index)
-        sent.append(exchange.sent - before)
+        sent.append(exchange.observer.sent_bytes - before)
         results.append(torch.cat([t.view(-1) for t in taken(buckets).values()]))
         for bucket in buckets:
             bucket.reset()
@@ -61,7 +61,7 @@ def test_all_switch_at_the_same_step_and_stay_one_model(
         seen.append((measured, prices, network))
         return CodecChoice(codec, "the test says so", {"": 1.0})
 
-    monkeypatch.setattr(auto, "choose", chosen)
+    monkeypatch.setattr(auto, "choose_codec", chosen)
     monkeypatch.setenv("SHOAL_ENGINE", "collective" if engine == "gloo" else "auto")
 
     def body(world: WorkerWorld) -> Result:
@@ -73,9 +73,9 @@ def test_all_switch_at_the_same_step_and_stay_one_model(
         assert measured.step >= measured.span >= 0
         assert measured.price.wire > 0
         assert (network.rtt is not None) == (engine == "links")
-        (news,) = exchange.news
+        (news,) = exchange.observer.take_decisions()
         assert (news.codec, news.reason) == (codec, "the test says so")
-        assert exchange.codec == codec
+        assert exchange.observer.codec == codec
         rest = sum((t for n, t in exchange.state().items() if n == "residual.w"), torch.zeros(60, 50))
         figures = torch.tensor([measured.step, measured.span, *(price.encode for price in prices)], dtype=torch.float64)
         return {"results": results, "sent": torch.tensor(sent), "rest": rest.clone(), "figures": figures}
@@ -99,7 +99,7 @@ def test_a_fast_link_is_left_as_it_is() -> None:
 
     def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, linked_by_files(world.group, world.dir))
-        (news,) = exchange.news
+        (news,) = exchange.observer.take_decisions()
         return {"none": torch.tensor(news.codec == ""), "steps": torch.tensor(len(news.steps))}
 
     one, two = run_world(2, body)
@@ -111,10 +111,10 @@ def test_inside_one_host_nothing_is_chosen_or_wrapped() -> None:
     def body(world: WorkerWorld) -> Result:
         exchange, _, _ = exchanged(world, world.group, 2)
         assert type(exchange) is AllReduceExchange
-        assert [(news.codec, news.reason) for news in exchange.news] == [
+        assert [(news.codec, news.reason) for news in exchange.observer.take_decisions()] == [
             ("", "inside one host nothing crosses a socket")
         ]
-        assert exchange.repeatable
+        assert exchange.retryable
         return {}
 
     run_world(2, body)

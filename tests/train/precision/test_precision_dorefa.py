@@ -90,7 +90,7 @@ def test_zhou_one_two_six_bits_learn_almost_as_well_and_travel_so() -> None:
             model, reached = learn(run, epochs=3)
             found |= {name: torch.tensor(reached), f"{name}.w": torch.cat([p.flatten() for p in model.parameters()])}
             exchange = run._together.joined[0].exchange
-            found[f"{name}.bytes"] = torch.tensor(exchange.sent / exchange.raw)
+            found[f"{name}.bytes"] = torch.tensor(exchange.observer.sent_bytes / exchange.observer.raw_bytes)
         return found
 
     one, two = run_world(2, body, seconds=110)

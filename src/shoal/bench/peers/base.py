@@ -43,9 +43,9 @@ class PeerCost:
 
     def sent(self, raw: int, sent: int, size: int) -> None:
         """Count one all-reduce among `size` workers: float32 bytes, and bytes of the payload that stood for them."""
-        self.exchange.raw += raw
-        self.exchange.sent += sent
-        self.exchange.wire += 2 * (size - 1) * sent // size
+        self.exchange.observer.raw_bytes += raw
+        self.exchange.observer.sent_bytes += sent
+        self.exchange.observer.wire_bytes += 2 * (size - 1) * sent // size
 
 
 class BenchPeer(ABC):

@@ -1,11 +1,11 @@
-"""Half-precision buckets are summed as they are, by whatever sums: the cast of a sum needs no decoding by rank.
+"""Half-precision buckets are summed by an all-reduce engine: payloads add up, so nothing is decoded by rank.
 
 fp16 is scaled by a power of two that all workers know without a message: it follows from the last sum, which is the
-same everywhere. A worker's share is held within 65504/p, so that no sum overflows; 2^5 of headroom make that rare.
+same everywhere. A worker's values are clamped to 65504/p, so that no sum overflows; 2^5 of headroom make that rare.
 
     | values * scale, rounded | one mark per layer: 1 if this worker has it |
 
-bf16 marks add up exactly to 256 workers, fp16 marks to 2048; only whether there was one counts.
+bf16 marks add up exactly for up to 256 workers, fp16 marks for 2048; only whether the sum is zero counts.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from torch import Tensor
 from shoal.membership.listener import MembershipListener
 from shoal.membership.view import MembershipView
 from shoal.sync.aggregate.base import PayloadAggregator
-from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.engine.base import AllReduceEngine
 from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import magnitude, refuse_non_finite
 from shoal.wire.codecs.cast import CastCodec, power_of_two
@@ -29,25 +29,27 @@ TOP = 9
 
 
 class CastAggregator(PayloadAggregator, MembershipListener):
-    """fp16 or bf16, on an engine that sums."""
+    """fp16 or bf16."""
 
-    def __init__(self, codec: CastCodec, engine: ExchangeEngine, size: int) -> None:
+    engine: AllReduceEngine
+
+    def __init__(self, codec: CastCodec, engine: AllReduceEngine, size: int) -> None:
         self.codec, self.engine = codec, engine
         self._largest = torch.finfo(codec.dtype).max / size
         self._next: list[float] = []
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
-        """Newcomers do not know the last sum, so all begin anew with the first scale."""
+        """Follow a new view. Newcomers do not know the last sum, so with them all begin anew with the first scale."""
         self._largest = torch.finfo(self.codec.dtype).max / len(view)
         if newcomers and self.codec.scaled:
             self._next = [FIRST] * len(self._next)
 
-    def open(self, layouts: Sequence[FlatLayout]) -> None:
+    def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
         spaces = [BucketSpace(n.numel + len(n.parts), self.codec.dtype, torch.device("cpu")) for n in layouts]
         self._pairs = self.engine.open(spaces)
         self._scales = [FIRST if self.codec.scaled else 1.0] * len(layouts)
-        self._next = list(self._scales)  # not before everybody has finished with the ones of this exchange
+        self._next = list(self._scales)  # applied when the next exchange starts: a retry needs the scales of this one
         self._scratch = torch.empty(max((n.numel for n in layouts), default=0))
 
     def prepare(self) -> None:
@@ -60,26 +62,23 @@ class CastAggregator(PayloadAggregator, MembershipListener):
         scaled = torch.mul(values, self._scales[index], out=self._scratch[: layout.numel])
         leaving[: layout.numel].copy_(scaled.clamp_(-self._largest, self._largest))
         leaving[layout.numel :].copy_(torch.tensor(present))
-        self._leave(index)
+        self._send(index)
 
-    def spoil(self, index: int) -> None:
+    def start_non_finite(self, index: int) -> None:
         leaving, numel = self._pairs[index][0], self._layouts[index].numel
         self._scales[index] = self._next[index]
         leaving[:numel].zero_()
         leaving[numel:].fill_(torch.nan)
-        self._leave(index)
+        self._send(index)
 
-    def _leave(self, index: int) -> None:
+    def _send(self, index: int) -> None:
         leaving = self._pairs[index][0]
-        self.sent += leaving.numel() * leaving.element_size()
-        self.wire += self.engine.wire(index)
+        self.observer.sent_bytes += leaving.numel() * leaving.element_size()
+        self.observer.wire_bytes += self.engine.wire_bytes(index)
         self.engine.start(index)
 
-    def progress(self) -> None:
-        self.engine.progress()
-
-    def landed(self, index: int) -> bool:
-        return self.engine.landed(index)
+    def is_done(self, index: int) -> bool:
+        return self.engine.is_done(index)
 
     def finish(self, index: int, out: Tensor) -> list[float]:
         with self.waiting():

@@ -1,5 +1,5 @@
-"""Aggregation for members that change: each view has its own aggregator, and an exchange that a lost worker ended is
-retried.
+"""Aggregation where members change: each view has its own aggregator, and an exchange that a lost worker ended is
+retried from the codec state it began with.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from shoal.sync.aggregate.base import PayloadAggregator, StatefulAggregator
-from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.engine.base import PayloadEngine
 from shoal.wire.codec import State
 from shoal.wire.layout import FlatLayout
 
@@ -17,93 +17,82 @@ Place = tuple[int, int]
 
 
 class ElasticAggregator(PayloadAggregator):
-    """`make` makes the meeting of a place, on `engine`; `place` says which it is now."""
+    """`make` makes the aggregator for a place, on `engine`; `place` returns this worker's place in the current view."""
 
     inner: StatefulAggregator
 
     def __init__(
-        self, engine: ExchangeEngine, make: Callable[[int, int], StatefulAggregator], place: Callable[[], Place]
+        self, engine: PayloadEngine, make: Callable[[int, int], StatefulAggregator], place: Callable[[], Place]
     ) -> None:
         self.engine, self._make, self._place = engine, make, place
         self._offered: dict[int, tuple[Tensor, Sequence[bool]] | None] = {}
-        """What has started, in order; None: it was spoiled."""
+        """What has started, in order; None: its numbers were not finite."""
         self._before: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        """States of these buckets, and what they were before."""
+        """The state tensors of these buckets, and copies from before the exchange."""
         self._copies: dict[int, list[Tensor]] = {}
         self._again = False
-        """Whether all of it is to start once more."""
+        """Whether all of it has to start again."""
 
     @property
     def kind(self) -> str:  # type: ignore[override]
         return self.inner.kind
 
-    @property
-    def sent(self) -> int:  # type: ignore[override]
-        return self.inner.sent
-
-    @property
-    def wire(self) -> int:  # type: ignore[override]
-        return self.inner.wire
-
-    @property
-    def waited(self) -> float:  # type: ignore[override]
-        return self.inner.waited
-
-    def open(self, layouts: Sequence[FlatLayout]) -> None:
+    def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts, self._at = layouts, self._place()
-        self.inner = self._opened()
+        self.inner = self._make_inner()
 
-    def _opened(self) -> StatefulAggregator:
+    def _make_inner(self) -> StatefulAggregator:
         found = self._make(*self._at)
-        found.open(self._layouts)
+        found.open(self._layouts, self.observer)
         return found
 
-    def _follow(self) -> None:
-        """Meet as all members of this view do."""
+    def _follow_view(self) -> None:
+        """Use the aggregator of this view's members."""
         if (place := self._place()) != self._at:
             before, self._at = self.inner, place
-            self.inner = self._opened()
+            self.inner = self._make_inner()
             before.hand_over(self.inner)
 
     def prepare(self) -> None:
         self._offered.clear()
         self._before.clear()
         self._again = False
-        self._follow()
+        self._follow_view()
         self.inner.prepare()
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         self._offered[index] = (values, list(present))
         self._start(index)
 
-    def spoil(self, index: int) -> None:
+    def start_non_finite(self, index: int) -> None:
         self._offered[index] = None
         self._start(index)
 
     def _start(self, index: int) -> None:
-        tensors, copies = self.inner.memory(index), self._copies.get(index, [])
+        tensors, copies = self.inner.changed_tensors(index), self._copies.get(index, [])
+        # copies are kept, so that a step allocates nothing
         if [tensor.shape for tensor in tensors] != [copy.shape for copy in copies]:
             copies = self._copies[index] = [torch.empty_like(tensor) for tensor in tensors]
         self._before[index] = [(tensor, copy.copy_(tensor)) for tensor, copy in zip(tensors, copies, strict=True)]
         offered = self._offered[index]
         if offered is None:
-            self.inner.spoil(index)
+            self.inner.start_non_finite(index)
         else:
             self.inner.start(index, *offered)
 
-    def launched(self) -> None:
-        self.inner.launched()
+    def all_started(self) -> None:
+        self.inner.all_started()
 
     def progress(self) -> None:
         self.inner.progress()
 
-    def landed(self, index: int) -> bool:
-        return not self._again and self.inner.landed(index)
+    def is_done(self, index: int) -> bool:
+        return not self._again and self.inner.is_done(index)
 
-    def arrive(self, index: int) -> None:
+    def await_arrival(self, index: int) -> None:
         if self._again:
             self._restart()
-        self.inner.arrive(index)
+        self.inner.await_arrival(index)
 
     def finish(self, index: int, out: Tensor) -> list[float]:
         if self._again:
@@ -111,20 +100,21 @@ class ElasticAggregator(PayloadAggregator):
         return self.inner.finish(index, out)
 
     def _restart(self) -> None:
-        """A view may end in here too: then it is done once more, from what is left to do."""
+        """Start everything again. A view may end in here too: the next call goes on with what is left to do."""
         while self._before:
             for tensor, before in self._before.popitem()[1]:
                 tensor.copy_(before)
-        self._follow()
+        self._follow_view()
         self.inner.prepare()
         for index in self._offered:
             self._start(index)
         self._again = False
 
-    def whole(self) -> bool:
-        return not self._again and self.inner.whole()
+    def is_complete(self) -> bool:
+        return not self._again and self.inner.is_complete()
 
-    def repeat(self) -> None:
+    def retry(self) -> None:
+        # only noted: what waits for the new members must not run where the view change is handled
         self._again = bool(self._offered)
 
     def residual(self, index: int) -> Tensor | None:

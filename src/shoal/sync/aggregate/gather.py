@@ -1,9 +1,9 @@
-"""Payloads are gathered; everybody decodes all of them and adds them up in order of rank.
+"""All-gather: every worker decodes the payloads of all and adds them up in order of rank.
 
-    what kind (1 byte: 0 nothing, 1 coded, 2 spoiled) | which layers it has, a bit each | padding to 16 | the codec's
+    kind (1 byte: 0 nothing, 1 coded, 2 not finite) | which layers it has, a bit each | padding to 16 | the codec's
     payload
 
-A worker that has nothing, or nothing finite, sends only that, and keeps its residual. A layer it has not keeps its
+A worker that has nothing, or nothing finite, sends only the prefix, and keeps its residual. A layer it lacks keeps its
 residual too: nobody would use it. With p workers each sends its payload p - 1 times and decodes p: right for few.
 """
 
@@ -16,38 +16,42 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.sync.aggregate.base import StatefulAggregator
-from shoal.sync.aggregate.presence import Marks, held, none, read_marks, write_marks
-from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
+from shoal.sync.aggregate.presence import Marks, no_marks, read_marks, without_state_of, write_marks
+from shoal.sync.engine.base import PayloadEngine, PayloadSpec
 from shoal.wire.codec import GradientCodec, State, aligned
 from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout
 from shoal.wire.moment import EncodeContext
 from shoal.wire.wrappers.feedback import RESIDUAL
 
-NOTHING, CODED, SPOILED = 0, 1, 2
+NOTHING, CODED, NON_FINITE = 0, 1, 2
+"""Kinds of payloads."""
 TRIAL = FlatLayout.of([("matrix", (64, 48)), ("vector", (48,))])
+"""What kernels are compiled with before the first step."""
 
 
 class GatherAggregator(StatefulAggregator):
-    """Any codec, on an engine that carries payloads."""
+    """For any codec."""
 
     kind = "gather"
+    engine: PayloadEngine
 
     def __init__(
-        self, codec: GradientCodec, engine: ExchangeEngine, rank: int, seed: int, widest: GradientCodec | None = None
+        self, codec: GradientCodec, engine: PayloadEngine, rank: int, seed: int, widest: GradientCodec | None = None
     ) -> None:
-        """`widest`: what the codec may be replaced by between two steps, at the most."""
+        """`widest`: the codec with the longest payloads that may replace this one between two steps."""
         self.codec, self.engine, self.rank, self.seed, self._widest = codec, engine, rank, seed, widest
         self._layouts: Sequence[FlatLayout] = ()
         self._states = []
 
-    def open(self, layouts: Sequence[FlatLayout]) -> None:
+    def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
         self._states = [self.codec.start(layout) for layout in layouts]
+        # a codec that may be replaced has payloads of several lengths
         exact = self.codec.exact and self._widest is None
         most = [max(codec.bound(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
-        parcels = [PayloadSpec(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]
-        self._areas = self.engine.open_payloads(parcels)
+        specs = [PayloadSpec(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]
+        self._areas = self.engine.open(specs)
         self._steps = [0] * len(layouts)
         # compile what is not compiled yet now, not in the first step
         self.codec.decode(self.codec.encode(torch.linspace(-1, 1, TRIAL.numel), TRIAL)[0], TRIAL)
@@ -58,18 +62,18 @@ class GatherAggregator(StatefulAggregator):
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         layout, state = self._layouts[index], self._states[index]
         moment = EncodeContext(self.seed, self._steps[index], self.rank, index)
-        with self._held(index, present):
+        with self._without_absent(index, present):
             self._post(index, present, lambda out: self.codec.pack(values, layout, state, moment, out))
         self._steps[index] += 1
 
-    def spoil(self, index: int) -> None:
-        self._post(index, (), lambda out: 0, SPOILED)
+    def start_non_finite(self, index: int) -> None:
+        self._post(index, (), lambda out: 0, NON_FINITE)
         self._steps[index] += 1
 
     def _post(
         self, index: int, present: Sequence[bool], write: Callable[[Tensor], int], otherwise: int = NOTHING
     ) -> None:
-        """Let go of what `write` writes, if there is anything; else of the word `otherwise`."""
+        """Send what `write` writes if any layer is present, else a prefix of kind `otherwise`."""
         area, start = self._areas[index], prefix_of(self._layouts[index])
         length = start
         area[:start].zero_()
@@ -78,28 +82,25 @@ class GatherAggregator(StatefulAggregator):
             length += write(area[start:])
             write_marks(present, area[1:start])
             area[0] = CODED
-        self.sent += length
+        self.observer.sent_bytes += length
         self.engine.post(index, length)
 
-    def _held(self, index: int, present: Sequence[bool]) -> AbstractContextManager[None]:
+    def _without_absent(self, index: int, present: Sequence[bool]) -> AbstractContextManager[None]:
         if all(present):
             return nullcontext()
         layout = self._layouts[index]
         absent = {part.name for part, here in zip(layout.parts, present, strict=True) if not here}
-        return held(self.codec.named(self._states[index], layout), absent)
+        return without_state_of(absent, self.codec.named(self._states[index], layout))
 
-    def progress(self) -> None:
-        self.engine.progress()
-
-    def landed(self, index: int) -> bool:
-        return self.engine.payload_landed(index)
+    def is_done(self, index: int) -> bool:
+        return self.engine.is_done(index)
 
     def residual(self, index: int) -> Tensor | None:
         return self._states[index].get(RESIDUAL)
 
-    def arrive(self, index: int) -> None:
+    def await_arrival(self, index: int) -> None:
         with self.waiting():
-            self.engine.await_payload(index)
+            self.engine.await_payloads(index)
 
     def finish(self, index: int, out: Tensor) -> list[float]:
         layout = self._layouts[index]
@@ -110,21 +111,24 @@ class GatherAggregator(StatefulAggregator):
             try:
                 count += self._add(payload, layout, out, fresh=rank == 0)
             except PayloadError as error:
-                self.engine.distrust(rank, PayloadError(f"worker {rank}: {error}"))
-                count += none(len(layout.parts), spoiled=True)  # nobody uses the sum
+                self.engine.reject(rank, PayloadError(f"worker {rank}: {error}"))
+                count += no_marks(len(layout.parts), non_finite=True)  # so that nobody uses the sum
         self.engine.release(index)
-        self.wire += self.engine.payload_wire(index)
+        self.observer.wire_bytes += self.engine.wire_bytes(index)
         return [float(n) for n in count]
 
     def _add(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> Marks:
-        """out += what a worker sent, or out = that; returns which layers it has."""
+        """Add what a worker sent to `out`, or write it there if `fresh`; return which layers it has."""
         start, parts = prefix_of(layout), len(layout.parts)
-        if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED, SPOILED):
-            raise PayloadError(f"a payload of {payload.numel()} bytes begins with no kind that is known; it is foreign")
+        if payload.numel() < start or int(payload[0]) not in (NOTHING, CODED, NON_FINITE):
+            kind = int(payload[0]) if payload.numel() else "missing"
+            raise PayloadError(
+                f"unknown payload type {kind} in {payload.numel()} bytes; peers must run the same Shoal and plan"
+            )
         if int(payload[0]) != CODED:
             if fresh:
                 out.zero_()
-            return none(parts, int(payload[0]) == SPOILED)
+            return no_marks(parts, int(payload[0]) == NON_FINITE)
         (self.codec.put if fresh else self.codec.add)(aligned(payload[start:]), layout, out)
         return read_marks(payload[1:start], parts)
 
@@ -136,5 +140,5 @@ class GatherAggregator(StatefulAggregator):
 
 
 def prefix_of(layout: FlatLayout) -> int:
-    """Bytes before the codec's own."""
+    """Return the bytes before the codec's own."""
     return padded(1 + -(-len(layout.parts) // 8))

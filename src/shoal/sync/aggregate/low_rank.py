@@ -1,12 +1,12 @@
-"""The factors of lowrank are summed in two rounds: all P first, then, made orthogonal, all Q.
+"""PowerSGD: the factors of each matrix are summed in two rounds, all P first, then, from the orthogonal P, all Q.
 
-    start(i)        P = M Q, and the sum of P begins; the backward pass goes on
-    first finish    for every bucket: wait for P, compute Q, begin the sum of Q
+    start(i)        P = M Q; start the sum of P; the backward pass goes on
+    first finish    for every bucket: wait for P, compute Q, start the sum of Q
     finish(i)       wait for Q; the sum of all M is about P Q^T
 
-A worker that lacks a layer adds zeros to it, and keeps its residual of it. M, this worker's P and the Q it came from
-stay until the next exchange: without a lost worker both rounds are made again from them, and Q and residuals are those
-of the last round that was made, as if there had been no other.
+A worker that lacks a layer adds zeros to it and keeps its residual. M, this worker's P and the Q it came from stay
+until the next exchange: after a loss both rounds are made again from them, and Q and residuals end up as if the last
+round had been the only one.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from shoal.sync.aggregate.base import PayloadAggregator
-from shoal.sync.engine.base import ExchangeEngine
+from shoal.sync.engine.base import AllReduceEngine
 from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import State, refuse_non_finite
 from shoal.wire.codecs.lowrank import LowRankCodec
@@ -24,23 +24,25 @@ from shoal.wire.wrappers.feedback import RESIDUAL
 
 
 class LowRankAggregator(PayloadAggregator):
-    """PowerSGD, on two engines that sum: `first` carries P, `engine` carries Q."""
+    """On two engines: `first` sums P, `engine` sums Q."""
 
-    def __init__(self, codec: LowRankCodec, first: ExchangeEngine, engine: ExchangeEngine, feedback: bool) -> None:
+    engine: AllReduceEngine
+
+    def __init__(self, codec: LowRankCodec, first: AllReduceEngine, engine: AllReduceEngine, feedback: bool) -> None:
         self.codec, self.first, self.engine, self.feedback = codec, first, engine, feedback
         self._started: list[int] = []
         """Buckets of this exchange, in order."""
         self._halfway: list[int] = []
-        """Those whose Q has not left yet."""
+        """Those whose Q has not started yet."""
 
-    def open(self, layouts: Sequence[FlatLayout]) -> None:
+    def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
         cpu, sizes = torch.device("cpu"), [self.codec.sizes(layout) for layout in layouts]
         wide = [first + len(layout.parts) for (first, _), layout in zip(sizes, layouts, strict=True)]
         self._ps = self.first.open([BucketSpace(size, torch.float32, cpu) for size in wide])
         self._qs = self.engine.open([BucketSpace(max(second, 1), torch.float32, cpu) for _, second in sizes])
         self._bases = [torch.zeros(first) for first, _ in sizes]
-        """The sum of P, made orthogonal: beside what came back, which others may write once more."""
+        """The sum of P, made orthogonal: a copy, because a retry writes the engine's result again."""
         self._states = [self.codec.start(layout) for layout in layouts]
         self._before = [{name: q.clone() for name, q in state.items()} for state in self._states]
         """Q as it was when the exchange began."""
@@ -60,17 +62,18 @@ class LowRankAggregator(PayloadAggregator):
         if self.feedback:
             whole.add_(self._rests[index])
         for part, here in zip(layout.parts, present, strict=True):
+            # absent layers add zeros, not their residual: nobody would use the sum
             if not here:
                 whole[part.offset : part.end].zero_()
-        self._leave(index, present, torch.tensor(present, dtype=torch.float32))
+        self._send_p(index, present, torch.tensor(present, dtype=torch.float32))
 
-    def spoil(self, index: int) -> None:
+    def start_non_finite(self, index: int) -> None:
         parts = len(self._layouts[index].parts)
         self._wholes[index].zero_()
-        self._leave(index, [False] * parts, torch.full([parts], torch.nan))
+        self._send_p(index, [False] * parts, torch.full([parts], torch.nan))
 
-    def _leave(self, index: int, present: Sequence[bool], marks: Tensor) -> None:
-        """P of what there is leaves, with a mark of every layer."""
+    def _send_p(self, index: int, present: Sequence[bool], marks: Tensor) -> None:
+        """Start the sum of P, with a mark for every layer."""
         layout, leaving = self._layouts[index], self._ps[index][0]
         self._present[index] = list(present)
         first, _ = self.codec.sizes(layout)
@@ -83,23 +86,23 @@ class LowRankAggregator(PayloadAggregator):
         self.first.start(index)
         self._count(self.first, self._ps, index)
 
-    def _count(self, engine: ExchangeEngine, pairs: Sequence[tuple[Tensor, Tensor]], index: int) -> None:
-        self.sent += 4 * pairs[index][0].numel()
-        self.wire += engine.wire(index)
+    def _count(self, engine: AllReduceEngine, pairs: Sequence[tuple[Tensor, Tensor]], index: int) -> None:
+        self.observer.sent_bytes += 4 * pairs[index][0].numel()
+        self.observer.wire_bytes += engine.wire_bytes(index)
 
     def progress(self) -> None:
         self.first.progress()
         self.engine.progress()
 
-    def landed(self, index: int) -> bool:
-        return False  # Q does not leave before the first is finished
+    def is_done(self, index: int) -> bool:
+        return False  # no Q starts before the first bucket is finished
 
     def residual(self, index: int) -> Tensor | None:
         return self._rests[index] if self.feedback else None
 
     def finish(self, index: int, out: Tensor) -> list[float]:
         for started in self._halfway:
-            self._turn(started)
+            self._send_q(started)
         self._halfway = []
         with self.waiting():
             self.engine.finish(index)
@@ -113,8 +116,8 @@ class LowRankAggregator(PayloadAggregator):
         self.codec.last(self._bases[index], factor, layout, out.zero_())
         return self._ps[index][1][first:].tolist()
 
-    def _turn(self, index: int) -> None:
-        """From P to Q."""
+    def _send_q(self, index: int) -> None:
+        """Wait for the sum of P, compute Q from it and start its sum."""
         with self.waiting():
             self.first.finish(index)
         layout, rest = self._layouts[index], self._rests[index]
@@ -132,21 +135,21 @@ class LowRankAggregator(PayloadAggregator):
         self.engine.start(index)
 
     @property
-    def repeatable(self) -> bool:  # type: ignore[override]
-        return self.first.repeatable and self.engine.repeatable
+    def retryable(self) -> bool:  # type: ignore[override]
+        return self.first.retryable and self.engine.retryable
 
-    def whole(self) -> bool:
-        return not self._halfway and self.first.whole() and self.engine.whole()
+    def is_complete(self) -> bool:
+        return not self._halfway and self.first.is_complete() and self.engine.is_complete()
 
-    def repeat(self) -> None:
-        """P again as it left; what was computed from a sum that does not count, Q, comes to nothing."""
-        self.first.repeat()
-        self.engine.forget()
+    def retry(self) -> None:
+        """Send P again as it was; drop Q, which was computed from a sum that does not count."""
+        self.first.retry()
+        self.engine.abandon()
         self._halfway = list(self._started)
 
-    def recover(self) -> None:
-        self.first.recover()
-        self.engine.recover()
+    def finish_locally(self) -> None:
+        self.first.finish_locally()
+        self.engine.finish_locally()
 
     def state(self) -> State:
         found: State = {}

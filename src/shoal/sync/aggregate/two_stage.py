@@ -1,4 +1,4 @@
-"""Two stages: every worker owns a share of the bucket, adds up all payloads of it, and codes the sum once more.
+"""Two stages: every worker owns a share of the bucket, adds up all payloads of it, and encodes the sum again.
 
     start(i)        each share is encoded by itself and leaves for its owner; the backward pass goes on
     first finish    for every bucket: the owner decodes p payloads of its share, adds them up in order of rank, encodes
@@ -10,7 +10,7 @@ both sides: Tang et al., "DoubleSqueeze: Parallel Stochastic Gradient Descent wi
 Compression", ICML 2019; 1-bit Adam (Tang et al., ICML 2021) exchanges in the same way. sent + residuals of workers +
 residuals of owners = what there was. Do not use it for sparsifiers: what p workers chose hardly overlaps, so a sum is
 either p times as dense or waits a second time; nor where one latency more than the all-gather's costs more than bytes.
-Shares are those of one view: where members change, `changing.py` makes another meeting and begins again.
+Shares are those of one view: where members change, `elastic.py` makes another aggregator and begins again.
 
     kind (1) | (3 zeros) | bytes of the codec's payload (4) | which layers it has, a bit each | padding | payload |
     padding | what travels as it is
@@ -26,10 +26,10 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.aggregate.base import StatefulAggregator
-from shoal.sync.aggregate.gather import CODED, NOTHING, SPOILED, TRIAL
-from shoal.sync.aggregate.presence import Marks, held, none, read_marks, write_marks
+from shoal.sync.aggregate.gather import CODED, NON_FINITE, NOTHING, TRIAL
+from shoal.sync.aggregate.presence import Marks, no_marks, read_marks, without_state_of, write_marks
 from shoal.sync.aggregate.shares import HEAD, RAW, BucketCut, BucketShare, cut, divisible, rooms
-from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
+from shoal.sync.engine.base import PayloadEngine, PayloadSpec
 from shoal.wire.codec import GradientCodec, State, aligned
 from shoal.wire.codecs.twobit import TwoBitCodec
 from shoal.wire.head import padded
@@ -41,15 +41,16 @@ from shoal.wire.wrappers.parts import LayoutPiece, PartialCodec
 
 
 class TwoStageAggregator(StatefulAggregator):
-    """Dense codecs, on an engine that carries payloads in pieces. Bucket i's second payload has number n + i."""
+    """For dense codecs. Of n buckets, bucket i's second payload has number n + i."""
 
     kind = "twostage"
-    repeatable = False
+    retryable = False
+    engine: PayloadEngine
 
     def __init__(
-        self, codec: GradientCodec, engine: ExchangeEngine, rank: int, size: int, seed: int, most: int = 0
+        self, codec: GradientCodec, engine: PayloadEngine, rank: int, size: int, seed: int, most: int = 0
     ) -> None:
-        """`most`: workers there may be in another view, where memory must be taken for them now."""
+        """`most`: the most workers of any view, where shared memory must be reserved for them now."""
         if not divisible(codec) or not isinstance(codec, PartialCodec):
             name = type(codec).__name__.removesuffix("Codec").lower()
             raise UsageError(f"{name} has no dense payloads to meet in two stages; use meet(gather)")
@@ -59,21 +60,21 @@ class TwoStageAggregator(StatefulAggregator):
         self.owner = owners_codec(codec.codec, size)
         self._most = most
         self._halfway: list[int] = []
-        """Buckets of this exchange whose second payload has not left yet, in order."""
+        """Buckets of this exchange whose second payload has not been posted yet, in order."""
 
-    def open(self, layouts: Sequence[FlatLayout]) -> None:
+    def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._cuts = [cut(self.rule, layout, self.size) for layout in layouts]
         self._states = [self.codec.start(c.coded.layout) for c in self._cuts]
         self._own_states = [self.owner.start(c.shares[self.rank].layout) for c in self._cuts]
-        self._areas = self.engine.open_payloads(self._parcels())
+        self._areas = self.engine.open(self._specs())
         self._steps = [0] * len(layouts)
         self._lengths = [0] * len(layouts)  # of the second payloads
         self._counts: list[list[float]] = [[]] * len(layouts)
         for codec in (self.codec, self.owner):  # compile what is not compiled yet now, not in the first step
             codec.decode(codec.encode(torch.linspace(-1, 1, TRIAL.numel), TRIAL)[0], TRIAL)
 
-    def _parcels(self) -> list[PayloadSpec]:
-        """First payloads, then second ones."""
+    def _specs(self) -> list[PayloadSpec]:
+        """Return the specs of all first payloads, then of all second ones."""
         exact, bounds = self.codec.exact, [made.bound(self.codec) for made in self._cuts]
         room = [rooms(self.rule, made.layout, self._most) for made in self._cuts]
         first = [PayloadSpec(b, exact, self.size, all_) for b, (all_, _) in zip(bounds, room, strict=True)]
@@ -87,7 +88,7 @@ class TwoStageAggregator(StatefulAggregator):
         made, area = self._cuts[index], self._areas[index]
         coded, plain, state = made.coded.of(values), made.plain.of(values), self._states[index]
         bound, longest, size = area.numel() // self.size, 0, 0
-        with self._held(made, self.codec.named(state, made.coded.layout), present):
+        with self._without_absent(made, self.codec.named(state, made.coded.layout), present):
             for owner, share in enumerate(made.shares):
                 moment = EncodeContext(self.seed, self._steps[index], self.rank, index * self.size + owner)
                 piece = area[owner * bound : (owner + 1) * bound]
@@ -97,32 +98,32 @@ class TwoStageAggregator(StatefulAggregator):
                 )
                 longest, size = max(longest, length), size + length
         self._steps[index] += 1
-        self.sent += size
+        self.observer.sent_bytes += size
         self._halfway.append(index)
         self.engine.post(index, longest)
 
-    def spoil(self, index: int) -> None:
+    def start_non_finite(self, index: int) -> None:
         start, bound = self._cuts[index].prefix, self._areas[index].numel() // self.size
         for owner in range(self.size):
-            _say(SPOILED, self._areas[index][owner * bound :][:start])
+            _write_empty(NON_FINITE, self._areas[index][owner * bound :][:start])
         self._steps[index] += 1
-        self.sent += self.size * start
+        self.observer.sent_bytes += self.size * start
         self._halfway.append(index)
         self.engine.post(index, start)
 
-    def _held(self, made: BucketCut, named: State, present: Sequence[bool]) -> AbstractContextManager[None]:
+    def _without_absent(self, made: BucketCut, named: State, present: Sequence[bool]) -> AbstractContextManager[None]:
         if all(present):
             return nullcontext()
-        return held(named, {p.name for p, here in zip(made.layout.parts, present, strict=True) if not here})
+        return without_state_of({p.name for p, here in zip(made.layout.parts, present, strict=True) if not here}, named)
 
     def _pack(
         self, codec: GradientCodec, made: BucketCut, share: BucketShare, values: tuple[Tensor, Tensor], state: State,
         moment: EncodeContext,
         present: Sequence[bool], out: Tensor,
     ) -> int:  # fmt: skip
-        """One share as bytes; returns how many."""
+        """Write one share as bytes; return how many."""
         start = made.prefix
-        _say(NOTHING, out[:start])
+        _write_empty(NOTHING, out[:start])
         if not any(present):
             return start
         length = codec.pack(values[0], share.layout, state, moment, out[start:])
@@ -132,41 +133,38 @@ class TwoStageAggregator(StatefulAggregator):
         out[start + length : end].zero_()
         return end + RAW.pack(values[1], share.plain_layout, {}, moment, out[end:])
 
-    def progress(self) -> None:
-        self.engine.progress()
-
-    def landed(self, index: int) -> bool:
+    def is_done(self, index: int) -> bool:
         return False  # the second stage does not begin before the first bucket is finished
 
     def residual(self, index: int) -> Tensor | None:
         return self._states[index].get(RESIDUAL)
 
-    def arrive(self, index: int) -> None:
+    def await_arrival(self, index: int) -> None:
         for started in self._halfway:
-            self._turn(started)
+            self._post_share_sum(started)
         self._halfway = []
         with self.waiting():
-            self.engine.await_payload(len(self._cuts) + index)
+            self.engine.await_payloads(len(self._cuts) + index)
 
     def finish(self, index: int, out: Tensor) -> list[float]:
-        self.arrive(index)
+        self.await_arrival(index)
         made, number = self._cuts[index], len(self._cuts) + index
         with self.waiting():
             payloads = self.engine.collect(number)
         coded, plain = _place(made.coded, out), _place(made.plain, out)
         for rank, (payload, share) in enumerate(zip(payloads, made.shares, strict=True)):
             place = coded[share.coded], plain[share.plain]
-            if self._taken(self.owner, rank, payload, made, share, place, fresh=True) is None:
-                self._counts[index] = none(len(made.layout.parts), spoiled=True).tolist()
+            if self._add_or_reject(self.owner, rank, payload, made, share, place, fresh=True) is None:
+                self._counts[index] = no_marks(len(made.layout.parts), non_finite=True).tolist()
         _put(made.coded, coded, out)
         _put(made.plain, plain, out)
         self.engine.release(number)
-        self.sent += self._lengths[index]
-        self.wire += self.engine.payload_wire(index) + self.engine.payload_wire(number)
+        self.observer.sent_bytes += self._lengths[index]
+        self.observer.wire_bytes += self.engine.wire_bytes(index) + self.engine.wire_bytes(number)
         return self._counts[index]
 
-    def _turn(self, index: int) -> None:
-        """From the payloads of all workers to the sum of the share this worker owns."""
+    def _post_share_sum(self, index: int) -> None:
+        """Add up all payloads of the share this worker owns, and post the sum as the second payload."""
         made = self._cuts[index]
         share = made.shares[self.rank]
         with self.waiting():
@@ -174,25 +172,25 @@ class TwoStageAggregator(StatefulAggregator):
         total = torch.empty(share.layout.numel), torch.empty(share.plain_layout.numel)
         counts = np.zeros(len(made.layout.parts))
         for rank, payload in enumerate(payloads):
-            marks = self._taken(self.codec, rank, payload, made, share, total, fresh=rank == 0)
-            counts += none(len(counts), spoiled=True) if marks is None else marks
+            marks = self._add_or_reject(self.codec, rank, payload, made, share, total, fresh=rank == 0)
+            counts += no_marks(len(counts), non_finite=True) if marks is None else marks
         self.engine.release(index)
         self._counts[index] = counts.tolist()
         present = [bool(count) for count in counts]
         state, number = self._own_states[index], len(self._cuts) + index
         if np.isnan(counts).any():  # nobody uses the sum: the owner keeps its residual
-            _say(SPOILED, self._areas[number][: made.prefix])
+            _write_empty(NON_FINITE, self._areas[number][: made.prefix])
             self._lengths[index] = made.prefix
             self.engine.post(number, made.prefix)
             return
         # what nobody has, nobody would use: the owner keeps its residual of it
-        with self._held(made, self.owner.named(state, share.layout), present):
+        with self._without_absent(made, self.owner.named(state, share.layout), present):
             moment = EncodeContext(self.seed, self._steps[index], self.size + self.rank, index)
             length = self._pack(self.owner, made, share, total, state, moment, present, self._areas[number])
         self._lengths[index] = length
         self.engine.post(number, length)
 
-    def _taken(
+    def _add_or_reject(
         self,
         codec: GradientCodec,
         rank: int,
@@ -202,11 +200,11 @@ class TwoStageAggregator(StatefulAggregator):
         out: tuple[Tensor, Tensor],
         fresh: bool,
     ) -> Marks | None:
-        """As `_add`; None: it is a remote worker's, and no codec can have made it. Nobody uses the sum then."""
+        """As `_add`; None if the payload of a remote worker cannot be read: then nobody uses the sum."""
         try:
             return self._add(codec, rank, payload, made, share, out, fresh)
         except PayloadError as error:
-            self.engine.distrust(rank, error)
+            self.engine.reject(rank, error)
             return None
 
     def _add(
@@ -219,21 +217,21 @@ class TwoStageAggregator(StatefulAggregator):
         out: tuple[Tensor, Tensor],
         fresh: bool,
     ) -> Marks:
-        """out += what worker `rank` sent of `share`, or out = that; returns which layers it has."""
+        """Add what worker `rank` sent of `share` to `out`, or write it if `fresh`; return which layers it has."""
         start, parts = made.prefix, len(made.layout.parts)
         kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
         end = start + padded(length)
         stop = end + RAW.bound(share.plain_layout)
-        if kind not in (NOTHING, CODED, SPOILED) or (kind == CODED and payload.numel() < stop):
+        if kind not in (NOTHING, CODED, NON_FINITE) or (kind == CODED and payload.numel() < stop):
             raise PayloadError(
-                f"worker {rank}: a payload of {payload.numel()} bytes says it is of kind {kind} and holds {length} "
-                "coded; it is foreign"
+                f"worker {rank}: unknown payload type {kind} with {length} coded of {payload.numel()} bytes; "
+                "peers must run the same Shoal and plan"
             )
         if kind != CODED:
             if fresh:
                 for each in out:
                     each.zero_()
-            return none(parts, kind == SPOILED)
+            return no_marks(parts, kind == NON_FINITE)
         try:
             for one, data, layout, sums in (
                 (codec, payload[start : start + length], share.layout, out[0]),
@@ -244,14 +242,14 @@ class TwoStageAggregator(StatefulAggregator):
             raise PayloadError(f"worker {rank}: {error}") from None
         return read_marks(payload[HEAD.size : start], parts)
 
-    def whole(self) -> bool:
-        return not self._halfway and self.engine.whole()
+    def is_complete(self) -> bool:
+        return not self._halfway and self.engine.is_complete()
 
-    def memory(self, index: int) -> list[Tensor]:
+    def changed_tensors(self, index: int) -> list[Tensor]:
         return [*self._states[index].values(), *self._own_states[index].values()]
 
-    def fold(self) -> None:
-        """Both are parts of the same sum, so what waits here as an owner may as well wait as this worker's own."""
+    def merge_residuals(self) -> None:
+        """Add the owner's residuals to this worker's own: both are parts of the same sum."""
         for made, state, own in zip(self._cuts, self._states, self._own_states, strict=True):
             for name, kept in own.items():
                 state[name][made.shares[self.rank].coded] += kept
@@ -269,7 +267,7 @@ class TwoStageAggregator(StatefulAggregator):
         return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """An owner of the same share goes on as one; what was kept of any other waits at this worker."""
+        """Continue as the owner of the same share; residuals of another share become this worker's own."""
         given, mine = dict(state), self.state()
         for name, kept in mine.items():
             kind, _, layer = name.partition(".")
@@ -281,21 +279,21 @@ class TwoStageAggregator(StatefulAggregator):
 
 
 def owners_codec(codec: GradientCodec, workers: int) -> GradientCodec:
-    """The same for a sum: it may be `workers` times as large, so a threshold is too, or residuals would grow."""
+    """Return the codec for sums, which may be `workers` times as large: a threshold must be too, or residuals grow."""
     inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
     if isinstance(inner, TwoBitCodec):
         inner = replace(inner, threshold=inner.threshold * workers)
     return replace(codec, codec=inner) if isinstance(codec, ErrorFeedback) else inner
 
 
-def _say(kind: int, out: Tensor) -> None:
-    """A share that is a word and nothing else."""
+def _write_empty(kind: int, out: Tensor) -> None:
+    """Write a payload that consists of its prefix only."""
     out.zero_()
     out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(kind, 0)), dtype=torch.uint8))
 
 
 def _place(piece: LayoutPiece, out: Tensor) -> Tensor:
-    """Where the decoded piece is added up: in its place, or beside it if it does not lie in one run."""
+    """Return where a decoded piece is added up: in its place, or in a new tensor if it does not lie in one run."""
     return out[piece.run] if piece.run is not None else torch.empty(piece.layout.numel)
 
 

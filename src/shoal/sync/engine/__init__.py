@@ -1,1 +1,1 @@
-"""Engines that sum flat tensors over all workers: one host's memory, and `torch.distributed` collectives."""
+"""Engines: what sums flat tensors and carries payloads, by shared memory, links or `torch.distributed` collectives."""

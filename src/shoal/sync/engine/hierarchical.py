@@ -1,147 +1,205 @@
-"""Hosts with several workers each: add up inside the host first, then between the hosts, once for each of them.
+"""Hosts with several workers each: add up inside each host first, then between the hosts, one stream per host.
 
-    worker 0 ─┐ shared memory                      shared memory ┌─ worker 2
-    worker 1 ─┴─> leader 0 ──── links (sums/) ──── leader 2 <────┴─ worker 3
+    worker 0 ─┐ shared memory                 shared memory ┌─ worker 2
+    worker 1 ─┴─> leader 0 ──── links ──── leader 2 <───────┴─ worker 3
 
-    full[b][s] = n      the copy of bucket b in seat s of this host is full for the n-th time
-    whole[b][s] = n     the leader in seat s has written the sum over all hosts
-    read flags          as in tally.py: nobody overwrites what another still reads
+    full[i][s] = n      the tensor i of slot s of this host is full for the n-th time
+    summed[i][s] = n    the leader in slot s has written the sum over all hosts
+    read[i][s] = n      slot s reads no more (see slot_flags.py)
 
-The first worker of a host is its leader; links carry 2 (h-1)/h of the bytes of one worker for h hosts, however many
-workers each has. Hierarchical all-reduce: Jia et al., "Highly scalable deep learning training system with mixed
-precision", 2018. Where members change, the first that is left leads, and what had started is added up again; each
-leader writes into memory of its own, so one that was given up and wakes up changes nothing that is read.
+The first member on a host leads it; links carry 2 (h-1)/h of one worker's bytes for h hosts, however many workers each
+has. A worker that is alone on its host leads itself and uses no shared memory. Hierarchical all-reduce: Jia et al.,
+"Highly scalable deep learning training system with mixed precision", 2018. Payloads of codecs go between all workers
+(link_payloads.py). Do not use it where no host can have several workers: links.py does the same.
 """
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.groups.flag_waiter import FlagWaiter
+from shoal.groups.host_workers import HostSharing
 from shoal.groups.links import LinkedGroup
-from shoal.sync.engine.leader import LeaderEngine
-from shoal.sync.engine.slot_flags import SlotFlags
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.links import LinkEngine
+from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows, round_to_lines, tensor_at
+from shoal.sync.price import NetworkEstimate
 from shoal.wire.bucket import BucketSpace
 
-LINE = 64
 
-
-class HierarchicalEngine(LeaderEngine):
+class HierarchicalEngine(AllReduceEngine):
     """For a group over links whose workers know who else is on their host."""
 
-    def __init__(self, group: LinkedGroup, by: str = "auto") -> None:
-        super().__init__(group, by)
+    retryable = True
+
+    def __init__(self, group: LinkedGroup, algorithm: str = "auto") -> None:
         assert group.local is not None
-        self.local = group.local
-        self._tally = SlotFlags(self.local)
+        self.group = group
+        self._links = LinkEngine(group, among=group.leaders, algorithm=algorithm)
+        self._host = HostSums(group.local) if len(group.local.places) > 1 else None
+        """None: nobody else can be on this host."""
         self._queue: list[int] = []
-        waits = self.local.patience
-        self._leader = FlagWaiter(waits.board, waits.seat, waits.seconds, waits.session)
-        """Waits for the one that leads the exchange under way."""
+        """Tensors that this leader has still to add up, in order."""
 
     @property
-    def leads(self) -> bool:
-        """Whether this worker speaks for its host in the exchange under way."""
-        return (self._tally.members or self.local.members)[0] == self.local.seat
-
-    def _assign(self) -> None:
-        super()._assign()
-        self._leader.wait_for(self._tally.members[:1])
+    def _leads(self) -> bool:
+        return self._host is None or self._host.leads
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
-        places, width = self.local.places, max(self.local.places) + 1
-        self._sums = self._between.open(spaces)
-        sizes = [_lines(space.numel * space.dtype.itemsize) for space in spaces]
-        row = _lines(8 * width)
-        memory = self.local.region(max(3 * len(spaces) * row + 2 * len(places) * sum(sizes), 1))
-        flags = np.frombuffer(memory, np.int64, 3 * len(spaces) * row // 8).reshape(3, len(spaces), -1)[:, :, :width]
-        self._tally.open(list(flags[0]), list(flags[1]))
-        self._whole = list(flags[2])
-        self._copies, self._results, at = list[dict[int, Tensor]](), list[dict[int, Tensor]](), 3 * len(spaces) * row
-        for space, size in zip(spaces, sizes, strict=True):
-            for kind in (self._copies, self._results):
-                kind.append({seat: _tensor(memory, at + n * size, space) for n, seat in enumerate(places)})
-                at += len(places) * size
-        self._own = [torch.zeros(space.numel, dtype=space.dtype) for space in spaces]
-        return [(copies[self.local.seat], own) for copies, own in zip(self._copies, self._own, strict=True)]
+        self._between = self._links.open(spaces)
+        return self._between if self._host is None else self._host.open(spaces)
 
     def prepare(self) -> None:
-        self._tally.prepare()
-        super().prepare()
+        if self._host is not None:
+            self._host.prepare()
+        self._choose_leaders()
+        self._links.prepare()
         self._queue = []
 
+    def _choose_leaders(self) -> None:
+        """Members may have changed since the last exchange, so each one asks anew who leads."""
+        self._links.among = self.group.leaders
+
     def start(self, index: int) -> None:
-        self._tally.start(index)
-        if self.leads:
+        if self._host is None:
+            self._links.start(index)
+            return
+        self._host.flags.start(index)
+        if self._leads:
             self._queue.append(index)
             self.progress()
 
     def progress(self) -> None:
-        while self._queue and self._tally.full(self._queue[0]):
-            self._send(self._queue.pop(0))
+        while self._host is not None and self._queue and self._host.flags.is_full(self._queue[0]):
+            self._send_host_sum(self._host, self._queue.pop(0))
+
+    def _send_host_sum(self, host: "HostSums", index: int) -> None:
+        self._between[index][0].copy_(host.add_up(index))
+        self._links.start(index)
 
     def finish(self, index: int) -> None:
+        if self._host is None:
+            self._links.finish(index)
+            return
         while index in self._queue:
-            self._tally.await_full(self._queue[0])
-            self._send(self._queue.pop(0))
-        result = self._results[index][self._tally.members[0]]
-        if self.leads:
-            self._between.finish(index)
-            result.copy_(self._sums[index][1])
-            self.local.patience.publish(self._whole[index], self._tally.number(index))
-        else:
-            self._leader.until(self._whole[index], self._tally.number(index))
-        self._own[index].copy_(result)
-        self._tally.summed(index)
+            self._host.flags.await_full(self._queue[0])
+            self._send_host_sum(self._host, self._queue.pop(0))
+        if self._leads:
+            self._links.finish(index)
+            self._host.publish(index, self._between[index][1])
+        self._host.take(index)
 
-    def _send(self, index: int) -> None:
-        """The leader adds up what its host has, and lets it go."""
-        self._sums[index][0].copy_(_total([self._copies[index][seat] for seat in self._tally.members]))
-        self._between.start(index)
+    def set_priorities(self, priorities: Sequence[int]) -> None:
+        self._links.set_priorities(priorities)
 
-    def whole(self) -> bool:
-        there = self._between.holds if self.leads else self.landed
-        return self._payloads.whole() and all(there(index) for index in list(self._tally.started))
+    def is_done(self, index: int) -> bool:
+        if self._host is None or self._leads:
+            return self._links.is_done(index)
+        return self._host.is_published(index)
 
-    def repeat(self) -> None:
-        self._tally.repeat()
-        self._between.forget()
-        self._assign()
-        self._payloads.repeat()
-        self._queue = list(self._tally.started) if self.leads else []
+    def wire_bytes(self, index: int) -> int:
+        return self._links.wire_bytes(index) if self._leads else 0
+
+    def arrival_time(self, index: int) -> float | None:
+        return self._links.arrival_time(index) if self._leads else None
+
+    def estimate_network(self) -> NetworkEstimate:
+        return self._links.estimate_network()
+
+    def is_complete(self) -> bool:
+        if self._host is None:
+            return self._links.is_complete()
+        # `has_result`, not `is_done`: a task that failed is done, too
+        has_result = self._links.has_result if self._leads else self._host.is_published
+        return all(has_result(index) for index in list(self._host.flags.started))
+
+    def retry(self) -> None:
+        if self._host is None:
+            self._choose_leaders()
+            self._links.retry()
+            return
+        self._host.retry()
+        # what this worker had sent as a leader was the sum of other members; and another may lead now
+        self._links.abandon()
+        self._choose_leaders()
+        # a follower of the old view may lead this one: every copy is in shared memory, so it adds up from there
+        self._queue = list(self._host.flags.started) if self._leads else []
         self.progress()
 
-    def forget(self) -> None:
-        super().forget()
-        self._tally.forget()
+    def finish_locally(self) -> None:
+        """Nothing to do: every result has arrived already."""
+
+    def abandon(self) -> None:
+        self._links.abandon()
+        if self._host is not None:
+            self._host.flags.abandon()
         self._queue = []
 
-    def landed(self, index: int) -> bool:
-        if self.leads:
-            return self._between.landed(index)
-        return self._leader.reached(self._whole[index], self._tally.number(index))
 
-    def wire(self, index: int) -> int:
-        return self._between.wire(index) if self.leads else 0
+class HostSums:
+    """One host's shared memory: every worker's tensors, and the sums over all hosts as each leader writes them.
 
-    def arrival(self, index: int) -> float | None:
-        return self._between.arrival(index) if self.leads else None
+    Each leader writes sums into memory of its own and every worker copies them out, so a leader that was given up and
+    wakes up changes nothing that is read.
+    """
 
+    def __init__(self, group: HostSharing) -> None:
+        self.group, self.flags = group, SlotFlags(group)
+        waiter = group.patience
+        self._leader = FlagWaiter(waiter.board, waiter.seat, waiter.seconds, waiter.session)
+        """Waits for the leader of the exchange under way."""
 
-def _tensor(memory: memoryview, start: int, space: BucketSpace) -> Tensor:
-    return torch.frombuffer(memory, dtype=space.dtype, offset=start, count=space.numel)
+    @property
+    def leads(self) -> bool:
+        """Whether this worker sends its host's sums in the exchange under way."""
+        return (self.flags.members or self.group.members)[0] == self.group.seat
 
+    def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
+        places, slots = self.group.places, max(self.group.places) + 1
+        sizes = [round_to_lines(space.numel * space.dtype.itemsize) for space in spaces]
+        at = flag_bytes(3, len(spaces), slots)
+        memory = self.group.region(max(at + 2 * len(places) * sum(sizes), 1))
+        full, read, self._summed = flag_rows(memory, 3, len(spaces), slots)
+        self.flags.open(full, read)
+        self._copies, self._sums = list[dict[int, Tensor]](), list[dict[int, Tensor]]()
+        for space, size in zip(spaces, sizes, strict=True):
+            for kind in (self._copies, self._sums):
+                offsets = enumerate(places)
+                kind.append({slot: tensor_at(memory, at + n * size, space.dtype, space.numel) for n, slot in offsets})
+                at += len(places) * size
+        # private results: the script clips gradients in place, which must not happen in memory that others read
+        self._own = [torch.zeros(space.numel, dtype=space.dtype) for space in spaces]
+        return [(copies[self.group.seat], own) for copies, own in zip(self._copies, self._own, strict=True)]
 
-def _total(copies: Sequence[Tensor]) -> Tensor:
-    """Half precision is added up in float32; it is rounded once here and once between the hosts."""
-    half = copies[0].dtype in (torch.float16, torch.bfloat16)
-    total = copies[0].float() if half else copies[0].clone()
-    for copy in copies[1:]:
-        total += copy
-    return total
+    def prepare(self) -> None:
+        self.flags.prepare()
+        self._leader.wait_for(self.flags.members[:1])
 
+    def retry(self) -> None:
+        self.flags.retry()
+        self._leader.wait_for(self.flags.members[:1])
 
-def _lines(size: int) -> int:
-    return -(-size // LINE) * LINE
+    def add_up(self, index: int) -> Tensor:
+        """Return the sum over this host's members; half precision in float32, so it is rounded once."""
+        copies = [self._copies[index][slot] for slot in self.flags.members]
+        half = copies[0].dtype in (torch.float16, torch.bfloat16)
+        total = copies[0].float() if half else copies[0].clone()
+        for copy in copies[1:]:
+            total += copy
+        return total
+
+    def publish(self, index: int, total: Tensor) -> None:
+        """As the leader: give the sum over all hosts to the others of this host."""
+        self._sums[index][self.group.seat].copy_(total)
+        self.group.patience.publish(self._summed[index], self.flags.number(index))
+
+    def is_published(self, index: int) -> bool:
+        return self._leader.reached(self._summed[index], self.flags.number(index))
+
+    def take(self, index: int) -> None:
+        """Copy what the leader has published; its memory may change again once all have read it."""
+        if not self.leads:
+            self._leader.until(self._summed[index], self.flags.number(index))
+        self._own[index].copy_(self._sums[index][self.flags.members[0]])
+        self.flags.mark_read(index)

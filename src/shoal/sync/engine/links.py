@@ -1,64 +1,52 @@
-"""Sums buckets over links, between hosts: under keys, in the background, and abortable in the middle.
+"""Sums tensors over links, between hosts: encrypted, in the background, and abortable in the middle.
 
-How a bucket is summed depends on its size and dtype (see `sums/`): small ones straight to everybody (one latency;
-between two workers nothing else is ever better), middle ones and half precision through the owners of parts (two
-latencies), large ones round the ring. The communication thread does it while the backward pass runs; several
-buckets are under way at a time. What leaves and what comes back are different tensors and the first is only read, so
-that an exchange that a lost worker has ended can be repeated: what was begun is begun again, in the same order.
-Payloads of codecs go straight from each worker to every other.
+The algorithm depends on size and dtype (see `algorithms/`): small tensors go directly to everybody (one latency, and
+never worse between two workers), middle ones and half precision through reduce-scatter and all-gather (two
+latencies), large ones round the ring. What leaves and the result are different tensors and the first is only read, so
+that an exchange that a lost worker ended can be retried.
 Do not use it inside one host: shared memory does the same without a socket.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from shoal.core.clock import now
-from shoal.core.errors import PayloadError, UsageError
+from shoal.core.errors import UsageError
 from shoal.groups.links import LinkedGroup
 from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
 from shoal.sync.engine.algorithms.base import DtypeArithmetic, SumTask
+from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
-from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
-from shoal.sync.price import NetworkEstimate, merged
-from shoal.transport.collectives import AllGather, AllToAll
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.link_tasks import LinkTasks
 from shoal.transport.tasks import CollectiveTask
 from shoal.wire.bucket import BucketSpace
 
 EXTRA = 16 << 10
-"""Bytes a worker may send more than it must, to save a latency: sent in a millisecond at 100 Mbit/s."""
+"""Bytes a worker may send more than it must to save a latency: a millisecond at 100 Mbit/s."""
 MIDDLE = 1 << 20
-"""Bytes that go through owners at the most, if they go round the ring at all."""
+"""The most bytes that go through reduce-scatter and all-gather, if the ring can take them at all."""
+TUNED = 4 << 20
+"""Bytes of all tensors beyond which latencies do not count: large ones take the ring, and nothing is tried."""
 
 
-MUCH = 4 << 20
-"""Bytes of all buckets beyond which latencies do not count: the ring is taken for what is large, and nothing tried."""
-
-
-class LinkEngine(ExchangeEngine, MembershipListener):
+class LinkEngine(LinkTasks, AllReduceEngine, MembershipListener):
     """Over the links of a group; tensors on the CPU."""
 
-    repeatable = True
-
-    def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, by: str = "auto") -> None:
-        """`among`: only these ranks take part; None: the whole view. `by`: one of WAYS for all buckets."""
-        self.group, self.channel, self.among, self.by = group, group.new_channel(), among, by
+    def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, algorithm: str = "auto") -> None:
+        """`algorithm`: one of ALGORITHMS for all tensors, or `auto`."""
+        super().__init__(group, among)
+        self.algorithm = algorithm
         self._pairs: list[tuple[Tensor, Tensor]] = []
-        self._parcels: Sequence[PayloadSpec] = ()
-        self._areas: list[Tensor] = []
-        self._lengths: dict[int, int] = {}
-        self._begun: dict[int, tuple[Callable[[], CollectiveTask], CollectiveTask]] = {}
-        """Tasks of the exchange under way, in order, and how each is made again."""
-        self._urgencies: Sequence[int] = ()
-        self._round = 0
-        self._landed: dict[int, float] = {}
         self._started = 0.0
-        self._tuning: AlgorithmTuner | None = None
+        self._tuner: AlgorithmTuner | None = None
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
@@ -66,165 +54,87 @@ class LinkEngine(ExchangeEngine, MembershipListener):
                 raise UsageError(f"a bucket on {space.device} cannot travel over links; use --trusted for NCCL")
         self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
         self._arithmetic = [DtypeArithmetic(space.dtype) for space in spaces]
-        self._tune()
+        self._start_tuning()
         return self._pairs
 
-    def _tune(self) -> None:
-        """Try two ways for the buckets that may go either, where all hear what each found (see `sums/tuning.py`)."""
+    def _start_tuning(self) -> None:
+        """Try two algorithms for the tensors that may take either, if confirmations carry each worker's time to all."""
         sizes = [_bytes(leaving) for leaving, _ in self._pairs if leaving.element_size() > 2]
-        if self.by != "auto" or not 0 < sum(sizes) <= MUCH or not self.group.session.elastic:
+        # only elastic sessions confirm each exchange, and figures travel with the confirmation
+        if self.algorithm != "auto" or not 0 < sum(sizes) <= TUNED or not self.group.session.elastic:
             return
-        self._tuning = AlgorithmTuner(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
+        self._tuner = AlgorithmTuner(("auto", "ring" if max(sizes) <= MIDDLE else "owners"))
         self.group.session.listeners.add(self, ListenerStage.exchange)
         self.group.confirmation_listeners.append(self)
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
-        assert self._tuning is not None
-        self._tuning.begin()
+        assert self._tuner is not None
+        self._tuner.restart()
         self._started = 0.0
 
     def word(self) -> float:
-        """How long the exchange that has just been took, after the last bucket had left; once for each exchange."""
+        """Return how long the last exchange took once its last tensor had left; once for each exchange."""
         started, self._started = self._started, 0.0
-        ended = [task.ended or now() for _, task in self._begun.values()]  # all hold their results, says the caller
+        # a result may have arrived on the other thread without an end yet: the caller knows that all are there
+        ended = [task.ended or now() for _, task in self._tasks.values()]
         return max(ended, default=0.0) - started if started else NOTHING
 
     def heard(self, words: Sequence[float | None]) -> None:
-        assert self._tuning is not None
-        seats = self.group.mesh.view.ranks
-        self._tuning.heard([w for seat, w in zip(seats, words, strict=True) if not self.among or seat in self.among])
+        assert self._tuner is not None
+        ranks = self.group.mesh.view.ranks
+        self._tuner.record([w for rank, w in zip(ranks, words, strict=True) if not self.among or rank in self.among])
 
     def prepare(self) -> None:
-        self._round += 1
-        self._begun.clear()
-        self._landed.clear()
-        if self._tuning is not None:
-            self._tuning.next()
+        super().prepare()
+        if self._tuner is not None:
+            self._tuner.begin_exchange()
 
     def start(self, index: int) -> None:
         self._started = now()
-        self._begin(index, lambda: self._sum(index))
+        self._submit(index, lambda: self._make_task(index))
 
-    def _begin(self, index: int, make: Callable[[], CollectiveTask]) -> None:
-        task = make()
-        task.channel, task.among = self.channel, self.among
-        task.urgency = self._urgency(index)
-        self._begun.pop(index, None)  # so that it is the last
-        self._begun[index] = (make, task)
-        self.group.mesh.submit(task)
-
-    def _urgency(self, index: int) -> int:
-        """What is left of one exchange goes before all of the next, which a peer cannot begin without it."""
-        urgency = self._urgencies[index] if self._urgencies else 0
-        return self._round * len(self._urgencies) + urgency if urgency else 0
-
-    def _sum(self, index: int) -> CollectiveTask:
+    def _make_task(self, index: int) -> CollectiveTask:
         leaving, result = self._pairs[index]
         arithmetic = self._arithmetic[index]
-        kind = way(leaving, self._size, self.by)
-        if self._tuning is not None and kind is not DirectSum and leaving.element_size() > 2:
-            kind = way(leaving, self._size, self._tuning.way)
+        kind = choose_algorithm(leaving, self._size, self.algorithm)
+        # both tuned algorithms add up in the same order, so trying changes no bit; DirectSum does not
+        if self._tuner is not None and kind is not DirectSum and leaving.element_size() > 2:
+            kind = choose_algorithm(leaving, self._size, self._tuner.algorithm)
         return kind(arithmetic.array(leaving), arithmetic.array(result), arithmetic)
-
-    def hurry(self, urgencies: Sequence[int]) -> None:
-        self._urgencies = urgencies
 
     @property
     def _size(self) -> int:
         return self.group.mesh.view.size if self.among is None else len(self.among)
 
-    def arrival(self, index: int) -> float | None:
-        return self._landed.get(index)
-
-    def _wait(self, index: int) -> CollectiveTask:
-        task = self._begun[index][1]
-        self.group.mesh.wait(task, self.group.seconds)
-        self._landed[index] = task.ended or now()
-        return task
-
-    def progress(self) -> None:
-        pass
-
     def finish(self, index: int) -> None:
         self._wait(index)
 
-    def whole(self) -> bool:
-        return all(self.holds(index) for index in list(self._begun))
-
-    def holds(self, index: int) -> bool:
-        """Whether it has come, and nothing went wrong."""
-        begun = self._begun.get(index)
-        return begun is not None and begun[1].done.is_set() and begun[1].error is None
-
-    def repeat(self) -> None:
-        begun, self._begun = self._begun, {}
-        for index, (make, _) in begun.items():
-            self._begin(index, make)
-
-    def recover(self) -> None:
-        pass  # every result is here already
-
-    def forget(self) -> None:
-        self._begun.clear()
-
-    def wire(self, index: int) -> int:
-        leaving, size = self._pairs[index][0], self._size
-        bytes_ = _bytes(leaving)
-        return (size - 1) * bytes_ if way(leaving, size, self.by) is DirectSum else 2 * (size - 1) * bytes_ // size
-
-    def landed(self, index: int) -> bool:
-        begun = self._begun.get(index)  # steps overlap: what a meter has seen leave may belong to the one before
-        return begun is not None and begun[1].done.is_set()
-
-    def payload_landed(self, index: int) -> bool:
-        return self.landed(index)
-
-    def network(self) -> NetworkEstimate:
-        mesh = self.group.mesh
-        links = (mesh.link(rank).out.estimate for rank in mesh.view.others)
-        return merged(NetworkEstimate(link.rate, link.rtt) for link in links)
-
-    def open_payloads(self, parcels: Sequence[PayloadSpec]) -> list[Tensor]:
-        self._parcels = parcels
-        self._areas = [torch.zeros(parcel.area, dtype=torch.uint8) for parcel in parcels]
-        return self._areas
-
-    def post(self, index: int, length: int) -> None:
-        parcel, area = self._parcels[index], self._areas[index].numpy()
-        self._lengths[index] = length
-        if parcel.pieces > 1:
-            pieces = area.reshape(parcel.pieces, -1)[:, :length].copy()
-            self._begin(index, lambda: AllToAll(pieces, parcel.bound))
-        else:
-            payload = bytearray(area[:length])  # not bytes: tensors are made of what can be written only
-            self._begin(index, lambda: AllGather(payload, parcel.bound))
-
-    def await_payload(self, index: int) -> None:
-        self._wait(index)
-
-    def collect(self, index: int) -> list[Tensor]:
-        task = self._wait(index)
-        assert isinstance(task, AllGather)
-        return [torch.frombuffer(buffer, dtype=torch.uint8) for buffer in task.buffers]
-
-    def distrust(self, rank: int, error: PayloadError) -> None:
-        self.group.session.distrust(self.group.session.view.members[rank], error)
-
-    def release(self, index: int) -> None:
-        pass
-
-    def payload_wire(self, index: int) -> int:
-        return (self.group.mesh.view.size - 1) * self._lengths[index]
+    def wire_bytes(self, index: int) -> int:
+        leaving, view = self._pairs[index][0], self.group.mesh.view
+        ranks = view.ranks if self.among is None else list(self.among)
+        place = ranks.index(view.rank) if view.rank in ranks else 0
+        return choose_algorithm(leaving, self._size, self.algorithm).sent_bytes(_bytes(leaving), self._size, place)
 
 
-WAYS: dict[str, type[SumTask]] = {"ring": RingAllReduce, "owners": ReduceScatterGather, "straight": DirectSum}
+ALGORITHMS: dict[str, type[SumTask]] = {
+    "ring": RingAllReduce,
+    "owners": ReduceScatterGather,
+    "straight": DirectSum,
+    "tree": TreeAllReduce,
+    "butterfly": ButterflyAllReduce,
+}
+"""By the words of the plan term `allreduce(…)`."""
+ROUNDING = (RingAllReduce, TreeAllReduce, ButterflyAllReduce)
+"""Algorithms that pass partial sums on, and so would round half precision several times."""
 
 
-def way(leaving: Tensor, workers: int, by: str = "auto") -> type[SumTask]:
-    """How a tensor is summed: the same on all workers, so by what all know."""
+def choose_algorithm(leaving: Tensor, workers: int, wanted: str = "auto") -> type[SumTask]:
+    """Return how a tensor is summed; by what all workers know, so that all choose alike."""
     size = _bytes(leaving)
-    if by != "auto":
-        return ReduceScatterGather if WAYS[by] is RingAllReduce and leaving.element_size() == 2 else WAYS[by]
+    if wanted != "auto":
+        kind = ALGORITHMS[wanted]
+        return ReduceScatterGather if kind in ROUNDING and leaving.element_size() == 2 else kind
+    # what a direct sum sends more than 2 (p-1)/p of the bytes
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return DirectSum
     return ReduceScatterGather if size <= MIDDLE or leaving.element_size() == 2 else RingAllReduce

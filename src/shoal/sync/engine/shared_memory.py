@@ -1,131 +1,130 @@
-"""Sums buckets through one host's shared memory: no sockets, no copy that is not needed.
+"""Sums tensors through one host's shared memory: no sockets, and no copy that is not needed.
 
-Every worker's bucket lies in shared memory, and is only read by the others. What happens when all have filled it
-depends on how many they are:
+Every worker's tensor lies in shared memory and is only read by the others. When all are full:
 
-two workers, or a small bucket: each adds up all of it for itself. Nobody waits a second time; the price is that the
-adding is done twice. (For two workers a tie with slices: docs/design.md.)
+two workers, or a small tensor: each worker adds up all of it for itself. Nobody waits a second time; the price is
+that the adding is done p times.
 
-more workers: worker r adds up slice r of all buckets and writes the sum into everybody's result (reduce-scatter and
-all-gather in one pass, while the slice is in the cache), and all wait for all slices.
+more workers: worker r adds up slice r and writes the sum into everybody's result (reduce-scatter and all-gather in
+one pass, while the slice is in the cache), and all wait for all slices.
 
     worker 0:  | sum of slice 0 -> all |                        |
     worker 1:  |                       | sum of slice 1 -> all  |
 
-    full[b][s] = n      the bucket b in seat s is full for the n-th time
-    summed[b][s] = n    the worker in seat s has added up its part of bucket b: it reads no more of it
+    full[i][s] = n      the tensor i of slot s is full for the n-th time
+    read[i][s] = n      slot s has added up its part of tensor i, and reads no more of it
 
-The work is done by the training thread itself, between layers of its backward pass: on a host whose cores all
-compute, a helper thread would only take turns with it.
-Do not use it across hosts, or for tensors on an accelerator.
+The training thread itself does the work, between layers of its backward pass: on a host whose cores all compute, a
+helper thread would only take turns with it. Do not use it across hosts, or for tensors on an accelerator.
 """
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.groups.shared_memory import SharedGroup
-from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
-from shoal.sync.engine.payload_area import PayloadArea
-from shoal.sync.engine.slot_flags import SlotFlags
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.slot_flags import LINE, SlotFlags, flag_bytes, flag_rows, round_to_lines, tensor_at
 from shoal.wire.bucket import BucketSpace
 
 CHUNK = 1 << 15
-"""Elements summed at a time: the pieces of a few workers fit the second cache, and the calls do not cost more."""
+"""Elements summed at a time: the pieces of a few workers fit the second-level cache, and calls stay cheap."""
 SMALL = 256 << 10
-"""Bytes of a bucket that every worker adds up for itself, however many they are."""
-LINE = 64
+"""Bytes of a tensor that every worker adds up for itself, however many workers there are."""
 _HALF = (torch.float16, torch.bfloat16)
 
 Part = tuple[list[Tensor], list[Tensor]]
 """Pieces to be added up, and where the sum goes."""
 
 
-class SharedMemoryEngine(ExchangeEngine):
+class SharedMemoryEngine(AllReduceEngine):
     """For a group that shares memory."""
 
-    repeatable = True
+    retryable = True
 
     def __init__(self, group: SharedGroup) -> None:
         self.group = group
-        self.tally = SlotFlags(group)
+        self.flags = SlotFlags(group)
         self._queue: list[int] = []
         self._copies: list[list[Tensor]] = []
         self._results: list[list[Tensor]] = []
         self._parts: dict[tuple[int, tuple[int, ...], bool], list[Part]] = {}
-        self._alone = False
+        self._locally = False
         """Whether this worker finishes what has started without the others."""
-        self._post = PayloadArea(group)
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
-        seats, seat = self.group.seats, self.group.seat
-        sizes = [_lines(space.numel * space.dtype.itemsize) for space in spaces]
-        shared = [seats > 2 and size > SMALL for size in sizes]
-        flags_bytes = 2 * len(spaces) * _lines(8 * seats)
-        areas = sum(size * seats * (1 + both) for size, both in zip(sizes, shared, strict=True))
-        memory = self.group.region(max(flags_bytes + areas, 1))
-        flags = np.frombuffer(memory, np.int64, flags_bytes // 8).reshape(2, len(spaces), -1)[:, :, :seats]
-        self.tally.open(list(flags[0]), list(flags[1]))
-        at = flags_bytes
+        slots, slot = self.group.seats, self.group.seat
+        sizes = [round_to_lines(space.numel * space.dtype.itemsize) for space in spaces]
+        # by slots, not members: memory is reserved once, and members may come back
+        shared = [slots > 2 and size > SMALL for size in sizes]
+        at = flag_bytes(2, len(spaces), slots)
+        areas = sum(size * slots * (1 + both) for size, both in zip(sizes, shared, strict=True))
+        memory = self.group.region(max(at + areas, 1))
+        self.flags.open(*flag_rows(memory, 2, len(spaces), slots))
         for space, size, both in zip(spaces, sizes, shared, strict=True):
             rows = [
-                [_tensor(memory, at + (row * seats + one) * size, space) for one in range(seats)]
+                [tensor_at(memory, at + (row * slots + one) * size, space.dtype, space.numel) for one in range(slots)]
                 for row in range(1 + both)
             ]
-            at += size * seats * (1 + both)
+            at += size * slots * (1 + both)
             self._copies.append(rows[0])
-            self._results.append(rows[1] if both else [torch.zeros_like(rows[0][seat])] * seats)
-        return [(copies[seat], results[seat]) for copies, results in zip(self._copies, self._results, strict=True)]
+            self._results.append(rows[1] if both else [torch.zeros_like(rows[0][slot])] * slots)
+        return [(copies[slot], results[slot]) for copies, results in zip(self._copies, self._results, strict=True)]
 
     def prepare(self) -> None:
-        self.tally.prepare()
-        self._post.prepare()
-        self._queue, self._alone = [], False
+        self.flags.prepare()
+        self._queue, self._locally = [], False
 
     def start(self, index: int) -> None:
-        self.tally.start(index)
+        self.flags.start(index)
         self._queue.append(index)
         self.progress()
 
     def progress(self) -> None:
-        while self._queue and self.tally.full(self._queue[0]):
+        while self._queue and self.flags.is_full(self._queue[0]):
             self._sum(self._queue.pop(0))
 
     def finish(self, index: int) -> None:
+        # in order, so that no worker waits for a slice that another puts off
         while index in self._queue:
-            self.tally.await_full(self._queue[0])
+            self.flags.await_full(self._queue[0])
             self._sum(self._queue.pop(0))
-        if not self._by_itself(index):
-            self.tally.await_summed(index)
+        if not self._sums_all_of(index):
+            self.flags.await_read(index)
 
-    def whole(self) -> bool:
-        return self.tally.whole() and self._post.tally.whole()
+    def is_done(self, index: int) -> bool:
+        return self.flags.is_full(index)
 
-    def repeat(self) -> None:
-        self.tally.repeat()
-        self._post.tally.repeat()
-        self._queue, self._alone = list(self.tally.started), False
+    def wire_bytes(self, index: int) -> int:
+        return 0
 
-    def recover(self) -> None:
-        self._queue, self._alone = list(self.tally.started), True
+    def is_complete(self) -> bool:
+        return self.flags.is_complete()
 
-    def forget(self) -> None:
-        self.tally.forget()
-        self._post.tally.forget()
+    def retry(self) -> None:
+        self.flags.retry()
+        self._queue, self._locally = list(self.flags.started), False
+
+    def finish_locally(self) -> None:
+        # others may never add up their slices; all copies are here, so this worker adds up everything
+        self._queue, self._locally = list(self.flags.started), True
+
+    def abandon(self) -> None:
+        self.flags.abandon()
         self._queue = []
 
-    def _by_itself(self, index: int) -> bool:
+    def _sums_all_of(self, index: int) -> bool:
+        """Return whether this worker adds up the whole tensor for itself."""
         size = self._copies[index][0].numel() * self._copies[index][0].element_size()
-        return self._alone or len(self.tally.members) <= 2 or _lines(size) <= SMALL
+        return self._locally or len(self.flags.members) <= 2 or round_to_lines(size) <= SMALL
 
     def _sum(self, index: int) -> None:
         for pieces, targets in self._parts_of(index):
             total = targets[0]
             if len(pieces) == 1:
                 total.copy_(pieces[0])
-            elif total.dtype in _HALF:
+            elif total.dtype in _HALF:  # in float32, and rounded once
                 total.copy_(torch.stack(pieces).float().sum(0))
             else:
                 torch.add(pieces[0], pieces[1], out=total)
@@ -133,17 +132,19 @@ class SharedMemoryEngine(ExchangeEngine):
                     total.add_(piece)
             for target in targets[1:]:
                 target.copy_(total)
-        self.tally.summed(index)
+        self.flags.mark_read(index)
 
     def _parts_of(self, index: int) -> list[Part]:
-        """What this worker adds up of a bucket, in chunks; made once for each set of members."""
-        members, whole = self.tally.members, self._by_itself(index)
-        key = (index, members, whole)
+        """Return what this worker adds up of a tensor, in chunks; made once for each set of members."""
+        members, everything = self.flags.members, self._sums_all_of(index)
+        # views of chunks are made once for each set of members, not in every step
+        key = (index, members, everything)
         if key not in self._parts:
-            copies = [self._copies[index][seat] for seat in members]
-            results = [self._results[index][seat] for seat in members]
+            copies = [self._copies[index][slot] for slot in members]
+            results = [self._results[index][slot] for slot in members]
             begin, end = 0, copies[0].numel()
-            if whole:
+            if everything:
+                # never into the others' results: they may use theirs already
                 results = [self._results[index][self.group.seat]]
             else:
                 begin, end = _slice(copies[0], len(members), members.index(self.group.seat))
@@ -151,41 +152,9 @@ class SharedMemoryEngine(ExchangeEngine):
             self._parts[key] = [([copy[cut] for copy in copies], [result[cut] for result in results]) for cut in cuts]
         return self._parts[key]
 
-    def wire(self, index: int) -> int:
-        return 0
-
-    def landed(self, index: int) -> bool:
-        return self.tally.full(index)
-
-    def payload_landed(self, index: int) -> bool:
-        return self._post.tally.full(index)
-
-    def open_payloads(self, parcels: Sequence[PayloadSpec]) -> list[Tensor]:
-        return self._post.open(parcels)
-
-    def post(self, index: int, length: int) -> None:
-        self._post.post(index, length)
-
-    def collect(self, index: int) -> list[Tensor]:
-        return self._post.collect(index)
-
-    def release(self, index: int) -> None:
-        self._post.release(index)
-
-    def payload_wire(self, index: int) -> int:
-        return 0
-
-
-def _tensor(memory: memoryview, start: int, space: BucketSpace) -> Tensor:
-    return torch.frombuffer(memory, dtype=space.dtype, offset=start, count=space.numel)
-
 
 def _slice(copy: Tensor, parts: int, number: int) -> tuple[int, int]:
-    """Begin and end of one of `parts` slices, which begin at cache lines."""
+    """Return where one of `parts` slices begins and ends; they begin at cache lines, so no two workers share one."""
     numel, step = copy.numel(), LINE // copy.element_size()
     width = -(-numel // (parts * step)) * step
     return min(number * width, numel), min((number + 1) * width, numel)
-
-
-def _lines(size: int) -> int:
-    return -(-size // LINE) * LINE

@@ -4,7 +4,7 @@ The null member of the family and the floor of every benchmark: the same step wi
 to train one model: p workers give p different ones.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from shoal.groups.base import LARGEST_WORD, Check
 from shoal.membership.session import FixedSession
@@ -13,20 +13,20 @@ from shoal.wire.bucket import BucketPlan, GradientBucket
 
 
 class NoExchange(GradientExchange):
-    """Nothing is offered, so nothing is ever opened."""
+    """Opens no bucket, so nothing is ever started."""
 
     weight = 1.0
     peers = ()
-    codes = False
+    compresses = False
     session = FixedSession(0, 1)
 
-    def open(self, plans: Sequence[BucketPlan]) -> list[GradientBucket]:
-        return []
+    def open_numbered(self, plans: Mapping[int, BucketPlan]) -> dict[int, GradientBucket]:
+        return {}
 
     def start(self, index: int) -> None:
         pass
 
-    def progress(self) -> None:
+    def advance(self) -> None:
         pass
 
     def finish(self, index: int) -> None:

@@ -81,7 +81,7 @@ class EveryPace(SyncPace):
         index = len(self.parameters) + len(self.statistics.tensors)
         trained = [n for n, group in enumerate(members) if group[0] < len(self.parameters)]
         host = next((n for n in trained if plans[n].space.dtype.is_floating_point), None)
-        if self.exchange.codes or host is None:
+        if self.exchange.compresses or host is None:
             device = self.parameters[0].device if self.parameters else torch.device("cpu")
             plans.append(tag_plan(0, device))
             members.append([index])
@@ -128,7 +128,7 @@ class EveryPace(SyncPace):
 
     def _holds(self) -> bool:
         """Whether this worker could finish from what is there; asked by another thread when a view ends."""
-        return self.exchange.repeatable and self._next == len(self._order) and self.exchange.whole()
+        return self.exchange.retryable and self._next == len(self._order) and self.exchange.is_complete()
 
     def _forget(self) -> None:
         """An exception ended the last pass halfway, on all workers alike: what had started comes to nothing."""
@@ -177,9 +177,9 @@ class EveryPace(SyncPace):
 
     def _start_next(self) -> None:
         self._flight.left(self._order[self._next], now())
-        before = self.exchange.encoding
+        before = self.exchange.observer.encode_seconds
         self.exchange.start(self._order[self._next])
-        coded = self.exchange.encoding - before
+        coded = self.exchange.observer.encode_seconds - before
         self.spent.encode += coded
         self.spent.wait -= coded  # the caller counts all of this as waiting
         self._next += 1
@@ -211,7 +211,7 @@ class EveryPace(SyncPace):
 
     def _agree(self) -> None:
         """Finish everything, together with whoever is a member in the end."""
-        self.exchange.launched()
+        self.exchange.all_started()
         alone = not self._order
         while not alone:
             self.session.expect_complete(True)
@@ -222,10 +222,10 @@ class EveryPace(SyncPace):
                 return
             except ViewEnded:
                 if self.session.settle():
-                    self.exchange.recover()
+                    self.exchange.finish_locally()
                     alone = True
                 else:
-                    self.exchange.repeat()
+                    self.exchange.retry()
             finally:
                 self.session.expect_complete(False)
         self._finish()
@@ -238,7 +238,7 @@ class EveryPace(SyncPace):
     def _await(self, number: int) -> None:
         began = now()
         self.exchange.finish(number)
-        self._flight.landed(number, began, now(), self.exchange.arrival(number))
+        self._flight.landed(number, began, now(), self.exchange.arrival_time(number))
 
     def _tell(self) -> None:
         """What the exchange that is complete now came to."""

@@ -70,7 +70,7 @@ class NeededPace(EveryPace):
         self._urgencies = [0] * len(self._members)
         for place, number in enumerate(needed):
             self._urgencies[number] = 1 + place
-        self.exchange.hurry(self._urgencies)
+        self.exchange.set_priorities(self._urgencies)
 
     def begun(self) -> None:
         self.settle()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from shoal.sync.news import CodecSwitched
+from shoal.sync.observer import CodecSwitched
 from shoal.sync.pace.needed import NeededPace
 
 SKIPPED, TURNS = 2, 6
@@ -45,7 +45,7 @@ class OrderingPace(NeededPace):
             self._seconds[self.defers].append(self._began - before)
         self._count += 1
         self.defers = self._chosen if self._chosen is not None else self._turn()
-        self.exchange.hurry(self._urgencies if self.defers else [0] * len(self._urgencies))
+        self.exchange.set_priorities(self._urgencies if self.defers else [0] * len(self._urgencies))
 
     def _turn(self) -> bool:
         """Which of the two this exchange is, while they are compared."""
@@ -66,7 +66,7 @@ class OrderingPace(NeededPace):
             workers = len(self.exchange.peers) + 1
             steps = {name: total / workers for name, total in zip(NAMES, figures.tolist(), strict=True)}
             ready, needed = (f"{1e3 * seconds:.1f} ms" for seconds in steps.values())
-            self.exchange.tell(
+            self.exchange.observer.report(
                 CodecSwitched(NAMES[self._chosen], f"a step takes {needed} layer by layer, {ready} otherwise", steps)
             )
 

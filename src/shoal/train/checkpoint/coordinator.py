@@ -151,7 +151,7 @@ class CheckpointCoordinator:
 
     def _balance(self, words: Sequence[SyncVote], step: int) -> None:
         """Deal the next steps by what everybody said of its speed; worker 0 records a change."""
-        members = self.group.session.dealt.members
+        members = self.group.session.committed_view.members
         rates = [word.rate for word in words]
         changed = self.balancer.update(members, [word.slot for word in words], rates)
         if changed and self.group.rank == 0:

@@ -93,8 +93,9 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
-    # without codecs nobody would lend, and asking takes some steps
-    purse = group.state_stream_client() if joined.exchange.codes else None
+    purse = (
+        group.state_stream_client() if joined.exchange.compresses else None
+    )  # else nobody would lend, and asking takes some steps
     borrower = CatchUpReceiver(purse, joined) if purse is not None else None
     given = 0
 

@@ -1,8 +1,8 @@
-"""Everybody sends its whole array to everybody and adds up for itself: one latency, (p-1) times the bytes.
+"""Direct sum: every worker sends its whole array to all others and adds up for itself; one latency, (p-1) arrays.
 
 The flat all-to-all of small messages: Thakur, Rabenseifner & Gropp, "Optimization of collective communication
-operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for what is
-large, unless there are two: a link carries p-1 arrays instead of 2 (p-1)/p.
+operations in MPICH", IJHPCA 2005. All add up in order of rank, so all get the same bits. Do not use it for large
+arrays, except between two workers: a worker sends p-1 arrays instead of 2 (p-1)/p.
 """
 
 from shoal.sync.engine.algorithms.base import SumTask, pieces
@@ -14,6 +14,10 @@ class DirectSum(SumTask):
     """For arrays whose time on the link is less than a latency, and for two workers."""
 
     kind = "sum"
+
+    @classmethod
+    def sent_bytes(cls, size: int, workers: int, place: int) -> int:
+        return (workers - 1) * size
 
     def begin(self, view: MeshView, send: Send) -> None:
         self._view = view
@@ -35,6 +39,7 @@ class DirectSum(SumTask):
         where = self.place(sender, chunk, self._slices)
         came = self._came[chunk.index]
         came[sender] = self.check(sender, payload, where.stop - where.start)
+        # not before all are here: adding in order of arrival would give each worker other bits
         if len(came) == self._view.size:
             self.arithmetic.total([came[rank] for rank in self._view.ranks], self.result[where])
             self._left -= 1

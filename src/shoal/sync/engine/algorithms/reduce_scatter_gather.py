@@ -1,9 +1,8 @@
-"""Every worker owns a part: all send it theirs, it adds up and sends the sum back to all.
+"""Reduce-scatter, then all-gather: every worker owns a part, adds up what all send it of that part, and returns it.
 
-Reduce-scatter and all-gather, each in one direct round: two latencies and 2 (p-1)/p of the bytes; Rabenseifner,
-"Optimization of collective reduction operations", ICCS 2004, has both halves. Because only the owner adds up, half
-precision is summed in float32 and rounded once. Do not use it for what is large and float32: p-1 streams meet on each
-link, where the ring has one.
+Each half is one direct round: two latencies and 2 (p-1)/p of the bytes; Rabenseifner, "Optimization of collective
+reduction operations", ICCS 2004, has both halves. Because only the owner adds up, half precision is summed in float32
+and rounded once. Do not use it for large float32 arrays: p-1 streams meet on each link, where the ring has one.
 """
 
 from shoal.sync.engine.algorithms.base import SumTask, part, pieces
@@ -25,14 +24,14 @@ class ReduceScatterGather(SumTask):
         mine = self._slices[view.rank]
         self._came: list[dict[int, Array]] = [{view.rank: self.leaving[where]} for where in mine]
         self._order = view.ranks[view.place :] + view.ranks[: view.place]
-        """Of adding up: the owner first, as the ring does, so that both give the same bits."""
+        """The order of adding up: the owner first, as in the ring, so that both give the same bits."""
         self._left = {rank: len(slices) for rank, slices in self._slices.items()}
         longest = max(map(len, self._slices.values()))
         for index in range(longest):  # one piece for each in turn, so that no owner waits for the end
             for peer in view.others:
                 if index < len(self._slices[peer]):
                     send(peer, COLLECT, index, pack(self.leaving[self._slices[peer][index]], self.arithmetic.name))
-        self._look()
+        self._check_done()
 
     def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
         view = self._view
@@ -54,9 +53,9 @@ class ReduceScatterGather(SumTask):
             sum_ = pack(self.result[where], self.arithmetic.name)
             for peer in view.others:
                 self._send(peer, RETURN, chunk.index, sum_)
-        self._look()
+        self._check_done()
 
-    def _look(self) -> None:
+    def _check_done(self) -> None:
         if not any(self._left.values()):
             self.done.set()
 

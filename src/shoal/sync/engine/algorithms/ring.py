@@ -1,13 +1,13 @@
-"""Round the ring: each worker talks to the next one only, and every link carries 2 (p-1)/p of the bytes.
+"""Ring all-reduce: each worker sends to the next one only, and every link carries 2 (p-1)/p of the bytes.
 
-Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009. In pieces: one is
-passed on as soon as it came, so links never wait for a whole part, and latencies overlap with what is still leaving.
+Patarasuk & Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009. Parts
+travel in pieces that are passed on as soon as they arrive, so no link waits for a whole part.
 
-    part k:  k ──> k+1 ──> … ──> k-1     hops 0 … p-2: everybody adds its own; the last one has the sum
-             k-1 ──> k ──> … ──> k-2     hops p-1 … 2p-3: everybody takes it
+    part k:  k ──> k+1 ──> … ──> k-1     hops 0 … p-2: each worker adds its own; the last has the sum
+             k-1 ──> k ──> … ──> k-2     hops p-1 … 2p-3: each worker copies the sum
 
-Each part is added up along one way and handed on, so all get the same bits. Do not use it for what is small: 2 (p-1)
-latencies; nor for half precision, which would be rounded at every hop.
+Each part is added up along one path, so all get the same bits. Do not use it for small arrays (2 (p-1) latencies), nor
+for half precision, which would be rounded at every hop.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ class RingAllReduce(SumTask):
         where = self.place(sender, chunk, self._slices[(view.place - 1 - hop) % view.size])
         array = self.check(sender, payload, where.stop - where.start)
         if hop < view.size - 1:
-            np.add(array, self.leaving[where], out=array)  # where it lies, and leaves from there
+            np.add(array, self.leaving[where], out=array)  # in place: the sum leaves from the memory it came in
             payload = payload.changed()
         if hop < 2 * view.size - 3:
             self._send(view.after, hop + 1, chunk.index, payload)

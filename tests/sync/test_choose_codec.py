@@ -2,8 +2,7 @@
 
 import pytest
 
-from shoal.sync.choosing import choose
-from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate
+from shoal.sync.price import CodecPrice, MeasuredStep, NetworkEstimate, choose_codec
 
 RAW = 1_000_000
 PRICES = [
@@ -28,7 +27,7 @@ def steps(rate: float, computing: float) -> MeasuredStep:
     ],
 )
 def test_the_gentlest_of_the_fast_ones_or_none(rate: float, computing: float, codec: str) -> None:
-    choice = choose(steps(rate, computing), PRICES, NetworkEstimate(rate))
+    choice = choose_codec(steps(rate, computing), PRICES, NetworkEstimate(rate))
     # gains below a tenth of the step are none
     expected = codec if min(choice.steps.values()) <= 0.9 * choice.steps[""] else ""
     assert choice.codec == expected
@@ -38,14 +37,14 @@ def test_the_gentlest_of_the_fast_ones_or_none(rate: float, computing: float, co
 
 def test_within_a_tenth_of_the_fastest_the_one_that_loses_less_is_taken() -> None:
     prices = [CodecPrice("fp16", 0.0, 0.0, 10.0, 1), CodecPrice("onebit(2048)", 0.0, 0.0, 1.0, 1)]
-    assert choose(steps(1e6, 0.1), prices, NetworkEstimate(1e6)).codec == "fp16"
+    assert choose_codec(steps(1e6, 0.1), prices, NetworkEstimate(1e6)).codec == "fp16"
 
 
 def test_what_is_hidden_already_is_not_gained_again() -> None:
     hidden = MeasuredStep(CodecPrice("", 0.0, 0.0, RAW, 1), 2.0, 1.0, 0.02, 5.0, 50)
-    assert choose(hidden, PRICES, NetworkEstimate(1e6)).codec == ""
+    assert choose_codec(hidden, PRICES, NetworkEstimate(1e6)).codec == ""
 
 
 def test_without_a_rate_or_candidates_there_is_no_codec() -> None:
-    assert choose(steps(1e6, 0.1), PRICES, NetworkEstimate()).codec == ""
-    assert choose(steps(1e6, 0.1), [], NetworkEstimate(1e6)).codec == ""
+    assert choose_codec(steps(1e6, 0.1), PRICES, NetworkEstimate()).codec == ""
+    assert choose_codec(steps(1e6, 0.1), [], NetworkEstimate(1e6)).codec == ""

@@ -58,7 +58,7 @@ from shoal.sync.aggregate.two_stage import TwoStageAggregator
 def turn(self, index, whole=TwoStageAggregator._turn):
     if AFTER:
         whole(self, index)
-    if run._group.seat == 1 and run._progress.step == 12 and not os.path.exists("killed"):
+    if run.worker_id == 1 and run.step == 12 and not os.path.exists("killed"):
         open("killed", "w").close()
         os.kill(os.getpid(), 9)
     if not AFTER:
@@ -139,7 +139,7 @@ def test_p1_worker_0_of_a_script_that_joins_twice(tmp_path: Path) -> None:
 
 
 KILLED = """time.sleep(0.05)
-        if run._group.seat == 1 and run._progress.step == AT and not os.path.exists("killed"):
+        if run.worker_id == 1 and run.step == AT and not os.path.exists("killed"):
             open("killed", "w").close()
             os.kill(os.getpid(), 9)"""
 

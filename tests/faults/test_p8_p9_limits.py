@@ -13,13 +13,13 @@ from shoal.core.process import HostProcess
 pytestmark = pytest.mark.timeout(300)
 SAMPLES = 1200
 HOG = """
-if run._group.seat == 1:
+if run.worker_id == 1:
     open("GROUP/cgroup.procs", "w").write(str(os.getpid()))
 mine = 0
 """
 EACH = f"""{SLOW}
         mine += 1
-        if run._group.seat == 1 and mine == 7: hog = bytearray(1 << 29)"""
+        if run.worker_id == 1 and mine == 7: hog = bytearray(1 << 29)"""
 
 
 @pytest.mark.soak

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_n_members as lab
+import test_network_members_change as lab
 from forked import Forked, soon
-from test_p1_p7_members import disturbed, kill
+from test_killed_or_frozen_worker import disturbed, kill
 
 from shoal.lab.needs import missing
 from shoal.sync.choosing import CodecChoice

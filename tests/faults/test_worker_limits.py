@@ -6,7 +6,7 @@ import pytest
 from forked import Forked, soon
 from groups import little_memory, little_time
 from scripts import assert_exactly_once, assert_no_step_lost, given_up, shoal
-from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
+from test_killed_or_frozen_worker import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
 
 from shoal.core.process import HostProcess
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from in_short import in_short
 
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
@@ -42,6 +43,7 @@ class TestCodedInMemory(CodedCase):
     codec = PartialCodec(TopKCodec(1.0), least=300)
 
 
+@in_short
 class TestCodedByGloo(CodedCase):
     sizes = (2,)
 

@@ -7,7 +7,7 @@ DATA ?= data
 
 .PHONY: help demo test soak check bench bench-network bench-wire clean
 help:
-	@echo "make demo    train a small CNN on the bundled digits, alone and with 2 workers; prints one table"
+	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
 	@echo "make soak    the long tests, or one part of them: PART=faults (docs/testing.md)"
 	@echo "make clean   remove .venv and caches"

@@ -20,4 +20,4 @@ for _ in run.epochs(10**6):
         cross_entropy(net(x), y).backward()
         optimizer.step()
         optimizer.zero_grad()
-        log.step(run._progress.step, run.size)
+        log.step(run.step, run.size)

@@ -29,7 +29,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
-def network() -> nn.Module:
+def network(hidden: int = 64) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1),
         nn.ReLU(),
@@ -37,9 +37,9 @@ def network() -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(32 * 4 * 4, 64),
+        nn.Linear(32 * 4 * 4, hidden),
         nn.ReLU(),
-        nn.Linear(64, 10),
+        nn.Linear(hidden, 10),
     )
 
 
@@ -59,12 +59,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32, help="samples per worker and step")
+    parser.add_argument("--hidden", type=int, default=64, help="width of the layer that holds most parameters")
     parser.add_argument("--lr", type=float, default=5e-3)
     args = parser.parse_args()
 
     run = shoal.start()
     train, test = digits()
-    model = network().to(run.device)
+    model = network(args.hidden).to(run.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     loader = DataLoader(train, batch_size=args.batch, shuffle=True)
     model, optimizer, loader = run.join(model, optimizer, loader)

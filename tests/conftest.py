@@ -1,5 +1,6 @@
 """One thread for torch in the tests themselves: worlds of workers are forked from this process."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if part := config.getoption("--part"):
         items[:], others = soak_parts.select(items, part)
         config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection_finish() -> None:
+    """Two million objects live as long as the tests: no collection, here or in a fork, need look through them again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

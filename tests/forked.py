@@ -3,6 +3,8 @@
 import atexit
 import ctypes
 import faulthandler
+import gc
+import importlib
 import json
 import logging
 import multiprocessing.util
@@ -22,7 +24,23 @@ from shoal.cli.main import main
 from shoal.cli.prepare import warm
 from shoal.launch.worker import run_script
 
-warm()
+LATE = """
+numba pydantic pydantic.plugin._loader rich.live rich.progress torch._dynamo typer._adapters typer._click.decorators
+shoal.cli.again shoal.cli.prepare shoal.cli.relay shoal.cli.resume shoal.cli.run shoal.cli.show shoal.lab.lab
+shoal.lab.load shoal.launch.lab_placement shoal.launch.listen shoal.launch.local shoal.launch.supervisor
+shoal.membership.handle shoal.membership.server shoal.train.compiling shoal.watch.live shoal.watch.summary
+shoal.watch.worker
+"""
+"""What a command imports only when it needs it: imported once here instead of once in every process."""
+
+
+def warm_up() -> None:
+    warm()
+    for name in LATE.split():
+        importlib.import_module(name)
+
+
+warm_up()
 TRAIN = """
 import torch, shoal
 from torch import nn
@@ -117,6 +135,7 @@ def be_fresh(folder: Path, body: Callable[[], object], env: dict[str, str]) -> N
     code = 1
     try:
         faulthandler.disable()
+        gc.freeze()
         warnings.simplefilter("ignore")
         atexit._clear()
         for function in (logging.shutdown, multiprocessing.util._exit_function, weakref.finalize._exitfunc):

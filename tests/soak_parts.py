@@ -13,7 +13,7 @@ PLACES = {
     "data": "training",
     "examples": "training",
     "faults": "faults",
-    "faults/test_n": "network",
+    "faults/test_network": "network",
     "groups": "links",
     "hosts": "links",
     "lab": "links",

@@ -1,10 +1,7 @@
 """The README runs: its script, as it stands, and the commands that it shows."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import forked
@@ -30,11 +27,6 @@ def commands() -> list[str]:
     return [line for line in plain if line.startswith("shoal ") and not re.search(r"\b[A-Z]{3,}\b|…", line)]
 
 
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"SHOAL_RUNS": str(folder / "runs"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where a reader would stand: a clone, with the script saved under the names the commands use."""
@@ -58,9 +50,8 @@ def test_every_python_block_is_python() -> None:
 def test_its_script_runs_in_a_world_of_one(tmp_path: Path) -> None:
     assert scripts(), "the README shows no script with shoal.start()"
     for text in scripts():
-        (tmp_path / "train.py").write_text(text)
-        done = run(tmp_path, sys.executable, "train.py")
-        assert done.returncode == 0, done.stderr
+        done = forked.python(tmp_path, text, SHOAL_RUNS=str(tmp_path / "runs"), OMP_NUM_THREADS="1").wait()
+        assert done.code == 0, done.err
     assert len(list(tmp_path.glob("runs/*/worker-0.jsonl"))) == len(scripts())
 
 

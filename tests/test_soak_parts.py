@@ -13,8 +13,8 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("path", "part"),
     [
-        ("faults/test_p1_plans.py", "faults"),
-        ("faults/test_n_members.py", "network"),
+        ("faults/test_killed_worker_under_plans.py", "faults"),
+        ("faults/test_network_members_change.py", "network"),
         ("membership/test_simulated.py", "simulator"),
         ("transport/test_endpoint.py", "links"),
         ("a_new_folder/test_x.py", "a_new_folder"),

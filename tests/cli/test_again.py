@@ -13,7 +13,7 @@ WAIT = 60.0
 ONCE = """
 import os, signal, pathlib
 mark = pathlib.Path(f"died-{TIMES}")
-if run.rank == 0 and run._progress.step == 5 and not mark.exists():
+if run.rank == 0 and run.step == 5 and not mark.exists():
     mark.touch()
     os.kill(os.getpid(), signal.SIGKILL)
 """

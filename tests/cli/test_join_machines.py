@@ -191,7 +191,7 @@ FACTORS = TRAIN.replace(
         import hashlib
         shared = run._together.joined[0].exchange.shared()
         words = b"".join(shared[name].numpy().tobytes() for name in sorted(shared))
-        seat, step = run._group.seat, run._progress.step
+        seat, step = run.worker_id, run.step
         with open(os.path.join(os.path.dirname(sys.argv[1]), f"factors-{seat}"), "a") as file:
             file.write(f"{step} {hashlib.sha256(words).hexdigest()} {len(words)}\\n")""",
 )

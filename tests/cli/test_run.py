@@ -133,7 +133,7 @@ def test_a_name_is_used_once(tmp_path: Path) -> None:
 OTHERS = {
     "sleeping": "time.sleep(600)",
     "ignoring SIGTERM": "[signal.signal(n, signal.SIG_IGN) for n in (2, 15)]; time.sleep(600)",
-    "waiting for it": "run._group.gather(b'')",
+    "waiting for it": "run.barrier()",
     "computing": "while True: torch.ones(9).sum()",
     "loading": "next(iter(DataLoader(range(9), num_workers=1))); time.sleep(600)",
 }
@@ -146,7 +146,7 @@ import signal, time, torch
 from torch.utils.data import DataLoader
 def fail():
     raise ValueError("bad weather")
-run._group.gather(b"")
+run.barrier()
 if rank == 1:
     fail()
 {other}
@@ -176,7 +176,7 @@ def test_a_failed_worker_held_by_its_own_thread_still_stops_the_run(tmp_path: Pa
 
 
 def test_the_record_says_how_each_worker_ended(tmp_path: Path) -> None:
-    script = TRAIN + "\nif run.rank == 1: raise SystemExit(3)\nrun._group.gather(b'')"
+    script = TRAIN + "\nif run.rank == 1: raise SystemExit(3)\nrun.barrier()"
     assert train(tmp_path, script, "--workers", "2", "--name", "one").code == 1
     last = [(tmp_path / f"runs/one/worker-{rank}.jsonl").read_text().splitlines()[-1] for rank in range(2)]
     ends = [json.loads(line) for line in last]
@@ -193,7 +193,7 @@ SIGNALS = {
 
 @pytest.mark.parametrize("name", SIGNALS)
 def test_a_worker_that_dies_of_a_signal_is_named(tmp_path: Path, name: str) -> None:
-    script = f"{RANK}import ctypes, os, signal\nif rank == 1: {SIGNALS[name]}\nrun._group.gather(b'')"
+    script = f"{RANK}import ctypes, os, signal\nif rank == 1: {SIGNALS[name]}\nrun.barrier()"
     outcome = train(tmp_path, script, "--workers", "2", "--restarts", "0", "--min-workers", "2", "--json")
     assert (outcome.code, outcome.json["exit"]) == (1, 1)
     number = getattr(signal, name).value
@@ -201,7 +201,7 @@ def test_a_worker_that_dies_of_a_signal_is_named(tmp_path: Path, name: str) -> N
 
 
 def test_a_worker_that_vanishes_is_named(tmp_path: Path) -> None:
-    script = RANK + "import os\nif rank == 0: os._exit(4)\nrun._group.gather(b'')"
+    script = RANK + "import os\nif rank == 0: os._exit(4)\nrun.barrier()"
     outcome = train(tmp_path, script, "--workers", "2")
     assert outcome.code == 1
     assert outcome.err.startswith("shoal: worker 0 ended without a word")

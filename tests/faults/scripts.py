@@ -33,7 +33,7 @@ for epoch in run.epochs(EPOCHS):
         scheduler.step()
         optimizer.zero_grad()
         run.log(loss=loss)
-        seen.write(f"{run.size} {run._progress.step} {epoch} {' '.join(map(str, ids.tolist()))}\\n")
+        seen.write(f"{run.size} {run.step} {epoch} {' '.join(map(str, ids.tolist()))}\\n")
         EACH
     run.report(loss=loss)
 if run.is_main:

@@ -70,7 +70,7 @@ def test_a_reaped_worker_is_never_signalled_again(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_whole_run_signals_only_processes_that_are_its_own(tmp_path: Path, lost: bool) -> None:
     """Whatever the launcher kills is a child that was not waited for: no other process can have its number."""
-    dies = "\n        if run.rank and run._progress.step == 3: os.kill(os.getpid(), 9)"
+    dies = "\n        if run.rank and run.step == 3: os.kill(os.getpid(), 9)"
     text = TRAIN.replace("run.log(loss=loss)", f"run.log(loss=loss){dies * lost}")
     (tmp_path / "script.py").write_text(f"import os\n{text}")
     strangers = tmp_path / "strangers"

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from in_short import in_short
 
 from shoal.plan.plan import Plan
 from shoal.sync.aggregate.gather import GatherAggregator
@@ -40,6 +41,7 @@ class TestCodedInMemory(CodedCase):
     codec = PartialCodec(TopKCodec(1.0), least=300)
 
 
+@in_short
 class TestCodedByGloo(CodedCase):
     sizes = (2,)
 

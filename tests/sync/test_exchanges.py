@@ -1,33 +1,13 @@
 """Every exchange, on every engine, passes the conformance case."""
 
-import functools
-
 import pytest
 from by_links import linked_by_files, linked_by_keys
+from in_short import in_short
 
 from shoal.plan.plan import Plan
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.testing import ExchangeCase
 from shoal.train.build import EngineChooser, build_exchange
-
-DEPENDS_ON_THE_ENGINE = {"test_mean_float32", "test_many_rounds_never_mix", "test_a_lost_worker_ends_the_wait"}
-
-
-def in_short(case: type[ExchangeCase]) -> type[ExchangeCase]:
-    """`make test` runs what depends on the engine; the rest is of the exchange, and two engines show it."""
-    for name in [name for name in dir(case) if name.startswith("test_") and name not in DEPENDS_ON_THE_ENGINE]:
-        setattr(case, name, pytest.mark.soak(_copied(getattr(case, name))))
-    return case
-
-
-def _copied(test):
-    """A mark stays with the function: the base class must keep its own."""
-
-    @functools.wraps(test)
-    def again(self):
-        return test(self)
-
-    return again
 
 
 class TestAllReduceInMemory(ExchangeCase):

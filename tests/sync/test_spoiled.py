@@ -61,8 +61,14 @@ def train(world: WorkerWorld, links: bool, plan: str, poison: float) -> Result:
     return found
 
 
-@pytest.mark.parametrize("links", [False, True], ids=["memory", "links"])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("plan", "links"),
+    [
+        pytest.param(plan, links, marks=[] if number % 2 == links else [pytest.mark.soak])
+        for number, plan in enumerate(PLANS)
+        for links in (False, True)
+    ],
+)
 def test_all_get_nan_once_and_remember_nothing_of_it(plan: str, links: bool) -> None:
     poison = math.inf if links else math.nan
     results = run_world(SIZE, lambda world: train(world, links, plan, poison))

@@ -15,11 +15,6 @@ POINTS = {"terngrad": 0.01}
 """Of accuracy that may be lost, where it is not half a point."""
 
 
-def test_a_codec_with_feedback_learns_mnist_as_well() -> None:
-    """The shortest that tells: 1-bit SGD, a tenth of the soak's samples."""
-    assert accuracy("1bit-sgd", 2, 1600) > accuracy("bsp", 2, 1600) - 0.02
-
-
 @pytest.mark.soak("mnist")
 @pytest.mark.timeout(1100)
 @pytest.mark.parametrize("workers", [2, 4])

@@ -55,8 +55,8 @@ def world(
             "used": torch.tensor(used),
             "seen": torch.tensor(seen),
             "proof": torch.tensor(rows),
-            "steps": torch.tensor(run._progress.step),
-            "samples": torch.tensor(run._progress.samples),
+            "steps": torch.tensor(run.step),
+            "samples": torch.tensor(run.samples),
         }
 
     return run_world(size, body, seconds=40)

@@ -1,5 +1,7 @@
 """Two workers in one process train a small network through a codec: what a codec does to learning, in a second."""
 
+from functools import cache
+
 import torch
 from torch import Tensor, nn
 
@@ -19,6 +21,7 @@ def problem(seed: int = 0) -> tuple[Tensor, Tensor]:
     return inputs, (hidden @ torch.randn(12, 4, generator=generator)).argmax(1)
 
 
+@cache
 def learn(plan: str, steps: int = 200, lr: float = 0.2, momentum: float = 0.0, batch: int = 64) -> float:
     """The loss on all data after `steps` steps of SGD; the plan's codec is between the workers' gradients."""
     codec = compose(Plan.parse(plan).wire, WORKERS)

@@ -14,7 +14,7 @@ from shoal.testing.world import Result, WorkerWorld, error_of, launch_world, run
 from shoal.wire.bucket import GradientBucket, lay_out
 
 SHAPES = [(3, 5), (), (0,), (1,), (70_001,), (2, 3, 4), (257,)]
-ROUNDS = 20
+ROUNDS = 10
 
 
 def tensors(rank: int, number: int, dtype: torch.dtype) -> list[Tensor]:

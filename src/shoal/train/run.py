@@ -151,6 +151,25 @@ class Run:
         return self._group.size
 
     @property
+    def worker_id(self) -> int:
+        """This worker's number for as long as it lives. Ranks close up when a worker is lost; ids do not."""
+        return self._group.seat
+
+    @property
+    def step(self) -> int:
+        """The number of the step under way, counted from 0 over all epochs.
+
+        With a joined loader it ends when the next batch is asked for, else when the optimizer's step is done. A run
+        that is resumed, and a worker that joins later, go on with the number of the others.
+        """
+        return self._progress.step
+
+    @property
+    def samples(self) -> int:
+        """Samples that this worker has trained on in the steps before this one."""
+        return self._progress.samples
+
+    @property
     def is_main(self) -> bool:
         """True on worker 0, which prints and saves."""
         return self._group.rank == 0 and not self._group.remote  # a guest may outlast the others by a moment
@@ -335,6 +354,10 @@ class Run:
         Backward passes exchange theirs by themselves. A collective call, before `optimizer.step()`.
         """
         self._together.exchange()
+
+    def barrier(self) -> None:
+        """Wait until every worker has come here; a collective call."""
+        self._group.gather(b"")
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

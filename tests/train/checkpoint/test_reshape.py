@@ -72,7 +72,7 @@ def loaded(size: int, place: Path) -> list[Result]:
         folder, _ = newest(place, "run")
         run = world.start(resume=folder)
         model, optimizer, scheduler = make()
-        assert run._progress.step == STEPS
+        assert run.step == STEPS
         model, optimizer = run.join(model, optimizer)
         run._together.continued()
         assert scheduler.last_epoch == STEPS

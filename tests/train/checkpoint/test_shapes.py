@@ -34,10 +34,10 @@ class Training:
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda n: 0.97**n)
 
     def step(self, x: Any, y: Any, *, update: bool = True) -> None:
-        keeper = self.run._together.keeper
-        assert keeper is not None
-        assert keeper._writer.wait(30)
-        if self.stop is not None and self.run._progress.step >= self.stop:
+        if self.stop is not None and self.run.step >= self.stop:
+            keeper = self.run._together.keeper
+            assert keeper is not None
+            assert keeper._writer.wait(30)
             raise Stop
         (self.model(x) - y).square().mean().backward()
         if update:
@@ -115,7 +115,8 @@ def results(size: int, place: Path, stop: int | None, resume: bool) -> Result:
 
     def one(world: WorkerWorld, shape: str) -> Result:
         kept = place / shape
-        run = world.start(name=shape, checkpoint="2steps", resume=newest(kept, shape)[0] if resume else None)
+        interval = "off" if stop is None else "4steps"  # so that keeping is seen to change nothing, either
+        run = world.start(name=shape, checkpoint=interval, resume=newest(kept, shape)[0] if resume else None)
         training = Training(run, stop)
         try:
             SHAPES[shape](training)
@@ -127,7 +128,7 @@ def results(size: int, place: Path, stop: int | None, resume: bool) -> Result:
             return {}
         found = {f"{shape} {name}": tensor.clone() for name, tensor in training.model.state_dict().items()}
         rate = torch.tensor(training.scheduler.get_last_lr())
-        return found | {f"{shape} steps": torch.tensor(run._progress.step), f"{shape} lr": rate}
+        return found | {f"{shape} steps": torch.tensor(run.step), f"{shape} lr": rate}
 
     return run_world(size, body)[0]
 

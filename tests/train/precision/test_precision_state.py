@@ -30,12 +30,12 @@ def train(run: Run, steps: int) -> Result:
     model, optimizer, loader = run.join(model, optimizer, DataLoader(data, 4 // run.size, shuffle=True))
     for _ in run.epochs(3):
         for x, y in loader:
-            if run._progress.step == steps:
+            if run.step == steps:
                 break
             (model(x) - y).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
-        if run._progress.step == steps:
+        if run.step == steps:
             break
     kept = {f"kept.{name}": tensor.clone() for name, tensor in run._together.joined[0].kept().items()}
     return {**kept, **{name: p.detach().clone() for name, p in model.named_parameters()}}

@@ -20,8 +20,8 @@ import torch
 from forked import command, soon
 from scripts import script, shoal
 from strangers import heard, stranger
-from test_a3_a14_doors import RUN, trained
-from test_s1_crash import checkpoint
+from test_crash_at_every_write import checkpoint
+from test_endpoint_refuses_strangers import RUN, trained
 
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.ledger import ledger_file, read_ledger

@@ -25,7 +25,7 @@ def path_of(file):
     import os
     return os.readlink(f"/proc/self/fd/{file}")
 def write(self, file, data):
-    if "METHOD" == "write" and bad["left"] and run._progress.step >= FROM and path_of(file).endswith(".safetensors"):
+    if "METHOD" == "write" and bad["left"] and run.step >= FROM and path_of(file).endswith(".safetensors"):
         bad["left"] -= 1
         os.write(file, bytes(data)[:10])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -44,7 +44,7 @@ def check(first):
     from pathlib import Path
     from shoal.train.checkpoint.manifest import newest
     run._together.keeper._writer.wait(30)
-    assert not run.is_main or run._progress.step < first or newest(Path("runs/one"), "one")[0], "no checkpoint is whole"
+    assert not run.is_main or run.step < first or newest(Path("runs/one"), "one")[0], "no checkpoint is whole"
 """
 
 
@@ -170,8 +170,8 @@ def stall(name, applies):
             return real(self, file, *data)
         inside[0] += 1
         most[0] = max(most[0], inside[0])
-        target, deadline = run._progress.step + 12, time.monotonic() + 60  # stalls until training has gone on
-        while run._progress.step < target and time.monotonic() < deadline and run._progress.step < 40:
+        target, deadline = run.step + 12, time.monotonic() + 60  # stalls until training has gone on
+        while run.step < target and time.monotonic() < deadline and run.step < 40:
             time.sleep(0.01)
         if time.monotonic() >= deadline:
             open("blocked", "a").write(f"{name} in {threading.current_thread().name}\\n")

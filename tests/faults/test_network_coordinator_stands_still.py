@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from forked import Forked, soon
 from scripts import given_up
-from test_p1_p7_members import WAIT, coordinator, disturbed, doing
+from test_killed_or_frozen_worker import WAIT, coordinator, disturbed, doing
 
 from shoal.launch import supervisor
 from shoal.membership.failure_detector import MembershipRules

@@ -6,20 +6,20 @@ import pytest
 from forked import Forked, soon
 from groups import little_memory, little_time
 from scripts import assert_exactly_once, assert_no_step_lost, given_up, shoal
-from test_p1_p7_members import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
+from test_killed_or_frozen_worker import EPOCHS, SLOW, WAIT, disturbed, doing, pid, start, write
 
 from shoal.core.process import HostProcess
 
 pytestmark = pytest.mark.timeout(300)
 SAMPLES = 1200
 HOG = """
-if run._group.seat == 1:
+if run.worker_id == 1:
     open("GROUP/cgroup.procs", "w").write(str(os.getpid()))
 mine = 0
 """
 EACH = f"""{SLOW}
         mine += 1
-        if run._group.seat == 1 and mine == 7: hog = bytearray(1 << 29)"""
+        if run.worker_id == 1 and mine == 7: hog = bytearray(1 << 29)"""
 
 
 @pytest.mark.soak

@@ -14,8 +14,8 @@ from shoal.core.disk import Disk
 
 FULL_AT, LOST_AT = 6, 10
 EACH = f"""
-        if run._progress.step == {FULL_AT} and run.rank == 0: open("full", "a").close()
-        if run._progress.step == {LOST_AT} and run.rank == 1 and not os.path.exists("lost"):
+        if run.step == {FULL_AT} and run.rank == 0: open("full", "a").close()
+        if run.step == {LOST_AT} and run.rank == 1 and not os.path.exists("lost"):
             open("lost", "w").close(); os.kill(os.getpid(), 9)
 """
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_n_members as lab
+import test_network_members_change as lab
 from forked import Forked, soon
-from test_p1_p7_members import disturbed, kill
+from test_killed_or_frozen_worker import disturbed, kill
 
 from shoal.lab.needs import missing
 from shoal.sync.exchange import auto
@@ -63,7 +63,7 @@ from shoal.sync.aggregate.two_stage import TwoStageAggregator
 def turn(self, index, whole=TwoStageAggregator._post_share_sum):
     if AFTER:
         whole(self, index)
-    if run._group.seat == 1 and run._progress.step == 12 and not os.path.exists("killed"):
+    if run.worker_id == 1 and run.step == 12 and not os.path.exists("killed"):
         open("killed", "w").close()
         os.kill(os.getpid(), 9)
     if not AFTER:
@@ -144,7 +144,7 @@ def test_p1_worker_0_of_a_script_that_joins_twice(tmp_path: Path) -> None:
 
 
 KILLED = """time.sleep(0.05)
-        if run._group.seat == 1 and run._progress.step == AT and not os.path.exists("killed"):
+        if run.worker_id == 1 and run.step == AT and not os.path.exists("killed"):
             open("killed", "w").close()
             os.kill(os.getpid(), 9)"""
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_s1_crash import checkpoint, step_of
+from test_crash_at_every_write import checkpoint, step_of
 
 from shoal.train.checkpoint.manifest import CheckpointDamaged, folder_of, newest, verify
 from shoal.train.checkpoint.writer import clear

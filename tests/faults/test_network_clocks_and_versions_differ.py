@@ -16,7 +16,7 @@ import pytest
 from forked import Forked, _command, command, python, soon
 from scripts import given_up
 from strangers import heard, refusal, stranger
-from test_p1_p7_members import WAIT, disturbed, doing, kill
+from test_killed_or_frozen_worker import WAIT, disturbed, doing, kill
 
 from shoal.launch import join_request
 from shoal.launch.live_runs import live

@@ -10,7 +10,7 @@ import pytest
 from forked import Forked, soon
 from scripts import given_up
 from strangers import refusal, stranger
-from test_p1_p7_members import WAIT, disturbed, doing, kill, pid
+from test_killed_or_frozen_worker import WAIT, disturbed, doing, kill, pid
 
 from shoal.core.clock import Deadline
 from shoal.groups.state_transfer import MemoryStateTransfer

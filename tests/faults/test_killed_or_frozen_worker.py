@@ -35,7 +35,7 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 """
 
 
-NOTE = "notes.write(f'step {run._progress.step}\\n')"
+NOTE = "notes.write(f'step {run.step}\\n')"
 
 
 def write(folder: Path, samples: int = SAMPLES, each: str = SLOW, edit: Callable[[str], str] = str) -> None:
@@ -232,7 +232,7 @@ def test_p6_a_stopped_worker_is_replaced(tmp_path: Path) -> None:
 
 
 HANG = """
-        if run._group.seat == 1 and os.path.exists("hang") and not os.path.exists("hung"):
+        if run.worker_id == 1 and os.path.exists("hang") and not os.path.exists("hung"):
             open("hung", "w").close()
             import ctypes
             ctypes.PyDLL(None).sleep(1000)  # and holds the interpreter: no thread of it runs"""

@@ -52,13 +52,13 @@ def poisoned(folder: Path, who: str, **options: int) -> None:
     """From step 2 on, what these workers compute is not finite."""
     script(folder, **options)
     text = (folder / "script.py").read_text()
-    poison = f"if {who} and run._progress.step >= 2: inputs = inputs * float('inf')\n        loss ="
+    poison = f"if {who} and run.step >= 2: inputs = inputs * float('inf')\n        loss ="
     (folder / "script.py").write_text(text.replace("loss =", poison, 1))
 
 
 @pytest.mark.parametrize("seat", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_s8_three_in_a_row_quarantine_the_worker_and_the_rest_goes_on(tmp_path: Path, seat: int) -> None:
-    poisoned(tmp_path, f"run._group.seat == {seat}", samples=96, batch=2)
+    poisoned(tmp_path, f"run.worker_id == {seat}", samples=96, batch=2)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "3", "--json", "script.py")
     assert outcome.code == 0, outcome.err
     assert f"worker {seat} was lost (not finite) in step 4; the others go on, and it is quarantined" in outcome.err
@@ -119,7 +119,7 @@ def test_s8_a_grad_scaler_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("workers", "told"), [(2, "worker 1 and worker 0 hold"), (3, "so worker 1 has gone astray")])
 def test_o1_replicas_that_differ_end_the_run_with_names(tmp_path: Path, workers: int, told: str) -> None:
-    each = "\n        if run.rank == 1 and run._progress.step == 3: model[0].weight.data[0, 0] += 1e-3"
+    each = "\n        if run.rank == 1 and run.step == 3: model[0].weight.data[0, 0] += 1e-3"
     script(tmp_path, samples=64, each=f"pass{each}")
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", str(workers), "script.py")
     assert outcome.code == 1

@@ -10,10 +10,13 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.membership.credentials import ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, Frame
+from shoal.transport.connection import is_readable
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
+from shoal.transport.unfinished import UnfinishedLimiter
 
 MOST_AT_ONCE = 256
 """Messages taken in before the clock is looked at again."""
@@ -41,6 +44,7 @@ class CoordinatorSocket:
         self._context = zmq.Context(io_threads=1)
         self._guard: zmq.Socket[bytes] | None = None
         self._limiter: PendingLimiter | None = None
+        self._unfinished: UnfinishedLimiter | None = None
         self._poller = zmq.Poller()
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
@@ -54,6 +58,7 @@ class CoordinatorSocket:
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
             if address.startswith("tcp://"):
                 self._limiter = PendingLimiter(self._socket)
+                self._unfinished = UnfinishedLimiter(self._limiter.accepted)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -75,6 +80,8 @@ class CoordinatorSocket:
         """Until something comes, but no longer."""
         self._poller.poll(int(seconds * 1000))
         self._let_in()
+        if self._unfinished is not None:
+            self._unfinished.look(now(), drained=not is_readable(self._socket))
 
     def letters(self) -> Iterator[ReceivedMessage]:
         """What has come, not more than is good for the clock."""
@@ -82,6 +89,8 @@ class CoordinatorSocket:
             for _ in range(MOST_AT_ONCE):
                 sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 key = frames[-1].get("User-Id") if frames and self._guard is not None else ""
+                if frames and self._unfinished is not None:
+                    self._unfinished.heard(int(frames[-1].get(zmq.SRCFD)))
                 yield ReceivedMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
@@ -105,6 +114,8 @@ class CoordinatorSocket:
         """What was said last still has a moment to leave."""
         if self._limiter is not None:
             self._limiter.close()
+        if self._unfinished is not None:
+            self._unfinished.close()
         self._context.destroy(linger=200)
 
 

@@ -36,6 +36,7 @@ NO_COUNTERS = (
     "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
     "come back, and --resume starts its loop from the beginning"
 )
+NO_LENDER = "the donor lends nothing"
 _EXPLICIT = b"!"
 """After the number of a join: the exchange is one of `run.exchange`."""
 
@@ -277,7 +278,7 @@ class StepCoordinator:
         """Newcomers wait for the state, and this worker is the one to give it."""
         where, agenda = self.boundary or self.stand()
         lent, lender = self.group.session.lent, self.lender
-        rests = {m: rest for m in lent if lender is not None and (rest := lender.rest(m)) is not None}
+        rests = {member: lender.rest(member) if lender is not None else NO_LENDER for member in lent}
         handover.give(self.group, self.joined, where, agenda, rests)
 
     def _return_what_was_lost(self) -> None:

@@ -15,6 +15,7 @@ from shoal.core.errors import UsageError
 from shoal.transport.connection import AcceptedConnection, is_readable
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
+from shoal.transport.unfinished import UnfinishedLimiter
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _decoded(public: bytes) -> bytes:
 
 
 LARGEST_FRAME = 64 << 10
+LARGEST_REPLY = 1 << 10
+"""Bytes of a frame that a peer may send on the way back: those of the handshake."""
 HANDSHAKE_MS = int(HANDSHAKE_SECONDS * 1000)
 """A connection that has not shown its key after that is closed."""
 MOST_WAITING = 1024
@@ -143,6 +146,7 @@ class LinkEndpoint:
         self.context = zmq.Context(io_threads=2)
         self._porter: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
+        self.unfinished: UnfinishedLimiter | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -154,6 +158,7 @@ class LinkEndpoint:
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
             if not address.startswith("ipc://"):
                 self._limiter = PendingLimiter(self.socket)
+                self.unfinished = UnfinishedLimiter(self._limiter.accepted)
         elif not address.startswith("ipc://"):
             self.close()
             raise UsageError(f"{address} can be reached by others and there is no key; make one with shoal keys new")
@@ -187,6 +192,7 @@ class LinkEndpoint:
         socket = self.context.socket(zmq.PUSH)
         # links have windows of their own; this is for a peer that takes nothing and asks for more
         socket.setsockopt(zmq.SNDHWM, MOST_UNSENT)
+        socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_REPLY)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -201,4 +207,6 @@ class LinkEndpoint:
     def close(self, linger_ms: int = 0) -> None:
         if self._limiter is not None:
             self._limiter.close()
+        if self.unfinished is not None:
+            self.unfinished.close()
         self.context.destroy(linger=linger_ms)

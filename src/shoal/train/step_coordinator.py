@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 import msgspec
 import torch
 from torch.optim import Optimizer
 
-from shoal.core.errors import PayloadError, UsageError
+from shoal.core.errors import PayloadError, PeerLost, UsageError
 from shoal.data.loader import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
@@ -29,6 +30,7 @@ from shoal.train.numerics import NonFiniteGuard, NonFiniteReport
 from shoal.train.progress import StepProgress
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
+from shoal.train.state_check import check_states
 from shoal.train.stepcheck import StepCheck
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
@@ -356,7 +358,9 @@ class StepCoordinator:
             if self.ledger is not None:
                 self.ledger.commit(self.progress.step, skipped_only=True)
             return
-        self._adopt(said == _AGREED, givers)
+        if not self._adopt(said == _AGREED, givers):
+            self._undo_step()
+            return
         number = int(next(filter(None, self.group.gather(b"", check=_read_step))))
         self._stood_in = number if number > self.progress.step else None
 
@@ -412,13 +416,28 @@ class StepCoordinator:
         """Whether the script has left out the batch that it was given last."""
         return self._batch is not None and self.batches.close(self._batch[0])
 
-    def _adopt(self, gradients: bool, givers: Sequence[str]) -> None:
-        for joined in self.joined:
+    def _undo_step(self) -> None:
+        """Only remote workers had samples in this step, and they are lost with what it came to: deal them again."""
+        for batch in self.batches.take():
+            places = batch.of_members(lambda member: True)
+            batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+            if self.ledger is not None:
+                self.ledger.returned(batch.step, places)
+
+    def _adopt(self, gradients: bool, givers: Sequence[str]) -> bool:
+        """False: all that know the state are lost, and nothing has changed."""
+        for number, joined in enumerate(self.joined):
             members = joined.members
             tensors = [*members.parameters, *joined.kept().values()]
-            adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
+            check = partial(check_states, parameters=members.parameters)
+            models, optimizers = members.models, members.optimizers
+            if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
+                if number:
+                    raise PeerLost(f"worker {self.group.rank} stops: who knew the state was lost while it was handed on")
+                return False
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)
+        return True
 
 
 def _join_of(said: bytes) -> int:

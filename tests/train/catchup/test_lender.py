@@ -23,6 +23,8 @@ class Table:
         self.given: list[bytes] = []
         self.passed = self.size = 0
         self.hopeless = ""
+        self.stuck: list[str] = []
+        self.dropped: list[str] = []
 
     def asked(self) -> list[str]:
         return self.wanted
@@ -39,6 +41,12 @@ class Table:
 
     def arrived(self, member: str) -> int:
         return self.passed
+
+    def stalled(self, member: str) -> bool:
+        return member in self.stuck
+
+    def drop(self, member: str) -> None:
+        self.dropped.append(member)
 
     def close(self) -> None:
         pass
@@ -198,6 +206,21 @@ def test_a_loan_of_an_earlier_view_ends_as_others_do(sides: Any, table: Table) -
     for _ in range(3):
         here.step(share=1.0)
     assert "updates are" in str(lender.rest("w7.0"))
+
+
+def test_a_newcomer_that_takes_nothing_is_dropped_and_nothing_more_waits_for_it(sides: Any, table: Table) -> None:
+    here = sides()
+    lender, _ = begun(here, sides(seed=2), table)
+    here.step()
+    table.stuck = ["w7.0"]
+    lender.between()
+    given = len(table.given)
+    for _ in range(3):
+        here.step()
+        lender.between()
+    assert table.dropped == ["w7.0"]
+    assert len(table.given) == given, "nor is it begun again"
+    assert "took nothing" in str(lender.rest("w7.0"))
 
 
 def refusal(table: Table) -> str:

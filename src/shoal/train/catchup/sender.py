@@ -89,6 +89,10 @@ class CatchUpSender:
             texts = {"kind": "proof", "proof": proof(bulk(self.joined))}
             self.desk.give(member, _text(texts))
         loan.arrived = self.desk.arrived(member)
+        if self.desk.stalled(member):
+            loan.refused, loan.unsure = "it took nothing of what was sent to it", {}
+            self.desk.drop(member)
+            return
         loan.unsure = {number: (item, data) for number, (item, data) in loan.unsure.items() if item >= loan.arrived}
 
     def _objection(self) -> str:

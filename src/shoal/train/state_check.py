@@ -48,7 +48,7 @@ class _StateCheck:
         elif _is_number(own):
             _require(_is_number(theirs), path, "is no number")
         else:
-            _require(theirs == own or isinstance(own, bool) and isinstance(theirs, bool), path, "is something else")
+            _require(theirs == own or (isinstance(own, bool) and isinstance(theirs, bool)), path, "is something else")
 
     def _compare_pairs(self, theirs: Any, own: Any, path: str, grows: bool) -> None:
         mine = dict(own[PAIRS])

@@ -38,6 +38,10 @@ NO_COUNTERS = (
     "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
     "come back, and --resume starts its loop from the beginning"
 )
+NO_OPTIMIZER = (
+    "the script joins no optimizer: gradients are averaged, but no step is counted, and there are no checkpoints and no "
+    "comparisons of replicas; give join() the optimizer, if there is one"
+)
 NO_LENDER = "the donor lends nothing"
 _EXPLICIT = b"!"
 """After the number of a join: the exchange is one of `run.exchange`."""
@@ -222,12 +226,15 @@ class StepCoordinator:
     def own_loop(self) -> None:
         """A script without a loader begins the part of its loop that others wait for: the next step, if it has counted
         the last one in its state. Newcomers, who begin their loop with the same state, may enter here."""
+        if not any(joined.members.optimizers for joined in self.joined):
+            self._warn(NO_OPTIMIZER)
         step, changes = self.progress.step, sum(state.changes for state in self.states)
         if self.progress.has_loader or step == self._looped[0]:
             return
         if not self.states:
             self._looped = (step, changes)
-            self._warn_of_counters()
+            if self.group.session.elastic:
+                self._warn(NO_COUNTERS)
         elif changes != self._looped[1]:
             self._looped = (step, changes)
             self._step_ended(step)
@@ -236,12 +243,13 @@ class StepCoordinator:
         """The script goes on from a state; the loop comes round with the step after the next."""
         self._looped = (self.progress.step, sum(state.changes for state in self.states))
 
-    def _warn_of_counters(self) -> None:
-        if self.group.session.elastic and not self._warned:
+    def _warn(self, text: str) -> None:
+        """Once, and the first such thing only."""
+        if not self._warned:
             self._warned = True
-            self.progress.warn(NO_COUNTERS)
+            self.progress.warn(text)
             if self.group.rank == 0:
-                sys.stderr.write(f"shoal: {NO_COUNTERS}\n")
+                sys.stderr.write(f"shoal: {text}\n")
 
     def _leave(self) -> NoReturn:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
@@ -433,7 +441,9 @@ class StepCoordinator:
             models, optimizers = members.models, members.optimizers
             if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
                 if number:
-                    raise PeerLost(f"worker {self.group.rank} stops: who knew the state was lost while it was handed on")
+                    raise PeerLost(
+                        f"worker {self.group.rank} stops: who knew the state was lost while it was handed on"
+                    )
                 return False
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)

@@ -137,9 +137,7 @@ class SlotGrants:
         if ask.look or self.told(ask, key) or not most or len(recent) + ask.workers <= most:
             return ""
         wait = PERIOD - (now - recent[0]) if recent else PERIOD
-        return (
-            f"workers under this key have joined {len(recent)} times in an hour, of {most} at most; wait {wait:.0f} s"
-        )
+        return f"workers under this key have joined {len(recent)} times in an hour, and may {most}; wait {wait:.0f} s"
 
     def told(self, ask: RunQuery, key: str) -> list[str]:
         """What was promised to this very question before."""

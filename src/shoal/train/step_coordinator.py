@@ -23,6 +23,7 @@ from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator, SyncSchedule
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.closures import MARK, SharedLoss, combine_losses, read_loss
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
@@ -39,7 +40,7 @@ NO_COUNTERS = (
     "come back, and --resume starts its loop from the beginning"
 )
 NO_OPTIMIZER = (
-    "the script joins no optimizer: gradients are averaged, but no step is counted, and there are no checkpoints and no "
+    "the script joins no optimizer: gradients are averaged, but no step is counted, there are no checkpoints and no "
     "comparisons of replicas; give join() the optimizer, if there is one"
 )
 NO_LENDER = "the donor lends nothing"
@@ -100,6 +101,8 @@ class StepCoordinator:
         joined.tag = lambda: self.batches.tag
         joined.differ = self._agree_on_batches
         joined.begins = self.own_loop
+        if self.group.size > 1 and not joined.alone:
+            joined.share_loss = partial(self._share_loss, joined.members.loss)
         self.batches.ledger = self.ledger
         self.joined.append(joined)
         self._step_check.add(joined)
@@ -128,6 +131,11 @@ class StepCoordinator:
         self._step_check.after(joined, optimizer, closure)
         if self.lender is not None:
             self.lender.updated()
+
+    def _share_loss(self, kind: str, loss: float) -> float:
+        count = self._batch[1].counts[self.place().rank] if self._batch is not None else 1
+        data = msgspec.json.encode(SharedLoss(repr(loss), max(1, count)))
+        return combine_losses(self.group.gather(data, check=self._read), kind)
 
     def _samples(self) -> tuple[list[int], list[str]]:
         """Positions and names of the samples this worker was given last."""
@@ -357,7 +365,7 @@ class StepCoordinator:
         """Stand in for all exchanges of those with samples, and take over what their step came to."""
         said, givers = self._hear(_SHORT)
         while said not in (_DONE, _AGREED, _SHORT):
-            if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
+            if not said.startswith(b"{"):  # else the others tell of a loss, or of numbers that are not finite
                 self.joined[_join_of(said)].stand_in(explicit=said.endswith(_EXPLICIT))
             said, givers = self._hear(_SHORT)
         if said == _SHORT:  # all that had samples are lost, or skip them: nobody makes this step
@@ -374,7 +382,9 @@ class StepCoordinator:
 
     def _read(self, said: bytes) -> None:
         """Raise for what no worker says here; those that are remote are not believed (`WorkerGroup.gather`)."""
-        if said.startswith(b"{"):
+        if said.startswith(MARK):
+            read_loss(said)
+        elif said.startswith(b"{"):
             msgspec.json.decode(said, type=NonFiniteReport)
         elif said not in (_DONE, _AGREED, _SHORT) and _join_of(said) not in range(len(self.joined)):
             raise PayloadError(f"{said[:20]!r} is no join of {len(self.joined)}")

@@ -188,7 +188,7 @@ class CatchUpSender:
     def rest(self, member: str) -> dict[int, bytes] | str:
         """Updates that a newcomer who was let in may not have got, by number; a text: why its loan does not count."""
         loan = self._loans.get(member) or self._parked.get(member)
-        if loan is None or not loan.arrived:
+        if loan is None or not (loan.refused or loan.arrived):
             return "the loan it came with was another one"
         if loan.refused or self._counted() != self._written:
             return loan.refused or CHANGED

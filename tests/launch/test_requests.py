@@ -95,7 +95,7 @@ def test_a_whole_run_signals_only_processes_that_are_its_own(tmp_path: Path, los
 
 
 REUSED = """
-import os, signal, time
+import os, pathlib, signal, time, types
 from shoal.launch.failures import WorkerProcess
 from shoal.launch.local import LocalLauncher
 from shoal.launch.stop_requests import StopRequests, reap
@@ -138,7 +138,7 @@ class Anything:
         return False
 
 
-Sweeping.survival = None
+Sweeping.survival, Sweeping.job = None, types.SimpleNamespace(dir=pathlib.Path("/nowhere"))
 Sweeping()._end_all(at_once=True)
 Sweeping()._sweep()
 requests = StopRequests()
@@ -163,5 +163,5 @@ def own_numbers() -> list[str]:
 @pytest.mark.skipif(not own_numbers(), reason="PID namespaces are not allowed here")
 def test_a_stranger_with_the_number_of_a_worker_that_ended_outlives_the_final_sweep() -> None:
     line = [*own_numbers(), sys.executable, "-c", REUSED]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "alive\n", done.stderr

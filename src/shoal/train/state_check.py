@@ -52,7 +52,7 @@ class _StateCheck:
 
     def _compare_pairs(self, theirs: Any, own: Any, path: str, grows: bool) -> None:
         mine = dict(own[PAIRS])
-        pairs = theirs.get(PAIRS) if isinstance(theirs, dict) else None
+        pairs: Any = theirs.get(PAIRS) if isinstance(theirs, dict) else None
         _require(isinstance(pairs, list), path, "is no dictionary")
         there = {}
         for pair in pairs:
@@ -84,17 +84,21 @@ class _StateCheck:
         self._new -= 1
         _require(self._new >= 0, path, "is one entry too many")
         if isinstance(theirs, dict) and list(theirs) == [PAIRS]:
+            _require(isinstance(theirs[PAIRS], list), path, "is no dictionary")
             for pair in theirs[PAIRS]:
                 _require(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str), path, "has no keys")
                 self._check_new(pair[1], f"{path}[{pair[0]!r:.40}]")
         elif isinstance(theirs, dict) and list(theirs) == [TENSOR]:
-            fits = isinstance(theirs[TENSOR], list) and len(theirs[TENSOR]) == 2
-            dtype, shape = theirs[TENSOR] if fits else ("", None)
-            fits = isinstance(shape, list) and all(type(size) is int for size in shape)
-            fits = fits and tuple(shape) in self._shapes and isinstance(dtype, str) and dtype in DTYPES
-            _require(fits, path, "is a tensor of a shape that no parameter has")
+            _require(self._is_like_a_parameter(theirs[TENSOR]), path, "is a tensor of a shape that no parameter has")
         else:
             _require(theirs is None or isinstance(theirs, bool) or _is_number(theirs), path, "is no number")
+
+    def _is_like_a_parameter(self, told: Any) -> bool:
+        if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
+            return False
+        dtype, shape = told
+        whole = all(type(size) is int for size in shape)
+        return whole and tuple(shape) in self._shapes and isinstance(dtype, str) and dtype in DTYPES
 
 
 def _is_number(value: Any) -> bool:

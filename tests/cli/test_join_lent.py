@@ -46,7 +46,6 @@ def entered(folder: Path, seat: int) -> list[dict[str, object]]:
     return [event for event in events(folder, "one", seat) if event["event"] == "entered"]
 
 
-@pytest.mark.soak("clock")  # seen to fail beside busy processes: the state was handed over whole; why is not known
 def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path) -> None:
     with joining(tmp_path, "topk(0.001)") as (here, there, guest):
         trained(there, "one", 2, guest)

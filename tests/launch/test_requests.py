@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -90,3 +92,76 @@ def test_a_whole_run_signals_only_processes_that_are_its_own(tmp_path: Path, los
     outcome = Forked(tmp_path, body, {"XDG_RUNTIME_DIR": str(tmp_path)}).wait()
     assert outcome.code == 0, outcome.err
     assert not strangers.exists()
+
+
+REUSED = """
+import os, pathlib, signal, time, types
+from shoal.launch.failures import WorkerProcess
+from shoal.launch.local import LocalLauncher
+from shoal.launch.stop_requests import StopRequests, reap
+
+pid = os.fork()
+if pid == 0:
+    os.setpgid(0, 0)
+    os._exit(3)
+worker = WorkerProcess(0, pid)
+assert reap(worker, wait=True)
+for _ in range(10):  # a thread may take the number before us
+    with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+        file.write(str(worker.pid - 1))
+    stranger = os.fork()
+    if stranger == 0:
+        os.setpgid(0, 0)
+        signal.pause()
+    if stranger == worker.pid:
+        break
+    os.kill(stranger, signal.SIGKILL)
+    os.waitpid(stranger, 0)
+assert stranger == worker.pid, "the number was not given again"
+while os.getpgid(stranger) != stranger:
+    time.sleep(0.01)
+
+
+class Sweeping:
+    workers = [worker]
+    _sweep, _end_all = LocalLauncher._sweep, LocalLauncher._end_all
+
+    def __getattr__(self, name):
+        return Anything()
+
+
+class Anything:
+    def __getattr__(self, name):
+        return lambda *_, **__: ()
+
+    def __bool__(self):
+        return False
+
+
+Sweeping.survival, Sweeping.job = None, types.SimpleNamespace(dir=pathlib.Path("/nowhere"))
+Sweeping()._end_all(at_once=True)
+Sweeping()._sweep()
+requests = StopRequests()
+requests.begin(-10.0)
+requests.press([worker])
+assert os.waitpid(stranger, os.WNOHANG) == (0, 0), "a stranger was killed"
+os.kill(stranger, signal.SIGKILL)
+print("alive")
+"""
+
+
+def own_numbers() -> list[str]:
+    """The command that runs another in a PID namespace of its own; empty where that is not allowed."""
+    tool = ["unshare", "--pid", "--fork", "--mount-proc"]
+    try:
+        allowed = subprocess.run([*tool, "true"], capture_output=True, timeout=30, check=False).returncode == 0
+    except FileNotFoundError:
+        return []
+    return tool if allowed else []
+
+
+@pytest.mark.skipif(not own_numbers(), reason="PID namespaces are not allowed here")
+def test_a_stranger_with_the_number_of_a_worker_that_ended_outlives_the_final_sweep() -> None:
+    line = [*own_numbers(), sys.executable, "-c", REUSED]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "alive\n", done.stderr

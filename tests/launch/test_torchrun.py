@@ -25,6 +25,18 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> str:
     return train(tmp_path_factory.mktemp("wanted"), SCRIPT, "--workers", "2", "--seed", "4").checksum
 
 
+SMALL = """
+import torch, shoal
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+run = shoal.start()
+torch.manual_seed(0)
+model = nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+model, optimizer, loader = run.join(model, optimizer, DataLoader(TensorDataset(torch.ones(8, 2), torch.ones(8)), 2))
+"""
+
+
 def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -62,6 +74,21 @@ def test_by_hand(tmp_path: Path, wanted: str, hosts: int, trusted: str, kind: st
     assert [outcome.code for outcome in outcomes] == [0, 0], outcomes
     assert outcomes[0].checksum == wanted
     assert [outcome.out.splitlines()[-1] for outcome in outcomes] == [kind, kind]
+
+
+@pytest.mark.parametrize("hosts", [1, 2], ids=["one host", "two hosts"])
+@pytest.mark.parametrize("when", ["at the end", "by hand"])
+def test_replicas_that_differ_at_the_end_are_named(tmp_path: Path, hosts: int, when: str) -> None:
+    """After the last comparison of an epoch: nobody else would notice."""
+    spoil = (
+        "\nx, y = next(iter(loader))\nmodel(x).sum().backward()\n"
+        "if run.rank: model.weight.grad.add_(1)\noptimizer.step()\n"
+    )
+    close = "\nrun.close()\n" if when == "by hand" else ""
+    outcomes = by_hand(tmp_path, SMALL + spoil + close, hosts)
+    assert sorted(outcome.code for outcome in outcomes) in ([0, 1], [1, 1]), outcomes
+    told = "".join(outcome.err for outcome in outcomes)
+    assert "worker 1 and worker 0 hold different parameters" in told
 
 
 def test_a_shared_group_is_left_for_links_where_memory_cannot_be_shared(tmp_path: Path, wanted: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from shoal.hosts.status_board import MOST_WORKERS
-from shoal.membership.grants import PATIENCE, RETRY, JoinPolicy, SlotGranted, SlotGrants
+from shoal.membership.grants import GRANTS, PATIENCE, PERIOD, RETRY, JoinPolicy, SlotGranted, SlotGrants
 from shoal.membership.invitation import RunBrief, RunQuery, find_version_mismatch
 from shoal.membership.protocol import Heartbeat, JoinRequest, MemberInfo
 from shoal.membership.session import seat_of
@@ -154,3 +154,23 @@ def test_n13_versions_that_matter_are_named(there: dict[str, str], names: tuple[
     said = find_version_mismatch(VERSIONS, there)
     assert bool(said) == bool(names)
     assert all(name in said for name in names)
+
+
+def test_one_key_cannot_make_the_log_grow_by_joining_and_leaving() -> None:
+    lost: dict[str, str] = {}
+    here, moment, most = grants(lost, most=2), 0.0, 2 * GRANTS
+    for token in range(most // 2):
+        assert not here.too_often(ask(2, token), OURS, moment)
+        lost |= {granted.member: "left" for granted in here.choose(ask(2, token), OURS, moment)}
+        moment += 1.0
+    assert f"joined {most} times in an hour" in here.too_often(ask(1, 999), OURS, moment)
+    assert not here.too_often(ask(1, 999), THEIRS, moment), "another key has its own measure"
+    assert not here.too_often(RunQuery(workers=1, token="f" * 32, versions=VERSIONS, look=True), OURS, moment)
+    assert not here.too_often(ask(2, 1000), OURS, PERIOD + 0.5), "the first two are an hour ago"
+
+
+def test_a_coordinator_that_begins_again_holds_nothing_against_a_key() -> None:
+    here = grants({}, most=1)
+    for number in range(2 * GRANTS):
+        here.add(SlotGranted(member=f"w2.{number}", key=OURS, token=f"{number:032x}"), 0.0)
+    assert not here.too_often(ask(1, 999), OURS, 0.0)

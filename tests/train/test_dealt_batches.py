@@ -1,11 +1,13 @@
 """Batches that a script skips on some workers only: nobody hangs, replicas stay equal, the ledger tells the truth."""
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import nullcontext
 
 import msgspec
 import pytest
 import torch
+from by_links import by_keys
 from loops import assert_equal, data, loss_of, parameters, sgd
 from models import make
 from torch.utils.data import DataLoader, TensorDataset
@@ -25,11 +27,20 @@ def numbered(samples: int) -> TensorDataset:
 
 
 def world(
-    size: int, skips: Skips, *, samples: int = SAMPLES, batch: int = 2, epochs: int = 2, plan: str = "", period: int = 1
+    size: int,
+    skips: Skips,
+    *,
+    samples: int = SAMPLES,
+    batch: int = 2,
+    epochs: int = 2,
+    plan: str = "",
+    period: int = 1,
+    links: bool = False,
 ) -> list[Result]:
     """Train; who was given what is in `seen`, what of it was trained on in `used`, the ledger's sums in `proof`."""
 
     def body(world: WorkerWorld) -> Result:
+        world = dataclasses.replace(world, group=by_keys(world)) if links else world
         run, model = world.start(plan), make()
         loader = DataLoader(numbered(samples), batch_size=batch, shuffle=False)
         model, optimizer, steps = run.join(model, sgd(model), loader)
@@ -81,6 +92,13 @@ def check(results: list[Result], samples: int = SAMPLES) -> int:
 def test_one_worker_skips_a_batch(size: int, plan: str) -> None:
     results = world(size, lambda rank, index: rank == 1 and index == 2, samples=12 * size, plan=plan)
     assert check(results, 12 * size) == 2
+
+
+@pytest.mark.parametrize("plan", ["", "fp16"])
+@pytest.mark.parametrize("at", [0, 5], ids=["in the middle", "the last"])
+def test_one_worker_skips_a_batch_over_links(plan: str, at: int) -> None:
+    results = world(3, lambda rank, index: rank == 1 and index == at, samples=36, plan=plan, links=True)
+    assert check(results, 36) == 2
 
 
 CASES: dict[str, tuple[Skips, int]] = {

@@ -1,9 +1,12 @@
 """What counts as finite, and who is told to have sent what is not."""
 
+from collections import Counter
+
 import pytest
 import torch
 
-from shoal.train.numerics import SMALL, GradientSums, finite
+from shoal.membership.session import seat_of
+from shoal.train.numerics import IN_A_ROW, SMALL, GradientSums, RemoteSuspects, finite
 
 GOOD = {
     "usual": [torch.randn(5, 3), torch.randn(7)],
@@ -49,3 +52,22 @@ def test_without_small_parameters_the_smallest_serves() -> None:
     evidence = GradientSums([torch.zeros(SMALL + 9), torch.zeros(SMALL + 5)])
     evidence.saw(1, torch.full((SMALL + 5,), float("inf")))
     assert evidence.bad
+
+
+def test_one_that_denies_costs_each_of_the_others_its_place_once_at_the_most() -> None:
+    """Worker 2 sends what is not finite and denies it; the others come back after they were given up."""
+    suspects, step, lost = RemoteSuspects(), 0, Counter[int]()
+    remote = ["w2.1", "w3.1", "w4.1"]
+    for start in range(2, 30):
+        if 2 not in map(seat_of, remote):
+            step += 100  # all is well, until it comes again
+            remote.append(f"w2.{start}")
+        step += IN_A_ROW
+        gone = suspects.choose(remote, step)
+        lost[seat_of(gone)] += 1
+        remote.remove(gone)
+        if seat_of(gone) != 2:
+            remote.append(f"w{seat_of(gone)}.{start}")
+    assert lost[3] <= 1
+    assert lost[4] <= 1
+    assert lost[2] >= 26, "and itself its own each time"

@@ -25,6 +25,10 @@ LARGEST_WORD = 16 << 20
 Check = Callable[[bytes], object]
 
 
+class GiverLost(PeerLost):
+    """All that had something the others need are lost."""
+
+
 class WorkerGroup(ABC):
     """The workers of one view after the other. Not thread-safe: one thread of each worker uses it."""
 
@@ -59,7 +63,7 @@ class WorkerGroup(ABC):
         view = self.session.view
         here = [view.rank(member) for member in members if member in view]
         if members and not here:
-            raise PeerLost(f"worker {self.rank} stops: all that know the state ({', '.join(members)}) are lost")
+            raise GiverLost(f"worker {self.rank} stops: all that know the state ({', '.join(members)}) are lost")
         return here[0] if here else 0
 
     @cached_property

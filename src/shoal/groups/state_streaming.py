@@ -15,6 +15,8 @@ from shoal.transport.mesh import LinkMesh
 LOANS_VARIABLE = "SHOAL_LOANS"
 FORGOTTEN = 30.0
 """Seconds without a word of a newcomer after which nothing more is lent to it."""
+STALLED = 20.0
+"""Seconds in which nothing of what was sent arrives at a newcomer, after which its loan is over."""
 INTRODUCED = 3.0
 """Seconds in which a coordinator finds somebody to lend."""
 TRIES = 3
@@ -32,6 +34,10 @@ class _Account:
     """Of all items so far: nothing else goes to one that is in no view."""
     under_way: deque[int] = field(default_factory=deque)
     """For each item that may not have arrived, the number of chunks up to its end."""
+    taken: int = 0
+    """Chunks that had arrived when it was last looked at."""
+    moved: float = field(default_factory=now)
+    """When that last changed."""
 
 
 class StateStreamServer:
@@ -53,7 +59,8 @@ class StateStreamServer:
 
     def _forget(self, member: str) -> None:
         self.session.agent.streaming_partners.asked.pop(member, None)
-        self._accounts.pop(member, None)
+        if self._accounts.pop(member, None) is not None:
+            self.mesh.part(seat_of(member))  # what waits for it is given back
 
     def open(self, member: str) -> None:
         """Let it in."""
@@ -83,6 +90,17 @@ class StateStreamServer:
         while account.under_way and account.under_way[0] <= arrived:
             account.under_way.popleft()
         return account.given - len(account.under_way)
+
+    def stalled(self, member: str) -> bool:
+        """Whether it has taken nothing for long of what waits for it."""
+        account, taken = self._accounts[member], self.mesh.link(seat_of(member)).out.arrived
+        if not account.under_way or taken != account.taken:
+            account.taken, account.moved = taken, now()
+        return now() - account.moved > STALLED
+
+    def drop(self, member: str) -> None:
+        """Send it nothing more, and forget what it has not taken; it stays known, so that it is not begun again."""
+        self.mesh.part(seat_of(member))
 
     def close(self) -> None:
         """The view has ended."""

@@ -8,12 +8,15 @@ from pathlib import Path
 import zmq
 from zmq.utils import z85
 
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.core.private import check_socket_folder
 from shoal.membership.credentials import ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, Frame
 from shoal.transport.authenticator import ZapAuthenticator
+from shoal.transport.connection import is_readable
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
+from shoal.transport.unfinished import UnfinishedLimiter
 
 MOST_AT_ONCE = 256
 """Messages taken in before the clock is looked at again."""
@@ -40,6 +43,7 @@ class CoordinatorSocket:
         self._context = zmq.Context(io_threads=1)
         self._authenticator: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
+        self._unfinished: UnfinishedLimiter | None = None
         self._poller = zmq.Poller()
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
@@ -53,6 +57,7 @@ class CoordinatorSocket:
             self._socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
             if address.startswith("tcp://"):
                 self._limiter = PendingLimiter(self._socket)
+                self._unfinished = UnfinishedLimiter(self._limiter.accepted)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
@@ -75,6 +80,8 @@ class CoordinatorSocket:
         self._poller.poll(int(seconds * 1000))
         if self._authenticator is not None:
             self._authenticator.answer()
+        if self._unfinished is not None:
+            self._unfinished.look(now(), drained=not is_readable(self._socket))
 
     def messages(self) -> Iterator[ReceivedMessage]:
         """What has come, not more than is good for the clock."""
@@ -82,6 +89,8 @@ class CoordinatorSocket:
             for _ in range(MOST_AT_ONCE):
                 sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 key = frames[-1].get("User-Id") if frames and self._authenticator is not None else ""
+                if frames and self._unfinished is not None:
+                    self._unfinished.heard(int(frames[-1].get(zmq.SRCFD)))
                 yield ReceivedMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
@@ -98,6 +107,8 @@ class CoordinatorSocket:
         """What was said last still has a moment to leave."""
         if self._limiter is not None:
             self._limiter.close()
+        if self._unfinished is not None:
+            self._unfinished.close()
         self._context.destroy(linger=200)
 
 

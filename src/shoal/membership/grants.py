@@ -1,5 +1,6 @@
 """Which key may speak for which member id, and the slots granted to workers of other machines."""
 
+from collections import deque
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -64,6 +65,10 @@ PATIENCE = 600.0
 RETRY = 10.0
 """Seconds after which it gives way to another of its key, if it has not come: that machine may have begun again."""
 
+GRANTS, PERIOD = 30, 3600.0
+"""Ids that one key may be given for each worker that it is good for, in so many seconds: each costs the log a few
+entries. A machine that comes back every two minutes does not come to that."""
+
 
 class SlotGranted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """An entry of the log: this id is for whoever has this key."""
@@ -95,6 +100,8 @@ class SlotGrants:
         self._most: Mapping[bytes, int] = welcome.guests if welcome is not None else {}  # may change meanwhile
         self._granted: dict[str, SlotGranted] = {}
         self._since: dict[str, float] = {}
+        self._recent: dict[str, deque[float]] = {}
+        """By key: when it was given ids, since this coordinator began."""
 
     def add(self, entry: SlotGranted, now: float) -> None:
         self._granted[entry.member] = entry
@@ -122,6 +129,16 @@ class SlotGrants:
             )
         return ""
 
+    def too_often(self, ask: RunQuery, key: str, now: float) -> str:
+        """Why a key that may join must wait; empty: it need not."""
+        recent, most = self._recent.get(key, deque()), GRANTS * self._most.get(key.encode(), 0)
+        while recent and now - recent[0] > PERIOD:
+            recent.popleft()
+        if ask.look or self.told(ask, key) or not most or len(recent) + ask.workers <= most:
+            return ""
+        wait = PERIOD - (now - recent[0]) if recent else PERIOD
+        return f"workers under this key have joined {len(recent)} times in an hour, and may {most}; wait {wait:.0f} s"
+
     def told(self, ask: RunQuery, key: str) -> list[str]:
         """What was promised to this very question before."""
         return [e.member for e in self._granted.values() if (e.key, e.token) == (key, ask.token)]
@@ -137,7 +154,7 @@ class SlotGrants:
             return []
         return [member for member in own if member not in here and now - self._since[member] > RETRY]
 
-    def choose(self, ask: RunQuery, key: str) -> list[SlotGranted]:
+    def choose(self, ask: RunQuery, key: str, now: float = 0.0) -> list[SlotGranted]:
         """Free seats, as many as asked for, or none; to be written down, then to be told."""
         assert self.welcome is not None
         taken = {seat_of(entry.member) for entry in self._open()}
@@ -147,6 +164,7 @@ class SlotGrants:
         free.sort(key=lambda seat: (seat != ask.seat, seat in used, seat))
         if len(free) < ask.workers:
             return []
+        self._recent.setdefault(key, deque()).extend([now] * ask.workers)
         start = len(self._granted) + 1
         names = [member_name(seat, start + n) for n, seat in enumerate(sorted(free[: ask.workers]))]
         return [SlotGranted(member=name, key=key, token=ask.token) for name in names]

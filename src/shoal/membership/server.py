@@ -256,6 +256,9 @@ class CoordinatorServer:
 
     def _answer(self, ask: RunQuery, message: ReceivedMessage) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
+        if often := self.grants.too_often(ask, message.key, now()):
+            self._refuse(message, often, ASKING)
+            return
         for member in self.grants.abandoned(ask, message.key, self.machine.roster.statuses, now()):
             self._do(self.machine.hear(ProcessExited(member=member, reason="its machine joins again"), now()))
         if ask.look and self.setup.welcome is not None and not self.grants.refusal(ask, message.key):
@@ -266,7 +269,7 @@ class CoordinatorServer:
             self._do(self.machine.hear(ProcessExited(member=member, reason="its launcher lost it"), now()))
         refusal = self.grants.refusal(ask, message.key)
         if not refusal and not told:
-            for granted in self.grants.choose(ask, message.key):
+            for granted in self.grants.choose(ask, message.key, now()):
                 self.wal.append(granted)
                 self.grants.add(granted, now())
                 told.append(granted.member)

@@ -22,6 +22,7 @@ from shoal.sync.pace.every import EveryPace
 from shoal.sync.pace.needed import NeededPace
 from shoal.sync.pace.tag import BatchTag
 from shoal.train.buckets import BucketTimer
+from shoal.train.closures import looks_at_loss, with_shared_loss
 from shoal.train.deferred import DeferredUpdates
 from shoal.train.forward import listen
 from shoal.train.layers import LayerTimer
@@ -116,6 +117,8 @@ class JoinedModels:
         """Exchanges so far."""
         self.tag: Callable[[], BatchTag] = BatchTag
         self.begins: Callable[[], None] = lambda: None
+        self.share_loss: Callable[[float], float] | None = None
+        """Makes of this worker's loss that of all, for optimizers that look at it; None: it trains alone."""
         """Called before an exchange."""
         self.differ: Callable[[], set[str]] = set
         """Called after an exchange in which tags differed: the members that took no part in it."""
@@ -140,11 +143,14 @@ class JoinedModels:
     def listen(self, before_step: "StepListener", after_step: "StepListener", first: bool) -> None:
         """Time every `optimizer.step`, and call others round it. `first`: the first optimizer counts them."""
 
-        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        def before(optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
             if self._aside:
-                return
+                return None
             before_step(self, optimizer, _has_closure(args, kwargs))
             self.progress.update_began()
+            if self.share_loss is None or not _has_closure(args, kwargs) or not looks_at_loss(optimizer):
+                return None
+            return with_shared_loss(args, kwargs, self.share_loss)
 
         for number, optimizer in enumerate(self.members.optimizers):
 

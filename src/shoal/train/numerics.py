@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
@@ -56,6 +57,28 @@ class NonFiniteReport(msgspec.Struct):
     samples: list[str]
 
 
+class RemoteSuspects:
+    """Which remote worker is given up when one of them sends numbers that are not finite and denies it.
+
+    Sums do not tell who. One that was given up while the bad steps went on is innocent: when it comes back, others are
+    given up before it. So a liar costs each of the others its place once at the most, and then its own each time.
+    """
+
+    def __init__(self) -> None:
+        self._acquitted: Counter[int] = Counter()
+        """By seat, which a worker that is started again keeps."""
+        self._suspect: tuple[int, int] | None = None
+        """The seat of the last one, and the step it was given up in."""
+
+    def choose(self, remote: Sequence[str], step: int) -> str:
+        """One of `remote`, after bad steps up to `step`: the newest of those that were acquitted least."""
+        if self._suspect is not None and step - self._suspect[1] <= 2 * IN_A_ROW:
+            self._acquitted[self._suspect[0]] += 1
+        chosen = min(reversed(remote), key=lambda member: self._acquitted[seat_of(member)])
+        self._suspect = (seat_of(chosen), step)
+        return chosen
+
+
 class NonFiniteGuard:
     """Guards the steps of one join. `own`: whether this worker's were bad; `batch`: its samples in this step."""
 
@@ -74,6 +97,7 @@ class NonFiniteGuard:
         self._row: dict[str, int] = {}
         """Bad steps in a row, by member: ranks change."""
         self._last = -1
+        self._suspects = RemoteSuspects()
 
     def check(self, optimizer: Optimizer) -> None:
         """Let the step go on, or take its gradients away; DivergedError if it has gone wrong too often."""
@@ -135,7 +159,7 @@ class NonFiniteGuard:
             text += "look at its samples (shoal show), or lower the learning rate"
             remote = [each for each in members if session.remote(each)]
             if member == NOBODY and remote:  # the run's own workers speak the truth, so a remote one does not
-                session.distrust(remote[-1], PayloadError(text))
+                session.distrust(self._suspects.choose(remote, self._last), PayloadError(text))
                 self._row = {}
                 return
             if spared and member:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.core import record
-from shoal.core.errors import Quarantined, UsageError
+from shoal.core.errors import DivergedError, Quarantined, UsageError
 from shoal.core.events import EventSink, ResultsReported, ValuesLogged, WorkerEnded
 from shoal.core.goal import TrainingGoal, goal_from_environment
 from shoal.core.journal import EventJournal
@@ -35,6 +35,7 @@ from shoal.train.checkpoint.export import export
 from shoal.train.checkpoint.interval import CheckpointInterval
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.final_comparison import compare_at_end, fail_at_exit
 from shoal.train.joined import JoinedModels
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import LedgerWriter
@@ -91,7 +92,7 @@ class Run:
         self._registration = Registration()
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def _keep(self, context: WorkerContext) -> None:
         """Set up the ledger and checkpoints; take up what the run goes on from."""
@@ -403,13 +404,22 @@ class Run:
             self._progress.warn(problem)
         if self._latency is not None and not error:
             self._sink.emit(self._latency.measure())
-        self._sink.emit(self._end(error))
+        ended = self._end(error)
+        self._sink.emit(ended)
         self._journal.close()
         self._group.board.note(self._group.seat, WorkerState.ended)
         if self._group.remote and error is not None and isinstance(self._group.session, ElasticSession):
             self._group.session.leave_early()  # a guest's failure is its own: the others go on
         self._group.session.close(leave=not isinstance(error, Quarantined))
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
+        if error is None:
+            compare_at_end(self._group, ended)
+
+    def _close_at_exit(self) -> None:
+        try:
+            self.close()
+        except DivergedError as error:
+            fail_at_exit(error, self._group)
 
     def _end(self, error: BaseException | None) -> WorkerEnded:
         """The record's last event; the launcher compares what workers that are done hold then."""

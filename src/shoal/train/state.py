@@ -5,7 +5,7 @@ Nothing in it can run code: the text is JSON, tensors are raw bytes in an order 
 
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from shoal.core.errors import LayoutError
-from shoal.groups.base import WorkerGroup
+from shoal.core.errors import LayoutError, PayloadError
+from shoal.groups.base import GiverLost, WorkerGroup
 
-_TENSOR = "\x00tensor"
-_PAIRS = "\x00pairs"
+TENSOR = "\x00tensor"
+PAIRS = "\x00pairs"
 _TUPLE = "\x00tuple"
-_NUMBER = "\x00number"
+NUMBER = "\x00number"
 _LOST = "\x00lost"
 DTYPES = {str(d): d for d in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32,
                                torch.int16, torch.int8, torch.uint8, torch.bool)}  # fmt: skip
@@ -34,10 +34,10 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
     """`value` as JSON-able data; tensors go to `tensors` and leave their dtype and shape."""
     if isinstance(value, Tensor):
         tensors.append(value)
-        return {_TENSOR: [str(value.dtype), list(value.shape)]}
+        return {TENSOR: [str(value.dtype), list(value.shape)]}
     if isinstance(value, dict):
         pairs = [[key, flatten(item, tensors)] for key, item in value.items() if isinstance(key, int | str)]
-        return {_PAIRS: pairs}
+        return {PAIRS: pairs}
     if isinstance(value, list):
         return [flatten(item, tensors) for item in value]
     if isinstance(value, tuple):
@@ -47,7 +47,7 @@ def flatten(value: Any, tensors: list[Tensor]) -> Any:
 
 def _flatten_scalar(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
-        return {_NUMBER: str(float(value))}  # JSON has no infinity, ReduceLROnPlateau starts from one
+        return {NUMBER: str(float(value))}  # JSON has no infinity, ReduceLROnPlateau starts from one
     if value is None or isinstance(value, bool | float | str):
         return value
     return value if isinstance(value, int) and -_LARGEST <= value < _LARGEST else {_LOST: True}
@@ -77,13 +77,13 @@ def restore(value: Any, tensors: list[Tensor]) -> Any:
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
-    if kind == _TENSOR:
+    if kind == TENSOR:
         return _empty(tensors, *content)
     if kind == _TUPLE:
         return tuple(restore(item, tensors) for item in content)
-    if kind == _PAIRS:
+    if kind == PAIRS:
         return {key: restore(item, tensors) for key, item in content}
-    return float(content) if kind == _NUMBER else LOST
+    return float(content) if kind == NUMBER else LOST
 
 
 def _empty(tensors: list[Tensor], name: str, shape: list[int]) -> Tensor:
@@ -106,6 +106,10 @@ def patch(value: Any, own: Any) -> Any:
     return value
 
 
+StateRule = Callable[[bytes, Sequence[Any]], object]
+"""Raises for the text of states, of these owners, that does not fit."""
+
+
 def adopt_state(
     group: WorkerGroup,
     models: Sequence[nn.Module],
@@ -113,13 +117,24 @@ def adopt_state(
     parameters: Sequence[Tensor],
     givers: Sequence[str] = (),
     stateful: Sequence[Any] = (),
-) -> None:
+    check: StateRule | None = None,
+) -> bool:
     """Every worker takes over one's parameters, buffers, optimizer and scheduler states; a collective call.
 
     Whose: that of the first of `givers` that is still a member, or worker 0's. `stateful`: what else has a state.
+    What a remote worker hands over is checked first, and taken when all of it is there. False: only remote workers had
+    it, and they are lost; everything is as it was.
     """
-    while not _adopt(group, models, optimizers, parameters, givers, stateful):
-        pass  # the giver was lost in the middle: another one's, from the beginning
+    remote = bool(givers) and all(group.session.remote(giver) for giver in givers)
+    while not remote or any(giver in group.session.view for giver in givers):
+        try:
+            if _adopt(group, models, optimizers, parameters, givers, stateful, check):
+                return True
+        except GiverLost:
+            if not remote:
+                raise
+        # the giver was lost in the middle: another one's, from the beginning
+    return False
 
 
 def _adopt(
@@ -129,23 +144,32 @@ def _adopt(
     parameters: Sequence[Tensor],
     givers: Sequence[str],
     stateful: Sequence[Any],
+    check: StateRule | None,
 ) -> bool:
-    group.broadcast([*parameters, *(buffer for model in models for buffer in model.buffers())], givers)
+    giver = group.giver(givers)
+    own = [*parameters, *(buffer for model in models for buffer in model.buffers())]
+    remote = group.session.remote(group.session.view.members[giver]) and group.rank != giver
+    taken = [tensor.detach().clone() for tensor in own] if remote else own
+    group.broadcast(taken, givers)
     begun = group.session.committed_view
     owners: list[Any] = [*optimizers, *stateful, *schedulers(optimizers)]
     tensors: list[Tensor] = []
     text = b""
     if gives := group.rank == group.giver(givers):
         text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
-    said = [word for word in group.gather(text) if word]
+    words = group.gather(text, check=(lambda said: check(said, owners)) if check else None)
+    said = words[group.giver(givers)]
     if not said:
         return False
-    states = msgspec.json.decode(said[0])
+    states = msgspec.json.decode(said)
     if not gives:
         states = restore(states, tensors)
     group.broadcast(tensors, givers)
-    if group.session.committed_view != begun:
+    if group.session.committed_view != begun or group.giver(givers) != giver:
         return False
+    if remote:
+        for tensor, value in zip(own, taken, strict=True):
+            tensor.detach().copy_(value)
     if not gives:
         for owner, state in zip(owners, states, strict=False):
             owner.load_state_dict(patch(state, owner.state_dict()))
@@ -154,7 +178,13 @@ def _adopt(
 
 def adopt_gradients(group: WorkerGroup, parameters: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
     """Every worker takes over the giver's gradients, or their absence; a collective call. Sparse ones stay."""
-    kinds = group.gather(bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters))[group.giver(givers)]
+    mine = bytes(0 if p.grad is None else 1 + p.grad.is_sparse for p in parameters)
+
+    def check(said: bytes) -> None:
+        if len(said) != len(mine) or any(kind > 2 for kind in said):
+            raise PayloadError(f"{len(said)} gradients are told of, and there are {len(mine)}")
+
+    kinds = group.gather(mine, check=check)[group.giver(givers)]
     for parameter, kind in zip(parameters, kinds, strict=True):
         if kind == 0:
             parameter.grad = None

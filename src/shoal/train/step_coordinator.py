@@ -3,13 +3,14 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 import msgspec
 import torch
 from torch.optim import Optimizer
 
-from shoal.core.errors import PayloadError, UsageError
+from shoal.core.errors import PayloadError, PeerLost, UsageError
 from shoal.data.loader import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
@@ -24,6 +25,7 @@ from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator, SyncSchedule
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.closures import MARK, SharedLoss, combine_losses, read_loss
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
@@ -31,6 +33,7 @@ from shoal.train.numerics import NonFiniteGuard, NonFiniteReport
 from shoal.train.progress import StepProgress
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_gradients, adopt_state
+from shoal.train.state_check import check_states
 from shoal.train.stepcheck import StepCheck
 
 _DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
@@ -38,6 +41,11 @@ NO_COUNTERS = (
     "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
     "come back, and --resume starts its loop from the beginning"
 )
+NO_OPTIMIZER = (
+    "the script joins no optimizer: gradients are averaged, but no step is counted, there are no checkpoints and no "
+    "comparisons of replicas; give join() the optimizer, if there is one"
+)
+NO_LENDER = "the donor lends nothing"
 _EXPLICIT = b"!"
 """After the number of a join: the exchange is one of `run.exchange`."""
 
@@ -97,6 +105,8 @@ class StepCoordinator(MembershipListener):
         joined.tag = lambda: self.batches.tag
         joined.differ = self._agree_on_batches
         joined.begins = self.own_loop
+        if self.group.size > 1 and not joined.alone:
+            joined.share_loss = partial(self._share_loss, joined.members.loss)
         self.batches.ledger = self.ledger
         self.joined.append(joined)
         self._step_check.add(joined)
@@ -125,6 +135,11 @@ class StepCoordinator(MembershipListener):
         self._step_check.after(joined, optimizer, closure)
         if self.lender is not None:
             self.lender.updated()
+
+    def _share_loss(self, kind: str, loss: float) -> float:
+        count = self._batch[1].counts[self.place().rank] if self._batch is not None else 1
+        data = msgspec.json.encode(SharedLoss(repr(loss), max(1, count)))
+        return combine_losses(self.group.gather(data, check=self._read), kind)
 
     def _samples(self) -> tuple[list[int], list[str]]:
         """Positions and names of the samples this worker was given last."""
@@ -223,12 +238,15 @@ class StepCoordinator(MembershipListener):
     def own_loop(self) -> None:
         """A script without a loader begins the part of its loop that others wait for: the next step, if it has counted
         the last one in its state. Newcomers, who begin their loop with the same state, may enter here."""
+        if not any(joined.members.optimizers for joined in self.joined):
+            self._warn(NO_OPTIMIZER)
         step, changes = self.progress.step, sum(state.changes for state in self.states)
         if self.progress.has_loader or step == self._looped[0]:
             return
         if not self.states:
             self._looped = (step, changes)
-            self._warn_of_counters()
+            if self.group.session.elastic:
+                self._warn(NO_COUNTERS)
         elif changes != self._looped[1]:
             self._looped = (step, changes)
             self._step_ended(step)
@@ -237,12 +255,13 @@ class StepCoordinator(MembershipListener):
         """The script goes on from a state; the loop comes round with the step after the next."""
         self._looped = (self.progress.step, sum(state.changes for state in self.states))
 
-    def _warn_of_counters(self) -> None:
-        if self.group.session.elastic and not self._warned:
+    def _warn(self, text: str) -> None:
+        """Once, and the first such thing only."""
+        if not self._warned:
             self._warned = True
-            self.progress.warn(NO_COUNTERS)
+            self.progress.warn(text)
             if self.group.rank == 0:
-                sys.stderr.write(f"shoal: {NO_COUNTERS}\n")
+                sys.stderr.write(f"shoal: {text}\n")
 
     def _leave(self) -> NoReturn:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
@@ -281,7 +300,7 @@ class StepCoordinator(MembershipListener):
         """Newcomers wait for the state, and this worker is the one to give it."""
         where, agenda = self.boundary or self.stand()
         lent, lender = self.group.session.lent, self.lender
-        rests = {m: rest for m in lent if lender is not None and (rest := lender.rest(m)) is not None}
+        rests = {member: lender.rest(member) if lender is not None else NO_LENDER for member in lent}
         handover.give(self.group, self.joined, where, agenda, rests)
 
     def _return_what_was_lost(self) -> None:
@@ -350,7 +369,7 @@ class StepCoordinator(MembershipListener):
         """Stand in for all exchanges of those with samples, and take over what their step came to."""
         said, givers = self._hear(_SHORT)
         while said not in (_DONE, _AGREED, _SHORT):
-            if not said.startswith(b"{"):  # else the others talk about numbers that are not finite
+            if not said.startswith(b"{"):  # else the others tell of a loss, or of numbers that are not finite
                 self.joined[_join_of(said)].stand_in(explicit=said.endswith(_EXPLICIT))
             said, givers = self._hear(_SHORT)
         if said == _SHORT:  # all that had samples are lost, or skip them: nobody makes this step
@@ -359,13 +378,17 @@ class StepCoordinator(MembershipListener):
             if self.ledger is not None:
                 self.ledger.commit(self.progress.step, skipped_only=True)
             return
-        self._adopt(said == _AGREED, givers)
+        if not self._adopt(said == _AGREED, givers):
+            self._undo_step()
+            return
         number = int(next(filter(None, self.group.gather(b"", check=_read_step))))
         self._stood_in = number if number > self.progress.step else None
 
     def _read(self, said: bytes) -> None:
         """Raise for what no worker says here; those that are remote are not believed (`WorkerGroup.gather`)."""
-        if said.startswith(b"{"):
+        if said.startswith(MARK):
+            read_loss(said)
+        elif said.startswith(b"{"):
             msgspec.json.decode(said, type=NonFiniteReport)
         elif said not in (_DONE, _AGREED, _SHORT) and _join_of(said) not in range(len(self.joined)):
             raise PayloadError(f"{said[:20]!r} is no join of {len(self.joined)}")
@@ -415,13 +438,30 @@ class StepCoordinator(MembershipListener):
         """Whether the script has left out the batch that it was given last."""
         return self._batch is not None and self.batches.close(self._batch[0])
 
-    def _adopt(self, gradients: bool, givers: Sequence[str]) -> None:
-        for joined in self.joined:
+    def _undo_step(self) -> None:
+        """Only remote workers had samples in this step, and they are lost with what it came to: deal them again."""
+        for batch in self.batches.take():
+            places = batch.of_members(lambda member: True)
+            batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+            if self.ledger is not None:
+                self.ledger.returned(batch.step, places)
+
+    def _adopt(self, gradients: bool, givers: Sequence[str]) -> bool:
+        """False: all that know the state are lost, and nothing has changed."""
+        for number, joined in enumerate(self.joined):
             members = joined.members
             tensors = [*members.parameters, *joined.kept().values()]
-            adopt_state(self.group, members.models, members.optimizers, tensors, givers, members.stateful)
+            check = partial(check_states, parameters=members.parameters)
+            models, optimizers = members.models, members.optimizers
+            if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
+                if number:
+                    raise PeerLost(
+                        f"worker {self.group.rank} stops: who knew the state was lost while it was handed on"
+                    )
+                return False
             if gradients:
                 adopt_gradients(self.group, members.parameters, givers)
+        return True
 
 
 def _join_of(said: bytes) -> int:

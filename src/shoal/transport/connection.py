@@ -3,8 +3,11 @@ retries itself; and those that peers made here, which are cut when the peer is e
 """
 
 import contextlib
+import fcntl
 import os
 import socket
+import struct
+import termios
 from dataclasses import dataclass
 
 import zmq
@@ -38,6 +41,22 @@ class AcceptedConnection:
                 link.shutdown(socket.SHUT_RDWR)
 
 
+MOST_BACK = 64 << 10
+"""Bytes that a peer may send on a connection that only leads to it: a handshake takes less than one in a hundred."""
+_BYTES_RECEIVED = 128
+"""Where struct tcp_info of Linux has the number of bytes that have come."""
+
+
+def bytes_read(connection: socket.socket) -> int:
+    """Bytes that have come on a TCP connection and were read by its owner; 0 on a kernel that does not tell."""
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+    if len(info) < _BYTES_RECEIVED + 8:
+        return 0
+    (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
+    (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))
+    return int(received) - int(waiting)
+
+
 FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
@@ -60,6 +79,9 @@ class PeerConnection:
         """Since when it is closed, if it was open once."""
         self.refusals = 0
         """How often nobody listened since."""
+        self.abused = False
+        """Whether the peer has sent here, where nobody reads: libzmq keeps it all."""
+        self._fd = -1
         self._pause = PAUSE
         self._told: float | None = None
         self._due: float | None = None
@@ -71,14 +93,25 @@ class PeerConnection:
         made = False
         with contextlib.suppress(zmq.Again):
             while is_readable(self._monitor):
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
-                made |= self._happened(event, now)
+                said = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                if said["event"] == zmq.EVENT_CONNECTED:
+                    self._fd = int(said["value"])
+                made |= self._happened(said["event"], now)
         self._told = now if self._told is None else self._told
+        if self.up and self.address.startswith("tcp://"):
+            self._check_back()
         if not self.up and self._due is None and now - self._told > SILENT:
             self._due = now
         if self._due is not None and now >= self._due:
             self._begin_anew(now)
         return made
+
+    def _check_back(self) -> None:
+        """End the connection if the peer fills our memory through it."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as link:
+            if link.family == socket.AF_INET and _is_at(link, self.address) and bytes_read(link) > MOST_BACK:
+                self.abused = True
+                link.shutdown(socket.SHUT_RDWR)
 
     def _happened(self, event: int, now: float) -> bool:
         self._told = now
@@ -108,3 +141,9 @@ class PeerConnection:
         self.socket.disable_monitor()
         self._monitor.close(linger=0)
         self.socket.close(linger=0)
+
+
+def _is_at(link: socket.socket, address: str) -> bool:
+    """A descriptor may stand for another connection by the time one looks."""
+    host, port = link.getpeername()[:2]
+    return address == f"tcp://{host}:{port}"

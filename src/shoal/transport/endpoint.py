@@ -12,6 +12,7 @@ from shoal.transport.authenticator import MOST_PARKED, ZapAuthenticator, decode_
 from shoal.transport.connection import AcceptedConnection
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimiter
+from shoal.transport.unfinished import UnfinishedLimiter
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ def _name_of(key: bytes, book: Book) -> str | None:
 
 
 LARGEST_FRAME = 64 << 10
+LARGEST_REPLY = 1 << 10
+"""Bytes of a frame that a peer may send on the way back: those of the handshake."""
 HANDSHAKE_MS = int(HANDSHAKE_SECONDS * 1000)
 """A connection that has not shown its key after that is closed."""
 MOST_WAITING = 1024
@@ -77,6 +80,7 @@ class LinkEndpoint:
         self._authenticator: ZapAuthenticator | None = None
         self._book: Book = {}
         self._limiter: PendingLimiter | None = None
+        self.unfinished: UnfinishedLimiter | None = None
         self.socket = self.context.socket(zmq.PULL)
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -88,6 +92,7 @@ class LinkEndpoint:
             self.socket.setsockopt(zmq.ZAP_DOMAIN, b"shoal")
             if not address.startswith("ipc://"):
                 self._limiter = PendingLimiter(self.socket)
+                self.unfinished = UnfinishedLimiter(self._limiter.accepted)
         elif not address.startswith("ipc://"):
             self.close()
             raise UsageError(f"{address} can be reached by others and there is no key; make one with shoal keys new")
@@ -124,6 +129,7 @@ class LinkEndpoint:
         socket = self.context.socket(zmq.PUSH)
         # links have windows of their own; this is for a peer that takes nothing and asks for more
         socket.setsockopt(zmq.SNDHWM, MOST_UNSENT)
+        socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_REPLY)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
@@ -138,4 +144,6 @@ class LinkEndpoint:
     def close(self, linger_ms: int = 0) -> None:
         if self._limiter is not None:
             self._limiter.close()
+        if self.unfinished is not None:
+            self.unfinished.close()
         self.context.destroy(linger=linger_ms)

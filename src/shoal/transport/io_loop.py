@@ -221,12 +221,23 @@ class IoLoop(threading.Thread):
         """Who a message is from, by the key of its connection; None where there are none, or it is nobody's now."""
         if self.endpoint.guard is None:
             return None
-        name = frame.get("User-Id")
+        name, connection = frame.get("User-Id"), AcceptedConnection.of(frame)
+        if self.endpoint.unfinished is not None:
+            self.endpoint.unfinished.heard(connection.descriptor)
         for rank, peer in self.peers.items():
             if name == (peer.entry.member or str(rank)):
-                peer.connections.add(AcceptedConnection.of(frame))
+                peer.connections.add(connection)
                 return peer
         return None
+
+    def _end_unfinished(self) -> None:
+        """Close connections that fill this worker's memory with messages that do not end."""
+        if self.endpoint.unfinished is None:
+            return
+        for fd, (address, _) in self.endpoint.unfinished.look(now(), drained=not is_readable(self.endpoint.socket)):
+            for peer in self.peers.values():
+                if AcceptedConnection(fd, address) in peer.connections:
+                    self._suspect(peer, f"{peer} sends a message that does not end")
 
     def _count_refused(self, peer: LinkPeer | None, why: str) -> None:
         if peer is not None:
@@ -296,9 +307,13 @@ class IoLoop(threading.Thread):
         self.chunk_sender.pump(peer)
 
     def _tick(self) -> None:
+        self._end_unfinished()
         moment = now()
         for peer in self.peers.values():
-            if peer.look(moment):
+            made = peer.look(moment)
+            if peer.abused:
+                self._suspect(peer, f"{peer} sends where it may only listen")
+            if made:
                 self.chunk_sender.beat(peer)
                 self.chunk_sender.repeat(peer)  # nobody knows what the old connection still delivered
                 self.chunk_sender.pump(peer)

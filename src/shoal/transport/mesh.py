@@ -136,6 +136,11 @@ class LinkMesh:
         """Reach one more, which is in no view yet; until the next `enrol`."""
         self.enrol({**self.loop.book, rank: entry})
 
+    def part(self, rank: int) -> None:
+        """Give up one that was befriended, with all that waits for it; members of the view stay."""
+        if rank not in self.view.ranks and rank in self.loop.book:
+            self.enrol({other: entry for other, entry in self.loop.book.items() if other != rank})
+
     def reform(self, generation: int, ranks: Sequence[int]) -> None:
         """Go on with `ranks` only. Generations only grow: one that is not new is refused."""
         if generation <= self.generation or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:

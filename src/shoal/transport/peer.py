@@ -73,6 +73,11 @@ class LinkPeer:
         """Whether a word would reach it."""
         return self.outgoing[1].up
 
+    @property
+    def abused(self) -> bool:
+        """Whether it has sent much on a connection that only leads to it."""
+        return any(connection.abused for connection in self.outgoing)
+
     def look(self, now: float) -> bool:
         """What became of the connections since the last look; whether that for chunks has just been made (again)."""
         made = [connection.look(now) for connection in self.outgoing]

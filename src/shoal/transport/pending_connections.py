@@ -110,6 +110,7 @@ class PendingLimiter(threading.Thread):
         self._watched = watched
         self._port = 0
         self._pending: dict[int, PendingConnection] = {}
+        self._accepted: dict[int, tuple[str, int]] = {}
         self._view = DescriptorView()
         watched.setsockopt(zmq.BACKLOG, BACKLOG)
         watched.monitor(_ADDRESS, int(_EVENTS))
@@ -148,6 +149,10 @@ class PendingLimiter(threading.Thread):
             self._watched.disable_monitor()
             self._end()
 
+    def accepted(self) -> dict[int, tuple[str, int]]:
+        """From any thread: who is connected, by libzmq's descriptor."""
+        return self._accepted.copy()
+
     def _read_events(self) -> bool:
         """Note who has come and gone; False: there will be no more events."""
         with contextlib.suppress(zmq.Again):
@@ -157,8 +162,10 @@ class PendingLimiter(threading.Thread):
                 if kind == zmq.EVENT_MONITOR_STOPPED:
                     return False
                 self._pending.pop(fd, None)
+                self._accepted.pop(fd, None)
                 if kind == zmq.EVENT_ACCEPTED and (peer := self._peer(fd)) is not None:
                     self._pending[fd] = PendingConnection(fd, peer, now())
+                    self._accepted[fd] = peer
         return True
 
     def _enforce(self) -> None:

@@ -25,6 +25,7 @@ from shoal.core.events import (
     WorkerStarted,
 )
 from shoal.core.record import StepPhases
+from shoal.core.replicas import name_different
 from shoal.watch.exchanged import ExchangeTotals, add_buckets
 from shoal.watch.record import RunRecord
 
@@ -87,17 +88,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
 
 def find_different(workers: Sequence[WorkerRecord]) -> str:
     """What is wrong if workers that ended after the same step hold different parameters; empty if they do not."""
-    last = max((worker.ended_at for worker in workers if worker.fingerprint), default=0)
-    ended = [worker for worker in workers if worker.fingerprint and worker.ended_at == last]
-    prints = [worker.fingerprint for worker in ended]
-    if len(set(prints)) <= 1:
-        return ""
-    most = max(prints, key=prints.count)
-    others = ", ".join(f"worker {worker.rank}" for worker in ended if worker.fingerprint != most)
-    return (
-        f"at the end, after step {last}, {others} and worker {ended[prints.index(most)].rank} hold different "
-        "parameters; does the script change them, or their gradients, on some workers only?"
-    )
+    return name_different({worker.rank: (worker.ended_at, worker.fingerprint) for worker in workers})
 
 
 def read_workers(record: RunRecord) -> list[WorkerRecord]:

@@ -23,6 +23,10 @@ LEAST = 1 << 20
 SHARE = 16
 """A step's updates may be one of so many parts of the state; all of a loan together as large as the state."""
 
+MOST_PARKED = 8
+"""Loans kept over the end of a view; newcomers that do not come back leave theirs behind."""
+CHANGED = "something but the optimizer changes the weights"
+
 
 @dataclass
 class _CatchUp:
@@ -31,6 +35,8 @@ class _CatchUp:
     size: int = 0
     """Bytes of the updates."""
     proved: bool = False
+    arrived: int = 0
+    """Items that have arrived for certain; the first is the state."""
     unsure: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     """Updates that may not have arrived: number of the update -> number of its item in the loan, and the update."""
 
@@ -41,6 +47,8 @@ class CatchUpSender:
     def __init__(self, desk: StateStreamServer, joined: Sequence[JoinedModels]) -> None:
         self.desk, self.joined = desk, joined
         self._loans: dict[str, _CatchUp] = {}
+        self._parked: dict[str, _CatchUp] = {}
+        """Loans of views that have ended without the newcomer: their updates are kept until it is let in."""
         self._weighs = False
         self._weight = self._state = 0
         """Bytes of a step's updates, and of the state."""
@@ -65,8 +73,13 @@ class CatchUpSender:
         self._weighs = False
 
     def _drop(self) -> None:
-        """Loans of newcomers that are gone."""
-        self._loans = {member: loan for member, loan in self._loans.items() if self.desk.serves(member)}
+        """Loans of newcomers that have not been heard of for long; they may still be on their way in."""
+        for member in [member for member in self._loans if not self.desk.serves(member)]:
+            self._park(member, self._loans.pop(member))
+
+    def _park(self, member: str, loan: _CatchUp) -> None:
+        if loan.arrived and not loan.refused:
+            self._parked[member] = loan
 
     def _look_after(self, member: str, loan: _CatchUp) -> None:
         if loan.refused:
@@ -75,8 +88,12 @@ class CatchUpSender:
             loan.proved = True
             texts = {"kind": "proof", "proof": proof(bulk(self.joined))}
             self.desk.give(member, _text(texts))
-        arrived = self.desk.arrived(member)
-        loan.unsure = {number: (item, data) for number, (item, data) in loan.unsure.items() if item >= arrived}
+        loan.arrived = self.desk.arrived(member)
+        if self.desk.stalled(member):
+            loan.refused, loan.unsure = "it took nothing of what was sent to it", {}
+            self.desk.drop(member)
+            return
+        loan.unsure = {number: (item, data) for number, (item, data) in loan.unsure.items() if item >= loan.arrived}
 
     def _objection(self) -> str:
         if self._distrusted:
@@ -89,6 +106,7 @@ class CatchUpSender:
         return f"the state is small ({self._state} bytes)" if self._state < LEAST else ""
 
     def _begin(self, member: str) -> None:
+        self._parked.pop(member, None)  # its updates have other numbers
         loan = self._loans[member] = _CatchUp(self._objection())
         self.desk.open(member)
         if not loan.refused and self._weight * SHARE > self._state:
@@ -106,24 +124,29 @@ class CatchUpSender:
     def updating(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """`optimizer` of `joined` steps next, with the gradients that are there."""
         lent = {member: loan for member, loan in self._loans.items() if not loan.refused}
-        if not self._weighs and not lent:
+        parked = [loan for loan in self._parked.values() if not loan.refused]
+        if not self._weighs and not lent and not parked:
             return
         try:
-            if lent and self._counted() != self._written:
-                raise UnfitError("something but the optimizer changes the weights")
+            if (lent or parked) and self._counted() != self._written:
+                raise UnfitError(CHANGED)
             data = self._record(joined, optimizer, closure)
         except UnfitError as error:
             self._weight = self._state
             for member in lent:
                 self._withdraw(member, str(error))
+            for loan in parked:
+                loan.refused = str(error)
             return
         self._weight += len(data)
+        for loan in parked:
+            self._keep(loan, data)
         for member, loan in lent.items():
             self._tell(member, loan, data)
 
     def updated(self) -> None:
         """An update has been made."""
-        if self._loans:
+        if self._loans or self._parked:
             self._written = self._counted()
 
     def _counted(self) -> list[int]:
@@ -137,31 +160,54 @@ class CatchUpSender:
         return write(optimizer, joined.members.optimizers.index(optimizer))
 
     def _tell(self, member: str, loan: _CatchUp, data: bytes) -> None:
-        loan.updates += 1
-        loan.size += len(data)
-        if loan.size > self._state:
-            self._withdraw(member, f"{loan.updates} updates are {loan.size} bytes, of a state of {self._state}")
+        if excess := self._count(loan, data):
+            self._withdraw(member, excess)
         else:
             loan.unsure[loan.updates] = (self.desk.give(member, data), data)
+
+    def _keep(self, loan: _CatchUp, data: bytes) -> None:
+        """For the newcomer's entry: no link leads to it between two views."""
+        if excess := self._count(loan, data):
+            loan.refused, loan.unsure = excess, {}
+        else:
+            loan.unsure[loan.updates] = (loan.arrived, data)
+
+    def _count(self, loan: _CatchUp, data: bytes) -> str:
+        """Why this update is one too many; empty: it is not."""
+        loan.updates += 1
+        loan.size += len(data)
+        if loan.size <= self._state:
+            return ""
+        return f"{loan.updates} updates are {loan.size} bytes, of a state of {self._state}"
 
     def _withdraw(self, member: str, reason: str) -> None:
         loan = self._loans[member]
         loan.refused, loan.unsure = reason, {}
         self.desk.give(member, _refusal(reason))
 
-    def rest(self, member: str) -> dict[int, bytes] | None:
-        """Updates that a newcomer who was let in may not have got, by number; None: it has no loan that counts."""
-        loan = self._loans.get(member)
-        if loan is None or loan.refused or self._counted() != self._written:
-            return None
+    def rest(self, member: str) -> dict[int, bytes] | str:
+        """Updates that a newcomer who was let in may not have got, by number; a text: why its loan does not count."""
+        loan = self._loans.get(member) or self._parked.get(member)
+        if loan is None or not (loan.refused or loan.arrived):
+            return "the loan it came with was another one"
+        if loan.refused or self._counted() != self._written:
+            return loan.refused or CHANGED
         self._entered.add(member)
         return {number: data for number, (_, data) in loan.unsure.items()}
 
     def change(self, members: Collection[str]) -> None:
-        """These are the members from now on. Who entered with a loan and is gone with the next view had a bad one."""
+        """These are the members from now on. Who entered with a loan and is gone with the next view had a bad one.
+
+        A view may be made without the newcomers that were to enter, if a member had begun the step that was agreed on.
+        They hold what was lent them all the same, and enter with one of the next views.
+        """
         if gone := sorted(self._entered - set(members)):
             self._distrusted = f"{gone[0]} was lost right after it had a loan"
-        self._entered &= set(self._loans)  # handed over to just now
+        for member, loan in self._loans.items():
+            self._park(member, loan)
+        self._entered &= set(self._parked)  # handed over to just now
+        waiting = [(member, loan) for member, loan in self._parked.items() if member not in members]
+        self._parked = dict(waiting[-MOST_PARKED:])
         self._loans.clear()
         self.desk.close()
 

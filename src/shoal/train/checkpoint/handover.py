@@ -42,8 +42,12 @@ def write(
     dealt: MembershipView,
     agenda: SyncSchedule,
     updates: Mapping[int, bytes] | None = None,
+    why: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The state as it is now, for newcomers; for one with a loan, what is not in it, and the last `updates`."""
+    """The state as it is now, for newcomers; for one with a loan, what is not in it, and the last `updates`.
+
+    `why`: for those whose loan does not count, the reason.
+    """
     tensors, texts = common(joined)
     if updates is not None:
         lent = bulk(joined)
@@ -56,6 +60,7 @@ def write(
         "where": msgspec.json.encode(where).decode(),
         "dealt": msgspec.json.encode(dealt).decode(),
         "agenda": msgspec.json.encode(agenda).decode(),
+        "why": msgspec.json.encode(why or {}).decode(),
     }
     return b"".join(pieces(tensors, texts))
 
@@ -65,16 +70,21 @@ def give(
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
     agenda: SyncSchedule,
-    rests: Mapping[str, Mapping[int, bytes]],
+    rests: Mapping[str, Mapping[int, bytes] | str],
 ) -> None:
-    """To all newcomers of the view what each needs; `rests`: the last updates, for those to whom the rest was lent."""
+    """To all newcomers of the view what each needs.
+
+    `rests`: for those to whom the state was lent the last updates, or why the loan does not count.
+    """
     session, transfer = group.session, group.transfer
-    whole = [member for member in session.fresh if member not in rests]
+    why = {member: rest for member, rest in rests.items() if isinstance(rest, str)}
+    whole = [member for member in session.fresh if member not in rests or member in why]
     if whole:
-        transfer.give(session.view, whole, write(joined, where, session.committed_view, agenda))
+        transfer.give(session.view, whole, write(joined, where, session.committed_view, agenda, why=why))
     for member in session.fresh:
-        if member in rests:
-            transfer.give(session.view, [member], write(joined, where, session.committed_view, agenda, rests[member]))
+        rest = rests.get(member)
+        if rest is not None and not isinstance(rest, str):
+            transfer.give(session.view, [member], write(joined, where, session.committed_view, agenda, rest))
 
 
 def read(data: bytes | bytearray) -> HandedState:
@@ -112,10 +122,12 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
         return handed[0].dealt
 
     session.join_running(take, borrower)
-    return handed[0], _told(borrower, "loan" in handed[0].state[1], given, now() - began)
+    texts = handed[0].state[1]
+    why = msgspec.json.decode(texts.get("why", "{}"), type=dict[str, str]).get(session.member, "")
+    return handed[0], _told(borrower, "loan" in texts, given, now() - began, why)
 
 
-def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: float) -> WorkerEntered:
+def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: float, why: str) -> WorkerEntered:
     return WorkerEntered(
         at=time.time(),
         step=0,
@@ -123,5 +135,5 @@ def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: flo
         lent=borrower.purse.size if borrower is not None and lent else 0,
         updates=borrower.updates if borrower is not None and lent else 0,
         seconds=seconds,
-        why="" if borrower is None or lent else borrower.why or "what it had been lent no longer counted at its entry",
+        why="" if borrower is None or lent else borrower.why or why,
     )

@@ -1,0 +1,21 @@
+"""Names the workers whose replicas differ when a run has ended."""
+
+from collections.abc import Mapping
+
+
+def name_different(ends: Mapping[int, tuple[int, str]]) -> str:
+    """What is wrong if workers that ended after the same step hold different parameters; empty if they do not.
+
+    `ends`: by worker, the step after which its script ended and the fingerprint of its parameters, empty if unknown.
+    """
+    last = max((step for step, found in ends.values() if found), default=0)
+    prints = {worker: found for worker, (step, found) in ends.items() if found and step == last}
+    if len(set(prints.values())) <= 1:
+        return ""
+    most = max(prints.values(), key=list(prints.values()).count)
+    others = ", ".join(f"worker {worker}" for worker, found in prints.items() if found != most)
+    first = next(worker for worker, found in prints.items() if found == most)
+    return (
+        f"at the end, after step {last}, {others} and worker {first} hold different "
+        "parameters; does the script change them, or their gradients, on some workers only?"
+    )

@@ -111,4 +111,4 @@ class GradientExchange(RetryableExchange, ABC):
 
     @abstractmethod
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        """Everybody's `data`: for what has no fixed size and so no bucket."""
+        """Everybody's `data`, inside the operation under way: for what has no fixed size and so no bucket."""

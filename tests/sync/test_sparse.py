@@ -4,9 +4,12 @@ import struct
 
 import pytest
 import torch
+from torch import nn
 
-from shoal.core.errors import PayloadError
-from shoal.sync.sparse import _HEAD, _largest, _pack, _unpack
+from shoal.core.errors import PayloadError, ViewEnded
+from shoal.sync.exchange.none import NoExchange
+from shoal.sync.sparse import _HEAD, SparseMeans, _largest, _pack, _unpack
+from shoal.sync.synchronizer import Part
 
 TABLE = torch.zeros(5, 3)
 
@@ -54,3 +57,42 @@ def test_what_was_packed_comes_back() -> None:
 def test_rows_that_are_not_the_parameters_are_refused(data: bytes) -> None:
     with pytest.raises(PayloadError):
         _unpack(data, TABLE)
+
+
+class Gathering(NoExchange):
+    """What this worker says, and the same of another; the first gather is cut short by the end of a view."""
+
+    def __init__(self) -> None:
+        self.raw = self.sent = 0
+        self.cut = True
+
+    def gather(self, data: bytes, limit: int = 0, check: object = None) -> list[bytes]:
+        if self.cut:
+            self.cut = False
+            raise ViewEnded("a member is lost")
+        return [data, data]
+
+
+def test_they_are_part_of_the_steps_transaction() -> None:
+    """Nothing is written before the transaction is committed, so that it can be made again or come to nothing."""
+    table = nn.Embedding(5, 3, sparse=True)
+    table(torch.tensor([1, 4])).sum().backward()
+    own = table.weight.grad
+    means = SparseMeans(Gathering(), Part(["table"], [table.weight], sparse=[0]))
+    with pytest.raises(ViewEnded):
+        means.gather(empty_handed=False)
+    assert not means.is_complete
+    means.clear()
+    means.gather(empty_handed=False)
+    assert means.is_complete
+    assert table.weight.grad is own
+    means.deliver(0.5)
+    assert torch.equal(table.weight.grad.to_dense(), own.to_dense())
+    assert means.had == {0}
+
+
+def test_a_pass_that_came_to_nothing_gathers_nothing() -> None:
+    means = SparseMeans(Gathering(), Part(["table"], [TABLE], sparse=[0]))
+    means.leave_out()
+    means.gather(empty_handed=False)
+    assert means.is_complete

@@ -9,12 +9,13 @@ from torch.optim import Optimizer
 from shoal.core.events import RunEvent, WarningRaised
 from shoal.groups.base import SingleWorkerGroup
 from shoal.membership.session import FixedSession
+from shoal.sync.batch_tag import BatchTag
 from shoal.sync.exchange.base import GradientExchange
-from shoal.sync.pace.needed import NeededPace
-from shoal.sync.statistics import RunningStatistics
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.train.joined import JoinedModels
 from shoal.train.members import sort_members
 from shoal.train.progress import StepProgress
+from shoal.train.step_transaction import StepTransaction
 from shoal.wire.bucket import BucketPlan, GradientBucket
 
 
@@ -60,23 +61,30 @@ class Bench:
     """A model and its optimizers trained by `order(needed)` over such an exchange."""
 
     def __init__(self, model: nn.Module, *optimizers: Optimizer, capacity: int = 64) -> None:
-        class SmallBuckets(NeededPace):
+        class SmallBuckets(NeededOrderSynchronizer):
             pass
 
         SmallBuckets.capacity = capacity
         self.exchange, self.told, self.put_off = InFlight(), [], []
         members = sort_members([model, *optimizers])
-        self.pace = SmallBuckets(
-            self.exchange, members.names, members.parameters, members.sparse, RunningStatistics(members.models)
-        )
-        group = SingleWorkerGroup()
-        self.joined = JoinedModels(
-            group, members, self.exchange, self.pace, StepProgress(self, group), lambda joined: None
-        )
-        self.joined._everyone = self.joined._present = 1
-        self.joined.listen(self._before, lambda *_: None, first=True)
+        self.synchronizer, group = SmallBuckets(self.exchange), SingleWorkerGroup()
+        self.transaction = StepTransaction(group.session)
+        self.joined = JoinedModels(group, members, self.exchange, self.synchronizer, StepProgress(self, group), self)
+        self.joined.hook_steps(first=True)
 
-    def _before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+    def batch_tag(self) -> BatchTag:
+        return BatchTag()
+
+    def agree_on_batches(self) -> set[str]:
+        return set()
+
+    def pass_began(self) -> None:
+        pass
+
+    def after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+        pass
+
+    def before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         assert joined.deferred is not None
         self.put_off.append(joined.deferred.put_off(optimizer, closure))
 

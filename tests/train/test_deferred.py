@@ -340,7 +340,7 @@ def test_a_step_that_is_not_finite_is_made_by_nobody_in_parts() -> None:
     before = [parameter.detach().clone() for parameter in model.parameters()]
     bench.joined.deferred.put_off(optimizer, False)
     assert bench.joined.deferred.put_off(optimizer, False) is False
-    assert not bench.pace.pending
+    assert not bench.synchronizer.pending
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from shoal.core.events import LayerTimes, ResultsReported, StepFinished
 from shoal.groups.base import SingleWorkerGroup
-from shoal.sync.pace.base import ExchangeCost
+from shoal.sync.cost import ExchangeCost
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import layers as layers_module
 from shoal.train import progress as module

@@ -14,7 +14,7 @@ from test_works_with import Paths, Words
 from torch import nn
 
 from shoal.core.events import ChoiceMade, StepFinished, StepSkipped, WarningRaised
-from shoal.sync.pace.ordering import GAIN
+from shoal.sync.lockstep.auto_order import GAIN
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.joined import JoinedModels
 from shoal.watch.tail import JournalTail

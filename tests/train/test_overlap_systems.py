@@ -10,10 +10,10 @@ import torch
 from throttled import Trainee, layers, throttled
 
 from shoal.core.events import ChoiceMade
-from shoal.sync.pace.needed import NeededPace
-from shoal.sync.pace.ordering import TOLD
+from shoal.sync.lockstep.auto_order import TOLD
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.testing.world import Result, WorkerWorld, run_world
-from shoal.train import build
+from shoal.train import synchronizers
 from shoal.watch.tail import JournalTail
 
 sys.path.append(str(Path(__file__).parents[1] / "sync" / "engine"))
@@ -24,17 +24,17 @@ RATE, TRANSFER = "11mbit", 1.5
 """Of a worker, and the seconds its gradients travel: long enough that a busy machine does not matter."""
 
 
-class AnyOrder(NeededPace):
+class AnyOrder(NeededOrderSynchronizer):
     """As order(needed), but layers leave in another order at every step: what a graph without TicTac does."""
 
     chance = random.Random(0)
 
-    def begun(self) -> None:
+    def backward_began(self) -> None:
         self.settle()
         order = [number for number, urgency in enumerate(self._urgencies) if urgency]
         self.chance.shuffle(order)
-        self._hurry(order)
-        super().begun()
+        self._set_priorities(order)
+        super().backward_began()
 
 
 @pytest.mark.soak("clock")
@@ -43,13 +43,14 @@ def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None
     """Hashemi et al. 2019: a step is at least a tenth shorter, its variance at most half. Forward passes sleep as
     long as gradients travel."""
 
+    kinds = (NeededOrderSynchronizer, AnyOrder)
+
     def body(world: WorkerWorld) -> Result:
         world = throttled(world, RATE)
-        kinds = (NeededPace, AnyOrder)
         found: dict[str, list[float]] = {kind.__name__: [] for kind in kinds}
         trainees = []
         for kind in kinds:
-            build.OVERLAPPING["needed"] = kind
+            synchronizers.OVERLAPPING["needed"] = kind
             trainees.append(Trainee(world, "tictac", layers(LAYERS, forward=TRANSFER / LAYERS), kind.__name__))
         for _ in range(3):
             for kind, trainee in zip(kinds, trainees, strict=True):
@@ -58,7 +59,8 @@ def test_tictac_the_needed_order_is_faster_and_steadier_than_any_order() -> None
         return {name: torch.tensor(seconds) for name, seconds in found.items()}
 
     first, second = run_world(2, body, seconds=200.0)
-    needed, random_ = (torch.maximum(first[kind], second[kind]).tolist() for kind in ("NeededPace", "AnyOrder"))
+    both = [torch.maximum(first[kind.__name__], second[kind.__name__]).tolist() for kind in kinds]
+    needed, random_ = both
     assert statistics.mean(needed) < 0.9 * statistics.mean(random_)
     assert 2 * statistics.variance(needed) < statistics.variance(random_)
 

@@ -20,7 +20,7 @@ from shoal.core.events import (
 )
 from shoal.core.record import worker_file
 from shoal.groups.base import SingleWorkerGroup
-from shoal.sync.pace.base import ExchangeCost
+from shoal.sync.cost import ExchangeCost
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import progress as module
 from shoal.train.progress import StepProgress

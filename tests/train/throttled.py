@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from shoal.core.clock import now
 from shoal.groups.links import LinkedGroup
-from shoal.sync.pace.every import EveryPace
-from shoal.sync.pace.needed import NeededPace
+from shoal.sync.lockstep.lockstep import LockstepSynchronizer
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.testing.world import WorkerWorld
 from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 
@@ -57,7 +57,7 @@ def layers(count: int, forward: float = 0.0, backward: float = 0.0) -> nn.Module
 def throttled(world: WorkerWorld, rate: str, group_of: Any = by_files) -> WorkerWorld:
     """The same workers over links of this rate, with a bucket for every layer."""
     os.environ[BANDWIDTH_VARIABLE] = rate
-    EveryPace.capacity = NeededPace.capacity = LAYER  # in this worker's process alone
+    LockstepSynchronizer.capacity = NeededOrderSynchronizer.capacity = LAYER  # in this worker's process alone
     group = group_of(world)
     assert isinstance(group, LinkedGroup)
     return dataclasses.replace(world, group=group)

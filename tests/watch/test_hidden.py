@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from fake_runs import make_run, started, step
 
-from shoal.sync.pace.base import ExchangeCost
-from shoal.sync.pace.flight import BucketFlight
+from shoal.sync.cost import ExchangeCost
+from shoal.sync.lockstep.flight import BucketFlight
 from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.worker import read_workers
 

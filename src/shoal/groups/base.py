@@ -54,6 +54,10 @@ class WorkerGroup(ABC):
         evicted, and the others gather again.
         """
 
+    def gather_inside(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        """As `gather`, inside an operation that the caller has begun and completes; ViewEnded if members are lost."""
+        return self.gather(data, limit, check)
+
     @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
         """Overwrite `tensors` in place with those of the giver: see `giver`."""

@@ -153,6 +153,9 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data, limit, check), lambda: None)
 
+    def gather_inside(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        return self._gather(data, limit, check)
+
     def _gather(self, data: bytes, limit: int, check: Check | None) -> list[bytes]:
         task = AllGather(data, limit)
         self._do(task)

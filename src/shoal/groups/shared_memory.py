@@ -86,6 +86,11 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data), self._confirm)
 
+    def gather_inside(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
+        found = self._gather(data)
+        self._confirm()  # a mailbox may be overwritten in the next view, so nobody completes before all have read it
+        return found
+
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
         self.session.operate(lambda: self._broadcast(tensors, self.giver(givers)), self._confirm)
 

@@ -1,4 +1,4 @@
-"""Autograd hooks: tell a pace when a backward pass begins, which gradients are complete, and when it ends.
+"""Listens to autograd: says when a backward pass begins, which gradients are complete, and when it ends.
 
 A pass begins with its first gradient, so a pass that reaches no parameter makes no exchange. `quiet` passes add up in
 `p.grad` without telling the pace; the worker then has `held` gradients back until the next exchange. A `share` other
@@ -8,20 +8,33 @@ than 1 scales a worker's gradients before they add up: a worker with fewer sampl
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
-from shoal.sync.pace.base import SyncPace
+
+class BackwardListener(Protocol):
+    """What is told of backward passes: a synchronizer, or what stands before one."""
+
+    is_open_ended: bool
+
+    def backward_began(self) -> None: ...
+
+    def gradient_arriving(self) -> None: ...
+
+    def gradient_ready(self, index: int) -> None: ...
+
+    def backward_ended(self) -> None: ...
 
 
 class BackwardHooks:
     """The hooks on one set of parameters."""
 
-    def __init__(self, parameters: Sequence[Tensor], pace: SyncPace) -> None:
-        self.parameters, self.pace = parameters, pace
+    def __init__(self, parameters: Sequence[Tensor], listener: BackwardListener) -> None:
+        self.parameters, self.listener = parameters, listener
         self.quiet = False
         self.arrivals = 0
         """Gradients so far, held back or not; it differs after a backward pass."""
@@ -33,7 +46,7 @@ class BackwardHooks:
         self._nodes: list[Node] = []
         """Autograd nodes that add to `p.grad`; hooks on parameters would also scale what `autograd.grad` returns."""
         self._handles = self._hook(self._listen)
-        if pace.open_ended:
+        if listener.is_open_ended:
             self._handles += self._hook(lambda _, p: p.register_hook(self._about))  # type: ignore[no-untyped-call]
 
     def _listen(self, index: int, parameter: Tensor) -> RemovableHandle:
@@ -52,25 +65,30 @@ class BackwardHooks:
         return handles
 
     def _about(self, _gradient: Tensor) -> None:
-        self.pace.arriving()
+        self.listener.gradient_arriving()
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
         self.arrivals += 1
         if self.quiet:
             self.held_indices.add(index)
             return
-        if self._pass is None or self._pass() is None:
+        if not self.running:
             # autograd alone keeps the pass alive: when an exception ends it, this reference dies with it
             running = _BackwardPass(self._finished)
             self._pass = weakref.ref(running)
             torch.autograd.Variable._execution_engine.queue_callback(running.end)
-            self.pace.begun()
-        self.pace.ready(index)
+            self.listener.backward_began()
+        self.listener.gradient_ready(index)
 
     def _finished(self) -> None:
         self._pass = None
-        self.pace.ended()
+        self.listener.backward_ended()
         self.held_indices.clear()
+
+    @property
+    def running(self) -> bool:
+        """Whether a backward pass of these parameters is under way; not if an exception has ended it."""
+        return self._pass is not None and self._pass() is not None
 
     @property
     def held(self) -> bool:

@@ -7,6 +7,7 @@ parameter is refused with its sender's name.
 """
 
 import struct
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -14,31 +15,75 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.synchronizer import Part
 
 _HEAD = struct.Struct("<?q")
 
 
-def mean_of_sparse(
-    exchange: GradientExchange, parameter: Tensor, gradient: Tensor | None, factor: float = 1.0
-) -> Tensor | None:
-    """Return the mean over all workers of a parameter's sparse gradient; None if nobody had one."""
-    # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it
-    dense = gradient is not None and not gradient.is_sparse
-    if gradient is not None:
-        gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
-        exchange.observer.raw_bytes += 4 * gradient.values().numel()
-    message = _pack(gradient, exchange.weight)
-    exchange.observer.sent_bytes += len(message)
-    read = partial(_unpack, parameter=parameter)
-    parts = [read(data) for data in exchange.gather(message, limit=_largest(parameter), check=read)]
-    present = [part for part in parts if part is not None]
-    if not present:
-        return parameter.grad
-    rows = torch.cat([rows for rows, _ in present])
-    values = torch.cat([values for _, values in present])
-    values = values if factor == 1.0 else values * factor
-    mean = torch.sparse_coo_tensor(rows[None], values, parameter.shape, check_invariants=False).coalesce()
-    return mean.to_dense() if dense else mean
+Rows = tuple[Tensor, Tensor]
+"""Rows of a parameter, and their values."""
+
+
+class SparseMeans:
+    """The sparse gradients of one part, gathered inside the step's transaction."""
+
+    def __init__(self, exchange: GradientExchange, part: Part) -> None:
+        self.exchange, self.part = exchange, part
+        self.had: set[int] = set()
+        """Parameters of which anybody had a gradient in the last exchange."""
+        self._wanted = sorted(part.sparse)
+        self._open = list(self._wanted)
+        """Those of this exchange; none of a pass that came to nothing."""
+        self._gathered: dict[int, list[Rows | None]] = {}
+        self._dense: set[int] = set()
+
+    def clear(self) -> None:
+        """The next exchange begins, or this one among other members."""
+        self._gathered, self._open = {}, list(self._wanted)
+
+    def leave_out(self) -> None:
+        """The pass came to nothing, and none of it has left."""
+        self._gathered, self._open = {}, []
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self._gathered) == len(self._open)
+
+    def gather(self, empty_handed: bool) -> None:
+        """Everybody's gradients of what was not gathered yet."""
+        for index in self._open:
+            if index not in self._gathered:
+                self._gathered[index] = self._gather(index, None if empty_handed else self.part.parameters[index].grad)
+
+    def _gather(self, index: int, gradient: Tensor | None) -> list[Rows | None]:
+        parameter = self.part.parameters[index]
+        # tied to a dense layer, a sparse embedding has a dense gradient, and must keep it
+        dense = gradient is not None and not gradient.is_sparse
+        (self._dense.add if dense else self._dense.discard)(index)
+        if gradient is not None:
+            gradient = (gradient.to_sparse(1) if dense else gradient).coalesce()
+            self.exchange.observer.raw_bytes += 4 * gradient.values().numel()
+        message = _pack(gradient, self.exchange.weight)
+        self.exchange.observer.sent_bytes += len(message)
+        read = partial(_unpack, parameter=parameter)
+        said = self.exchange.gather(message, limit=_largest(parameter), check=read)
+        return [read(data) for data in said]
+
+    def deliver(self, factor: float) -> None:
+        """Every parameter's gradient becomes the mean, if anybody had one."""
+        for index, parts in self._gathered.items():
+            present = [part for part in parts if part is not None]
+            (self.had.add if present else self.had.discard)(index)
+            if present:
+                self.part.parameters[index].grad = self._mean(index, present, factor)
+
+    def _mean(self, index: int, present: Sequence[Rows], factor: float) -> Tensor:
+        rows = torch.cat([rows for rows, _ in present])
+        values = torch.cat([values for _, values in present])
+        values = values if factor == 1.0 else values * factor
+        shape = self.part.parameters[index].shape
+        mean = torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=False).coalesce()
+        return mean.to_dense() if index in self._dense else mean
 
 
 def _pack(gradient: Tensor | None, weight: float) -> bytes:
@@ -48,8 +93,8 @@ def _pack(gradient: Tensor | None, weight: float) -> bytes:
     return _HEAD.pack(True, len(rows)) + rows.numpy().tobytes() + values.view(torch.uint8).numpy().tobytes()
 
 
-def _unpack(data: bytes, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Return what `_pack` packed; raise PayloadError for anything else."""
+def _unpack(data: bytes, parameter: Tensor) -> Rows | None:
+    """What `_pack` packed; PayloadError if it did not."""
     if len(data) < _HEAD.size or data[0] > 1:
         raise PayloadError(f"a sparse gradient of {len(data)} bytes has no head; it was cut or is foreign")
     had, count = _HEAD.unpack_from(data)

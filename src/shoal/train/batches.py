@@ -1,7 +1,7 @@
 """Batches since the last step: who was dealt which samples, and which of them a script skipped.
 
 A script may leave a batch out on one worker alone (`if not loss.isfinite(): continue`). That worker is then one batch
-ahead of the others, and every exchange says so (`sync/pace/tag.py`). Its next batch counts in the others' step, which
+ahead of the others, and every exchange says so (`sync/batch_tag.py`). Its next batch counts in the others' step, which
 is right: nobody has updated anything in between. Then all tell each other what they had, and come to the same list:
 
     worker 0:  n  used                        ─┐  n: worker 1's samples are recorded as skipped
@@ -22,7 +22,7 @@ from shoal.data.remaining import Range, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
 from shoal.membership.view import MembershipView
-from shoal.sync.pace.tag import BatchTag
+from shoal.sync.batch_tag import BatchTag
 from shoal.train.ledger import LedgerWriter
 
 Key = tuple[int, int, int]

@@ -1,73 +1,35 @@
-"""From a plan's description to the running thing."""
+"""From a plan's description to the exchange that runs it: HOW replicas agree, and WHAT travels."""
 
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Protocol, cast
+from collections.abc import Sequence
 
-import torch
-import torch.distributed as dist
-from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.distributed has them, unseen by mypy
 from torch.optim import Optimizer
 
-from shoal.core.errors import UsageError
 from shoal.groups.base import WorkerGroup
-from shoal.groups.links import LinkedGroup
-from shoal.groups.process_group import gloo
-from shoal.groups.shared_memory import SharedGroup
-from shoal.membership.listener import ListenerStage
 from shoal.plan import wrappers as terms
 from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AloneTerm
 from shoal.plan.wrappers import MeetTerm
-from shoal.sync.aggregate.base import PayloadAggregator, StatefulAggregator
-from shoal.sync.aggregate.cast import CastAggregator
-from shoal.sync.aggregate.choose import choose
-from shoal.sync.aggregate.elastic import ElasticAggregator
-from shoal.sync.aggregate.gather import GatherAggregator
+from shoal.sync.aggregate.build import build_aggregator
 from shoal.sync.aggregate.largest import LargestAggregator
-from shoal.sync.aggregate.low_rank import LowRankAggregator
-from shoal.sync.aggregate.shares import divisible
-from shoal.sync.aggregate.two_stage import TwoStageAggregator
-from shoal.sync.engine.base import AllReduceEngine, PayloadEngine
-from shoal.sync.engine.collective import CollectiveEngine, CollectivePayloads
-from shoal.sync.engine.hierarchical import HierarchicalEngine
-from shoal.sync.engine.link_payloads import LinkPayloads
-from shoal.sync.engine.links import LinkEngine
-from shoal.sync.engine.shared_memory import SharedMemoryEngine
-from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.allreduce import AllReduceExchange
-from shoal.sync.exchange.auto import AutoCodecExchange, CodecCandidate
 from shoal.sync.exchange.base import GradientExchange
-from shoal.sync.exchange.compressed import CompressedExchange, is_coded
+from shoal.sync.exchange.compressed import CompressedExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.guard import ConvergenceGuard
-from shoal.sync.observer import CodecSwitched
-from shoal.sync.pace.base import SyncPace
-from shoal.sync.pace.every import EveryPace
-from shoal.sync.pace.needed import NeededPace
-from shoal.sync.pace.ordering import OrderingPace
-from shoal.sync.statistics import RunningStatistics
-from shoal.train.codec_candidates import codecs_to_try, price_of
-from shoal.train.members import JoinedMembers
-from shoal.wire.bucket import BucketPlan, GradientBucket
+from shoal.train.auto_exchange import build_auto_exchange
 from shoal.wire.codec import GradientCodec
-from shoal.wire.codecs.cast import CastCodec
-from shoal.wire.codecs.lowrank import LowRankCodec
-from shoal.wire.layout import FlatLayout
-from shoal.wire.tighten import ratio_of, with_ratio
-from shoal.wire.wrappers.feedback import ErrorFeedback
+from shoal.wire.tighten import ratio_of
 
-ENGINE_VARIABLE = "SHOAL_ENGINE"
-ENGINES = ("auto", "memory", "collective")
-OVERLAPPING: dict[str, type[EveryPace]] = {"needed": NeededPace, "auto": OrderingPace}
+OVERLAPPING_ORDERS = ("needed", "auto")
 """Orders under which steps overlap, where they can."""
 
 
 def build_exchange(
-    plan: Plan, group: WorkerGroup, engines: "EngineChooser", seed: int = 0, optimizers: Sequence[Optimizer] = ()
+    plan: Plan, group: WorkerGroup, engines: EngineChooser, seed: int = 0, optimizers: Sequence[Optimizer] = ()
 ) -> GradientExchange:
     """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
 
@@ -83,12 +45,12 @@ def build_exchange(
             str(plan.order),
         )
     if any(isinstance(term, WireTerm) for term in plan.wire):
-        return _automatic(exchange, group, engines, seed, optimizers)
+        return build_auto_exchange(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
     if codec is None:
         return exchange
     how = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
-    if plan.order.by in OVERLAPPING:  # what meets in two stages would wait for the second
+    if plan.order.by in OVERLAPPING_ORDERS:  # what meets in two stages would wait for the second
         how = "gather"
     guard = next((term for term in plan.wire if isinstance(term, terms.GuardTerm)), None)
     return CompressedExchange(
@@ -103,171 +65,3 @@ def _guard(
     term: terms.GuardTerm, engine: AllReduceEngine, codec: GradientCodec, group: WorkerGroup
 ) -> ConvergenceGuard:
     return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.generation)
-
-
-def _automatic(
-    exchange: GradientExchange, group: WorkerGroup, engines: "EngineChooser", seed: int, optimizers: Sequence[Optimizer]
-) -> GradientExchange:
-    """`wire(auto)`: where nothing crosses a socket there is nothing to choose."""
-    # made now, by all in the same order, whatever is chosen when
-    engine, reserved = engines.of("cpu"), ReservedEngines(engines)
-    if isinstance(engine, SharedMemoryEngine):
-        exchange.observer.report(CodecSwitched("", "inside one host nothing crosses a socket"))
-        return exchange
-
-    def candidates(plans: Sequence[BucketPlan]) -> list[CodecCandidate]:
-        layouts = [plan.layout for plan in plans if is_coded(plan)]
-        return [_candidate(name, codec, layouts) for name, codec in codecs_to_try(optimizers, group.size).items()]
-
-    def _candidate(name: str, codec: GradientCodec, layouts: Sequence[FlatLayout]) -> CodecCandidate:
-        def build(buckets: Mapping[int, GradientBucket]) -> GradientExchange:
-            coded = CompressedExchange(
-                exchange, lambda found: build_aggregator(codec, found, group, reserved, seed), name
-            )
-            coded.adopt(buckets)
-            return coded
-
-        return CodecCandidate(price_of(name, codec, layouts, group.size), build)
-
-    return AutoCodecExchange(exchange, engine, lambda: group.size, candidates)
-
-
-def build_aggregator(
-    codec: GradientCodec,
-    layouts: Sequence[FlatLayout],
-    group: WorkerGroup,
-    engines: "EngineSource",
-    seed: int,
-    how: str = "auto",
-    guarded: bool = False,
-) -> PayloadAggregator:
-    """How payloads are combined: summed if a codec's add up, else gathered, or in two stages where that saves bytes.
-
-    `guarded`: a sparsifier may come to send everything. Codecs work on the host, whatever the device. In one host's
-    memory no byte is saved, so payloads are gathered there. Where members may change, so may the way, with the number
-    of workers.
-    """
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, LowRankCodec):
-        return LowRankAggregator(inner, engines.of("cpu"), engines.of("cpu"), feedback=inner is not codec)
-    if isinstance(codec, CastCodec):
-        casting = CastAggregator(codec, engines.of("cpu"), group.size)
-        group.session.listeners.add(casting, ListenerStage.exchange)
-        return casting
-    engine = engines.payloads()
-    if how == "auto" and isinstance(engine, SharedMemoryPayloads):
-        how = "gather"
-    widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
-    most = group.seats if isinstance(group, SharedGroup) else 0
-
-    def make(rank: int, size: int) -> StatefulAggregator:
-        if (how == "auto" and choose(codec, layouts, size) == "twostage") or how == "twostage":
-            return TwoStageAggregator(codec, engine, rank, size, seed, most)
-        return GatherAggregator(codec, engine, rank, seed, widest)
-
-    if group.session.elastic and how != "gather" and divisible(codec):
-        # a newcomer learns its place when it is let in
-        return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
-    return make(group.rank, group.size)
-
-
-def build_pace(
-    plan: Plan,
-    exchange: GradientExchange,
-    engines: "EngineChooser",
-    members: JoinedMembers,
-    statistics: RunningStatistics,
-) -> SyncPace:
-    """WHEN; and what leaves first, where an engine works in the background and members stay."""
-    background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
-    overlapping = OVERLAPPING.get(plan.order.by)
-    kind = overlapping if overlapping and background and not exchange.session.elastic else EveryPace
-    return kind(exchange, members.names, members.parameters, members.sparse, statistics)
-
-
-class EngineSource(Protocol):
-    """Where an aggregator gets its engines from."""
-
-    def of(self, device: str) -> AllReduceEngine:
-        """Return an engine that sums tensors on `device`."""
-
-    def payloads(self) -> PayloadEngine:
-        """Return an engine that carries payloads, which lie on the host."""
-
-
-class ReservedEngines:
-    """One engine of each kind, made before it is known which will be used."""
-
-    def __init__(self, engines: EngineSource) -> None:
-        self._sums, self._payloads = engines.of("cpu"), engines.payloads()
-
-    def of(self, device: str) -> AllReduceEngine:
-        return self._sums
-
-    def payloads(self) -> PayloadEngine:
-        return self._payloads
-
-
-class EngineChooser:
-    """Chooses an engine by where a bucket lies: memory inside one host, links between hosts, NCCL for CUDA.
-
-    gloo where the user trusts the network between the hosts.
-
-    One per run: what is joined later shares its process groups.
-    """
-
-    def __init__(self, group: WorkerGroup, directory: Path, by: str = "auto") -> None:
-        """`by`: how sums are made over links, in the words of `allreduce(…)`."""
-        self.group, self.directory, self.by = group, directory, by
-        self._process_groups: dict[str, dist.ProcessGroup] = {}
-        self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
-        if self.wanted not in ENGINES:
-            raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
-
-    def of(self, device: str) -> AllReduceEngine:
-        if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
-            return SharedMemoryEngine(self.group)
-        if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):
-            if self.group.local is None:
-                return LinkEngine(self.group, algorithm=self.by)
-            return HierarchicalEngine(self.group, self.by)
-        return CollectiveEngine(self._process_group(device))
-
-    def payloads(self) -> PayloadEngine:
-        if self.wanted != "collective" and isinstance(self.group, SharedGroup):
-            return SharedMemoryPayloads(self.group)
-        if self.wanted == "auto" and isinstance(self.group, LinkedGroup):
-            return LinkPayloads(self.group)
-        return CollectivePayloads(self._process_group("cpu"))
-
-    def _process_group(self, device: str) -> dist.ProcessGroup:
-        if self.wanted == "memory":
-            raise UsageError(f"{ENGINE_VARIABLE}=memory needs workers of one host and tensors on the CPU, not {device}")
-        if device not in self._process_groups:
-            self._process_groups[device] = self._meet(device)
-        return self._process_groups[device]
-
-    def background(self, device: str) -> bool:
-        """Whether exchanges go on while the training thread computes, and need nothing more of it."""
-        return device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup)
-
-    def _meet(self, device: str) -> dist.ProcessGroup:
-        group = self.group
-        met = getattr(group, "store", None)
-        if isinstance(group, SharedGroup):  # one host: nothing needs to be heard outside
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        store: Store
-        if met is not None:
-            store = PrefixStore(f"engine/{device}", met)
-        else:  # forked by `shoal run`: a file in the run's own folder, which the launcher removes
-            store = FileStore(str(self.directory / f"rendezvous-{device}"), group.size)
-        if device == "cuda":
-            options = dist.ProcessGroupNCCL.Options()
-            return cast(dist.ProcessGroup, dist.ProcessGroupNCCL(store, group.rank, group.size, options))
-        return gloo(store, group.rank, group.size, group.seconds)
-
-
-def default_device(rank: int) -> torch.device:
-    """The device of a worker: one of the host's CUDA devices in turn, or the CPU."""
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % count) if count else torch.device("cpu")

@@ -22,7 +22,7 @@ from torch.optim import optimizer as torch_optimizer
 from shoal.core.clock import now
 from shoal.core.errors import DivergedError
 from shoal.sync import touch
-from shoal.sync.pace.needed import NeededPace
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.train.members import JoinedMembers
 from shoal.train.numerics import finite
 
@@ -52,15 +52,19 @@ class DeferredUpdates:
     """Of one join. `tell` is called with every reason for not deferring, once; `spent` with seconds of updates."""
 
     def __init__(
-        self, members: JoinedMembers, pace: NeededPace, tell: Callable[[str], None], spent: Callable[[float], None]
+        self,
+        members: JoinedMembers,
+        synchronizer: NeededOrderSynchronizer,
+        tell: Callable[[str], None],
+        spent: Callable[[float], None],
     ) -> None:
-        self.members, self.pace, self._tell, self._spent = members, pace, tell, spent
+        self.members, self.synchronizer, self._tell, self._spent = members, synchronizer, tell, spent
         self._index = {id(parameter): index for index, parameter in enumerate(members.parameters)}
         self._updates: dict[int, list[DeferredUpdate]] = {}
         self._taken: list[tuple[Tensor, Tensor, int]] = []
         """During a step: parameters that are left out, their gradients to come, and the buckets these lie in."""
         self._told: set[str] = set()
-        pace.bring = self.settle  # type: ignore[method-assign]
+        synchronizer.bring = self.settle  # type: ignore[method-assign]
         for optimizer in members.optimizers:  # its state belongs to the parameters: whoever asks for it touches them
             optimizer.register_state_dict_pre_hook(lambda _: self.settle_all())
             optimizer.register_load_state_dict_pre_hook(lambda *_: self.settle_all())
@@ -68,13 +72,13 @@ class DeferredUpdates:
     def put_off(self, optimizer: Optimizer, closure: bool) -> bool:
         """Before a step: leave out what is not there yet. False: all is there, and the step is as any other."""
         reason = self._obstacle(optimizer, closure)
-        self.pace.finish(self.pace.word)
+        self.synchronizer.finish_bucket(self.synchronizer.word)
         if reason and reason not in self._told:
             self._told.add(reason)
             self._tell(f"order(needed) waits for all gradients before a step: {reason}")
         mine = [(n, p) for n, group in enumerate(optimizer.param_groups) for p in group["params"]]
         there = [p.grad for _, p in mine if p.grad is not None and self._pending(p) is None]
-        if reason or self.pace.spoiled or not finite(there):
+        if reason or self.synchronizer.spoiled or not finite(there):
             self.settle_all()
             return False
         settings = [_settings(group) for group in optimizer.param_groups]
@@ -96,7 +100,7 @@ class DeferredUpdates:
         """After a step: what was left out waits to be touched."""
         for parameter, gradient, bucket in self._taken:
             parameter.grad = gradient
-            self.pace.need(parameter, bucket)
+            self.synchronizer.need(parameter, bucket)
         self._taken.clear()
 
     def settle(self, number: int) -> None:
@@ -106,7 +110,7 @@ class DeferredUpdates:
             for parameter in update.parameters:
                 touch.release(parameter)
         places = {id(p): found[1] for u in updates for p in u.parameters if (found := self._pending(p)) is not None}
-        self.pace.finish(number)
+        self.synchronizer.finish_bucket(number)
         _check(list(places.values()))
         for update in updates:
             began = now()
@@ -115,11 +119,11 @@ class DeferredUpdates:
 
     def _pending(self, parameter: Tensor) -> tuple[int, Tensor] | None:
         """The bucket a parameter waits for, and where its gradient will be."""
-        return self.pace.pending_of(self._index.get(id(parameter), -1))
+        return self.synchronizer.pending_of(self._index.get(id(parameter), -1))
 
     def settle_all(self) -> None:
         """Make everything that was put off."""
-        self.pace.settle()
+        self.synchronizer.settle()
 
     def _obstacle(self, optimizer: Optimizer, closure: bool) -> str:
         """Why this step cannot be made in parts; empty if it can."""

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from shoal.core.clock import now
 from shoal.core.events import SECONDS
-from shoal.sync.pace.base import ExchangeCost
+from shoal.sync.cost import ExchangeCost
 from shoal.train.members import JoinedMembers
 
 SAMPLE_SECONDS = 0.25

@@ -104,3 +104,9 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
         parameters=sum(parameter.numel() for parameter in members.parameters),
         loss=members.loss,
     )
+
+
+def default_device(rank: int) -> torch.device:
+    """The device of a worker: one of the host's CUDA devices in turn, or the CPU."""
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % count) if count else torch.device("cpu")

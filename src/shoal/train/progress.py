@@ -10,8 +10,8 @@ from shoal.core.events import SECONDS, EventSink, LayerTimes, StepFinished, Traf
 from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState, pass_gate
 from shoal.lab.speed import rest
+from shoal.sync.cost import ExchangeCost
 from shoal.sync.exchange.base import GradientExchange
-from shoal.sync.pace.base import ExchangeCost
 from shoal.train.balance import ShareBalancer
 from shoal.train.buckets import BucketTimer
 from shoal.train.layers import LayerTimer

@@ -26,9 +26,9 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
-from shoal.sync.statistics import RunningStatistics
+from shoal.sync.engine.chooser import EngineChooser
 from shoal.train.balance import ShareBalancer
-from shoal.train.build import OVERLAPPING, EngineChooser, build_exchange, build_pace, default_device
+from shoal.train.build import build_exchange
 from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator, base
 from shoal.train.checkpoint.export import export
@@ -40,7 +40,7 @@ from shoal.train.joined import JoinedModels
 from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import LedgerWriter
 from shoal.train.members import check_alike, check_loss, is_stateful, read_count, sort_members
-from shoal.train.opening import announce, describe_join, make_folder, without_effect
+from shoal.train.opening import announce, default_device, describe_join, make_folder, without_effect
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
@@ -48,6 +48,7 @@ from shoal.train.replay import replay
 from shoal.train.script_state import ScriptState
 from shoal.train.state import adopt_state
 from shoal.train.step_coordinator import StepCoordinator
+from shoal.train.synchronizers import OVERLAPPING, build_synchronizer
 
 _current: "Run | None" = None
 
@@ -198,14 +199,13 @@ class Run:
         if not late and not (self._resume is not None and self._resume.handed(number)):
             check_alike(self._group, members)
             adopt_state(self._group, members.models, members.optimizers, members.parameters, stateful=members.stateful)
-        statistics = RunningStatistics(members.models)
-        pace = build_pace(self.plan, exchange, self._engines, members, statistics)
-        if self.plan.order.by in OVERLAPPING and exchange.peers and not pace.open_ended:
+        synchronizer = build_synchronizer(self.plan, exchange, self._engines, members)
+        if self.plan.order.by in OVERLAPPING and exchange.peers and not synchronizer.is_open_ended:
             self._progress.warn(f"{self.plan.order} is as order(ready) here: it overlaps what travels over links")
-        joined = JoinedModels(self._group, members, exchange, pace, self._progress, self._together.announce)
+        joined = JoinedModels(self._group, members, exchange, synchronizer, self._progress, self._together)
         self._together.add(joined)
         self._sink.emit(describe_join(number, members))
-        joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.samples)
+        joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.shares.samples)
         if late:
             self._come_late()
         if self._resume is not None:
@@ -344,7 +344,7 @@ class Run:
         """
         if samples < 0:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
-        self._together.own_loop()
+        self._together.pass_began()
         counts = [read_count(data) for data in self._group.gather(str(samples).encode(), check=read_count)]
         self._progress.counted(samples)
         self._together.weigh_openly(counts)

@@ -1,16 +1,19 @@
-"""All that a run has joined, and the steps in which some workers have no sample."""
+"""What the joins and loaders of a run do together, step by step.
 
-import sys
+a loader is asked for a batch    the last step is complete: count it, keep it, let newcomers in
+a backward pass ends             one transaction for all joins it has reached
+an optimizer steps               its gradients are checked before, and remembered after
+"""
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
-import msgspec
 import torch
 from torch.optim import Optimizer
 
-from shoal.core.errors import PayloadError, PeerLost, UsageError
+from shoal.core.errors import UsageError
 from shoal.data.loader import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
@@ -18,6 +21,8 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
+from shoal.sync.batch_tag import BatchTag
+from shoal.sync.synchronizer import TransactionParticipant
 from shoal.train.balance import ShareBalancer
 from shoal.train.batches import DealtBatches
 from shoal.train.catchup.sender import CatchUpSender
@@ -25,33 +30,22 @@ from shoal.train.checkpoint import handover
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator, SyncSchedule
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
-from shoal.train.closures import MARK, SharedLoss, combine_losses, read_loss
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
-from shoal.train.numerics import NonFiniteGuard, NonFiniteReport
+from shoal.train.numerics import NonFiniteGuard
+from shoal.train.own_loop import NO_OPTIMIZER, OwnLoop
 from shoal.train.progress import StepProgress
 from shoal.train.script_state import ScriptState
-from shoal.train.state import adopt_gradients, adopt_state
-from shoal.train.state_check import check_states
+from shoal.train.short_steps import ShortSteps
+from shoal.train.step_transaction import StepTransaction
 from shoal.train.stepcheck import StepCheck
 
-_DONE, _AGREED, _SHORT = b"done", b"agreed", b"short"
-NO_COUNTERS = (
-    "the script joins no loader and keeps its counters elsewhere than in run.state(…): a worker that is lost cannot "
-    "come back, and --resume starts its loop from the beginning"
-)
-NO_OPTIMIZER = (
-    "the script joins no optimizer: gradients are averaged, but no step is counted, there are no checkpoints and no "
-    "comparisons of replicas; give join() the optimizer, if there is one"
-)
 NO_LENDER = "the donor lends nothing"
-_EXPLICIT = b"!"
-"""After the number of a join: the exchange is one of `run.exchange`."""
 
 
 class StepCoordinator(MembershipListener):
-    """The observer of every joined loader."""
+    """The observer of every loader and every join."""
 
     keeper: CheckpointCoordinator | None = None
     ledger: LedgerWriter | None = None
@@ -63,6 +57,8 @@ class StepCoordinator(MembershipListener):
         self.joined: list[JoinedModels] = []
         desk = group.state_stream_server()
         self.lender = CatchUpSender(desk, self.joined) if desk is not None else None
+        self.transaction = StepTransaction(group.session, self._announce)
+        self._short_steps = ShortSteps(group, self.joined, self.transaction, self._undo_step)
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
         self._quiet = self._some_short = self._between = self._nobody_trains = False
@@ -74,11 +70,10 @@ class StepCoordinator(MembershipListener):
         )
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
-        self._looped = (progress.step, 0)
-        """The step, and how often the script had assigned to its state, when a loop of its own last came round."""
-        self._warned = False
-        self._first: JoinedModels | None = None
+        self._loop = OwnLoop(group, progress, self.states)
+        self._first: list[JoinedModels] = []
         """Whose exchange comes first in a step."""
+        self._view = group.session.view
         self.where: Callable[[], TrainingPosition]
         self.boundary: tuple[TrainingPosition, SyncSchedule] | None = None
         """Where the training stood when newcomers were let in, until they have their state."""
@@ -90,39 +85,50 @@ class StepCoordinator(MembershipListener):
         shares = self.balancer.shares(dealt.members) if self.balancer is not None else ()
         return WorkerPlace(dealt.rank(self.group.session.member), len(dealt), shares)
 
+    @property
+    def _lockstep(self) -> bool:
+        """Whether any part takes part in the others' backward passes."""
+        return any(joined.lockstep for joined in self.joined)
+
+    @property
+    def _replicas_equal(self) -> bool:
+        return all(joined.synchronizer.replicas_equal for joined in self.joined)
+
     def add(self, joined: JoinedModels) -> None:
         first = not any(other.members.optimizers for other in self.joined)
         if self.group.size == 1 or not joined.alone:
             self._guards[id(joined)] = NonFiniteGuard(
                 self.group,
                 self.progress.sink,
-                alone=joined.alone,
-                own=lambda: joined.pace.evidence.bad,
+                alone=not joined.lockstep,
+                own=lambda: joined.evidence.bad,
                 batch=self._samples,
                 step=lambda: self.progress.step,
             )
-        joined.listen(self._before_step, self._after_step, first)
-        joined.tag = lambda: self.batches.tag
-        joined.differ = self._agree_on_batches
-        joined.begins = self.own_loop
-        if self.group.size > 1 and not joined.alone:
-            joined.share_loss = partial(self._share_loss, joined.members.loss)
+        shared = self.group.size > 1 and joined.lockstep
+        joined.hook_steps(first, partial(self._share_loss, joined.members.loss) if shared else None)
         self.batches.ledger = self.ledger
         self.joined.append(joined)
         self._step_check.add(joined)
-        if len(self.joined) > 1 and self.group.session.elastic:
-            for one in self.joined:
-                one.take_turns()
-        if not joined.alone and not joined.exchange.retryable:
+        self._start_at_end(short=False)
+        if joined.lockstep and not joined.exchange.retryable:
             self.group.session.forbid_loss("this plan cannot repeat a step without it")
 
-    def _before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+    def _start_at_end(self, short: bool) -> None:
+        """Nothing leaves before a backward pass has ended if some worker is `short` of samples, which is said first.
+
+        Nor if a pass may reach several joins: all of them are one operation of the members, who may change.
+        """
+        self.transaction.starts_at_end = short or (len(self.joined) > 1 and self.group.session.elastic)
+
+    def before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+        """Refuse or prepare a step."""
         if self._quiet:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"
             )
-        if joined.alone:
-            self.own_loop()  # no exchange tells of it
+        if not joined.lockstep:
+            self.pass_began()  # no exchange tells of it
         self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
@@ -131,15 +137,16 @@ class StepCoordinator(MembershipListener):
         if self.lender is not None:
             self.lender.updating(joined, optimizer, closure)
 
-    def _after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+    def after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
+        """The step is made."""
         self._step_check.after(joined, optimizer, closure)
         if self.lender is not None:
             self.lender.updated()
 
     def _share_loss(self, kind: str, loss: float) -> float:
+        """Return the loss of all workers, for an optimizer that looks at it."""
         count = self._batch[1].counts[self.place().rank] if self._batch is not None else 1
-        data = msgspec.json.encode(SharedLoss(repr(loss), max(1, count)))
-        return combine_losses(self.group.gather(data, check=self._read), kind)
+        return self._short_steps.share_loss(kind, loss, max(1, count))
 
     def _samples(self) -> tuple[list[int], list[str]]:
         """Positions and names of the samples this worker was given last."""
@@ -149,15 +156,14 @@ class StepCoordinator(MembershipListener):
         places = run.loader.own_places(step)
         return places, [str(name) for name in run.loader.names(run.turn, places)]
 
-    def announce(self, joined: JoinedModels) -> None:
-        """Workers that are short of samples learn which exchange they are waited for in.
-
-        Not before the backward pass has ended: it may begin exchanges of several joined models.
-        """
-        if self._first is None:
-            self._first = joined
+    def _announce(self, participants: Sequence[TransactionParticipant]) -> None:
+        """Workers that are short of samples learn which exchanges they are waited for in."""
+        joins = {id(joined.synchronizer): joined for joined in self.joined}
+        parts = [joins[id(participant)] for participant in participants]  # launched in this order
+        if not self._first:
+            self._first = parts
         if self._some_short:
-            self.group.gather(str(self.joined.index(joined)).encode() + (_EXPLICIT if joined.explicit else b""))
+            self._short_steps.announce(parts)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
@@ -179,6 +185,7 @@ class StepCoordinator(MembershipListener):
         """Of what all workers must hold alike when the script has ended; empty if it went on with them after its last
         step, as scripts do that export or evaluate on one worker."""
         comparable = self.keeper is not None and not self._some_short and self._stood_in is None
+        comparable = comparable and self._replicas_equal
         return f"{fingerprint(self.joined):016x}" if comparable and self._step_check.untouched else ""
 
     def exchange(self) -> None:
@@ -188,17 +195,17 @@ class StepCoordinator(MembershipListener):
         if not self.joined:
             raise UsageError("exchange() has no model; give one to join() first")
         for joined in self.joined:
-            if not joined.alone:
+            if joined.lockstep:
                 joined.exchange_gradients()
 
     def settle(self) -> None:
-        """Make all updates that were put off: what follows is no training."""
+        """Leave nothing under way: what follows is no training."""
         for joined in self.joined:
             joined.settle()
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         for joined in self.joined:
-            joined.weigh_openly(counts)
+            joined.shares.weigh_openly(counts)
 
     @property
     def epoch(self) -> int:
@@ -222,7 +229,7 @@ class StepCoordinator(MembershipListener):
         self._return_what_was_lost()
         if self.ledger is not None:
             self.ledger.commit(number)
-        if self.keeper is not None:
+        if self._replicas_equal and self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
         self.group.transfer.release()
@@ -230,38 +237,21 @@ class StepCoordinator(MembershipListener):
             self.lender.between()
         if self.group.remote and self.group.board.stopping:
             self._leave()
-        if self._enough_left():
+        if self._replicas_equal and self._enough_left():
             self._between = True
             self.group.session.begin(number)
             self._between = False
 
-    def own_loop(self) -> None:
-        """A script without a loader begins the part of its loop that others wait for: the next step, if it has counted
-        the last one in its state. Newcomers, who begin their loop with the same state, may enter here."""
+    def pass_began(self) -> None:
+        """A part of a step begins that others may wait for. In a script without a loader newcomers may enter here."""
         if not any(joined.members.optimizers for joined in self.joined):
-            self._warn(NO_OPTIMIZER)
-        step, changes = self.progress.step, sum(state.changes for state in self.states)
-        if self.progress.has_loader or step == self._looped[0]:
-            return
-        if not self.states:
-            self._looped = (step, changes)
-            if self.group.session.elastic:
-                self._warn(NO_COUNTERS)
-        elif changes != self._looped[1]:
-            self._looped = (step, changes)
-            self._step_ended(step)
+            self._loop.warn(NO_OPTIMIZER)
+        if self._loop.comes_round():
+            self._step_ended(self.progress.step)
 
     def begin_loop(self) -> None:
-        """The script goes on from a state; the loop comes round with the step after the next."""
-        self._looped = (self.progress.step, sum(state.changes for state in self.states))
-
-    def _warn(self, text: str) -> None:
-        """Once, and the first such thing only."""
-        if not self._warned:
-            self._warned = True
-            self.progress.warn(text)
-            if self.group.rank == 0:
-                sys.stderr.write(f"shoal: {text}\n")
+        """The script goes on from a state."""
+        self._loop.begin()
 
     def _leave(self) -> NoReturn:
         """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
@@ -286,7 +276,9 @@ class StepCoordinator(MembershipListener):
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
-        session = self.group.session
+        session, old, self._view = self.group.session, self._view, view
+        for joined in self.joined:
+            joined.synchronizer.on_view_change(old, view)
         if self._between:  # newcomers may have entered in a view that this worker never saw
             self.boundary = self.stand()
             if self.ledger is not None:
@@ -305,7 +297,7 @@ class StepCoordinator(MembershipListener):
 
     def _return_what_was_lost(self) -> None:
         """Samples of members that did not take part in the step's exchange are dealt again."""
-        made = next((joined.formed for joined in self.joined if joined.exchanged), self.group.session.view)
+        made = next((joined.shares.formed for joined in self.joined if joined.exchanged), self.group.session.view)
         for batch in self.batches.take():
             if places := batch.of_members(lambda member: member not in made):
                 batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
@@ -327,7 +319,7 @@ class StepCoordinator(MembershipListener):
 
     def _trains(self, run: LoaderPass) -> bool:
         """Whether a pass is for training; one that nobody trains on may be gone through by some workers only."""
-        if all(joined.alone for joined in self.joined):
+        if not self._lockstep:
             return False
         modes = any(model.training for joined in self.joined for model in joined.members.models)
         return run.trained or (torch.is_grad_enabled() and modes)
@@ -335,19 +327,21 @@ class StepCoordinator(MembershipListener):
     def _take_part_without(self) -> None:
         """Join the others' step with nothing. They have not been told that this worker will."""
         self.batches.waits = True
-        (self._first or self.joined[0]).stand_in()
+        self._short_steps.take_part(self._first or self.joined[:1])
         self.batches.waits = False
         if not self._nobody_trains:
             self._follow()
         elif self.batches.ends and self.ledger is not None:
             self.ledger.commit(self.progress.step, skipped_only=True)
 
-    def _agree_on_batches(self) -> set[str]:
+    def batch_tag(self) -> BatchTag:
+        return self.batches.tag
+
+    def agree_on_batches(self) -> set[str]:
         absent, self._nobody_trains = self.batches.agree()
         if absent and not self._nobody_trains and not self.batches.waits:
             self._some_short = True  # they follow what this step comes to
-            for joined in self.joined:
-                joined.pace.inner.late = True
+            self._start_at_end(short=True)
         return absent if not self._nobody_trains else set()
 
     def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
@@ -356,49 +350,30 @@ class StepCoordinator(MembershipListener):
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
         self.progress.load_ended(counts[self.place().rank])
-        self._some_short = 0 in counts and any(not joined.alone for joined in self.joined)
+        self._some_short = 0 in counts and self._lockstep
         self._weigh(counts)
 
     def short(self, counts: tuple[int, ...]) -> None:
-        if all(joined.alone for joined in self.joined):
-            return
-        self._weigh(counts)
-        self._follow()
+        """This worker has no sample in the step that others make next."""
+        if self._lockstep:
+            self._weigh(counts)
+            self._follow()
+        elif any(not joined.alone for joined in self.joined):
+            for joined in self.joined:
+                joined.synchronizer.skip_step()
+            self._stood_in = self.progress.step + 1  # all workers count the same steps
 
     def _follow(self) -> None:
-        """Stand in for all exchanges of those with samples, and take over what their step came to."""
-        said, givers = self._hear(_SHORT)
-        while said not in (_DONE, _AGREED, _SHORT):
-            if not said.startswith(b"{"):  # else the others tell of a loss, or of numbers that are not finite
-                self.joined[_join_of(said)].stand_in(explicit=said.endswith(_EXPLICIT))
-            said, givers = self._hear(_SHORT)
-        if said == _SHORT:  # all that had samples are lost, or skip them: nobody makes this step
-            self.batches.agree()
-            self._return_what_was_lost()
-            if self.ledger is not None:
-                self.ledger.commit(self.progress.step, skipped_only=True)
+        """Take part in what those with samples do, and take over what their step came to."""
+        number = self._short_steps.follow()
+        if number is not None:
+            self._stood_in = number if number > self.progress.step else None
             return
-        if not self._adopt(said == _AGREED, givers):
-            self._undo_step()
-            return
-        number = int(next(filter(None, self.group.gather(b"", check=_read_step))))
-        self._stood_in = number if number > self.progress.step else None
-
-    def _read(self, said: bytes) -> None:
-        """Raise for what no worker says here; those that are remote are not believed (`WorkerGroup.gather`)."""
-        if said.startswith(MARK):
-            read_loss(said)
-        elif said.startswith(b"{"):
-            msgspec.json.decode(said, type=NonFiniteReport)
-        elif said not in (_DONE, _AGREED, _SHORT) and _join_of(said) not in range(len(self.joined)):
-            raise PayloadError(f"{said[:20]!r} is no join of {len(self.joined)}")
-
-    def _hear(self, word: bytes) -> tuple[bytes, list[str]]:
-        """What those with samples say, and who they are; `short` if there is nobody left of them."""
-        words = self.group.gather(word, check=self._read)
-        members = self.group.session.committed_view.members
-        having = [(said, member) for said, member in zip(words, members, strict=True) if said != _SHORT]
-        return having[0][0] if having else _SHORT, [member for _, member in having]
+        # all that had samples are lost, or skip them: nobody makes this step
+        self.batches.agree()
+        self._return_what_was_lost()
+        if self.ledger is not None:
+            self.ledger.commit(self.progress.step, skipped_only=True)
 
     def finished(self, run: LoaderPass) -> None:
         if self.ledger is not None:
@@ -417,26 +392,21 @@ class StepCoordinator(MembershipListener):
         self.progress.pause()
 
     def _weigh(self, counts: Sequence[int]) -> None:
+        self._start_at_end(short=0 in counts)
         for joined in self.joined:
-            joined.weigh(counts, late=0 in counts)
+            joined.weigh(counts)
 
     def _settle(self) -> None:
         """After a step in which some had nothing: hand them what it came to."""
-        if self._some_short and self._skipped_all():
-            self._some_short = False
+        if not self._some_short:
+            return
+        self._some_short = False
+        if self._skipped_all():
             self.batches.waits = True
             self._follow()
             self.batches.waits = False
-        elif self._some_short:
-            self._some_short = False
-            agreed = all(joined.agreed or not joined.exchanged for joined in self.joined)
-            said, givers = self._hear(_AGREED if agreed and any(j.exchanged for j in self.joined) else _DONE)
-            self._adopt(said == _AGREED, givers)
-            self.group.gather(str(self.progress.step + self.progress.stepped).encode())
-
-    def _skipped_all(self) -> bool:
-        """Whether the script has left out the batch that it was given last."""
-        return self._batch is not None and self.batches.close(self._batch[0])
+        else:
+            self._short_steps.hand_over(self.progress.step + self.progress.stepped)
 
     def _undo_step(self) -> None:
         """Only remote workers had samples in this step, and they are lost with what it came to: deal them again."""
@@ -446,29 +416,6 @@ class StepCoordinator(MembershipListener):
             if self.ledger is not None:
                 self.ledger.returned(batch.step, places)
 
-    def _adopt(self, gradients: bool, givers: Sequence[str]) -> bool:
-        """False: all that know the state are lost, and nothing has changed."""
-        for number, joined in enumerate(self.joined):
-            members = joined.members
-            tensors = [*members.parameters, *joined.kept().values()]
-            check = partial(check_states, parameters=members.parameters)
-            models, optimizers = members.models, members.optimizers
-            if not adopt_state(self.group, models, optimizers, tensors, givers, members.stateful, check):
-                if number:
-                    raise PeerLost(
-                        f"worker {self.group.rank} stops: who knew the state was lost while it was handed on"
-                    )
-                return False
-            if gradients:
-                adopt_gradients(self.group, members.parameters, givers)
-        return True
-
-
-def _join_of(said: bytes) -> int:
-    """The join whose exchange is announced."""
-    return int(said.removesuffix(_EXPLICIT))
-
-
-def _read_step(said: bytes) -> None:
-    if said and not 0 <= int(said) < 1 << 53:
-        raise PayloadError(f"{said[:20]!r} is no step")
+    def _skipped_all(self) -> bool:
+        """Whether the script has left out the batch that it was given last."""
+        return self._batch is not None and self.batches.close(self._batch[0])

@@ -9,7 +9,7 @@
 
 Costs a look at `p.grad` of each parameter, by identity; numbers are looked at only in a step without an exchange. An
 optimizer that was given a closure makes its passes inside the step, so its gradients are looked at after it. A worker
-that trains alone is never refused.
+whose gradients are its own is never refused.
 """
 
 from dataclasses import dataclass
@@ -58,32 +58,32 @@ class StepCheck:
         return sum(p._version for one in self._joined if one.deferred is None for p in one.members.parameters)
 
     def add(self, joined: JoinedModels) -> None:
-        if joined.alone:
+        if not joined.lockstep:
             return
         self._joined.append(joined)
         for index, parameter in enumerate(joined.members.parameters):
-            self._known[id(parameter)] = KnownParameter(joined, index, joined.gradient_pace.bucket_view(index))
+            self._known[id(parameter)] = KnownParameter(joined, index, joined.lockstep_synchronizer.bucket_view(index))
 
     def before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """UsageError if the step would make replicas differ."""
-        if not joined.alone:
+        if joined.lockstep:
             self._check(optimizer, gradients=not closure)
 
     def after(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """Remember what this step was made from."""
-        if joined.alone:
+        if not joined.lockstep:
             return
         if closure:
             self._check(optimizer, gradients=True)
         self._written = self._count_writes()
         for one in self._joined:
-            one.exchanges_at_step = one.pace.exchanges
-            versions = tuple(bucket.result._version for bucket in one.gradient_pace.buckets)
-            self._last[id(optimizer), id(one)] = LastStep(one.pace.exchanges, versions)
+            one.exchanges_at_step = one.exchanges
+            versions = tuple(bucket.result._version for bucket in one.lockstep_synchronizer.buckets)
+            self._last[id(optimizer), id(one)] = LastStep(one.exchanges, versions)
 
     def _check(self, optimizer: Optimizer, gradients: bool) -> None:
         fresh = {
-            id(one): one.pace.exchanges > self._last.get((id(optimizer), id(one)), LastStep()).exchanges
+            id(one): one.exchanges > self._last.get((id(optimizer), id(one)), LastStep()).exchanges
             for one in self._joined
         }
         for number, group in enumerate(optimizer.param_groups):
@@ -105,11 +105,11 @@ class StepCheck:
 
     def _is_common(self, optimizer: Optimizer, known: KnownParameter, gradient: Tensor, exchanged: bool) -> bool:
         """Whether all workers have this gradient, though it is not simply what the last exchange has left."""
-        pace = known.joined.gradient_pace
+        found = known.joined.lockstep_synchronizer
         if exchanged:
-            return pace.had(known.index)
+            return found.had(known.index)
         if gradient is known.view:
-            number = next(n for n, bucket in enumerate(pace.buckets) if any(v is gradient for v in bucket.views))
+            number = next(n for n, bucket in enumerate(found.buckets) if any(v is gradient for v in bucket.views))
             last = self._last.get((id(optimizer), id(known.joined)), LastStep())
             if last.versions and last.versions[number] == gradient._version:
                 return True

@@ -4,7 +4,7 @@
 
 A mark says whether a worker had this gradient in this exchange. Marks are summed with the rest, so after the
 exchange everybody knows which gradients nobody had, without another message: those stay as they were, exactly as in
-one process. One bucket of an exchange may also carry a tag (sync/pace/tag.py), a slot behind the marks.
+one process. One bucket of an exchange may also carry a tag (sync/batch_tag.py), a slot behind the marks.
 """
 
 from collections.abc import Sequence

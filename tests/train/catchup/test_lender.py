@@ -1,5 +1,6 @@
 """Lender and borrower of two runs in one process: what is lent comes to the same bits, or is refused with a reason."""
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -92,7 +93,10 @@ def sides() -> Any:
     class Bare(JoinedModels):
         def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
             self.members = Members(model, optimizer)  # type: ignore[assignment]
-            self.deferred, self.precision, self.alone = None, {}, False
+            self.deferred, self.precision, self.alone, self.lockstep = None, {}, False, True
+
+        def suppress_steps(self) -> contextlib.AbstractContextManager[None]:
+            return contextlib.nullcontext()
 
     return lambda size=512, seed=1: Side(size, seed, Bare)
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from shoal.sync.cost import ExchangeCost
 from shoal.sync.exchange.base import GradientExchange
-from shoal.sync.pace.base import ExchangeCost
 
 
 @dataclass(frozen=True)

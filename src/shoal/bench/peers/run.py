@@ -33,7 +33,7 @@ class PeerRun(Run):
         results = super().join(*things)
         joined = self._together.joined[-1]
         _check(joined.members)
-        cost = PeerCost(joined.pace.spent, joined.exchange)
+        cost = PeerCost(joined.synchronizer.spent, joined.exchange)
         self.peer.attach(joined.members.models, joined.members.optimizers, cost)
         return results
 

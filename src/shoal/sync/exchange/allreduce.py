@@ -106,7 +106,7 @@ class AllReduceExchange(GradientExchange):
             engine.finish_locally()
 
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        return self.group.gather(data, limit, check)
+        return self.group.gather_inside(data, limit, check)
 
 
 def _bucket(plan: BucketPlan, leaving: Tensor, result: Tensor) -> GradientBucket:

@@ -106,7 +106,7 @@ class GradientExchange(RetryableOperation, ABC):
 
     @abstractmethod
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        """Return every worker's `data`, by rank: for what has no fixed size and so no bucket."""
+        """Return every worker's `data`, by rank, inside the operation under way: for what has no fixed size."""
 
 
 class WrappingExchange(GradientExchange):

@@ -61,7 +61,7 @@ class CatchUpReceiver:
                 self.why = texts.get("why", "it was refused")
 
     def _update(self, number: int, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
-        with self.joined.aside():
+        with self.joined.suppress_steps():
             repeat(self.joined.members.optimizers, tensors, texts)
         self.updates = number
 

@@ -100,7 +100,8 @@ class CatchUpSender:
             return self._distrusted
         if len(self.joined) != 1:
             return "the script joins several times"
-        if self.joined[0].deferred is not None or self.joined[0].precision:
+        one = self.joined[0]
+        if one.deferred is not None or one.precision or not one.lockstep:
             return "under this plan not all changes are the optimizer's"
         self._state = sum(t.numel() * t.element_size() for t in bulk(self.joined).values())
         return f"the state is small ({self._state} bytes)" if self._state < LEAST else ""

@@ -55,7 +55,8 @@ def write(
         tensors = {name: tensor for name, tensor in tensors.items() if name not in lent}
         tensors |= {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in updates.items()}
     for number, one in enumerate(joined):
-        tensors |= {f"{number}{MARK}{name}": tensor for name, tensor in one.pace.shared().items()}
+        shared = {name: part.values for name, part in one.synchronizer.state().items() if part.merge == "equal"}
+        tensors |= {f"{number}{MARK}{name}": tensor for name, tensor in shared.items()}
     texts |= {
         "where": msgspec.json.encode(where).decode(),
         "dealt": msgspec.json.encode(dealt).decode(),

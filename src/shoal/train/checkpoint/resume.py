@@ -18,9 +18,16 @@ from torch import Tensor
 from shoal.core import seeds
 from shoal.data.standing import LoaderPosition
 from shoal.train.checkpoint.manifest import read_manifest, read_shard
-from shoal.train.checkpoint.residuals import MARK, dealt_again
+from shoal.train.checkpoint.residuals import MARK, dealt_again, read_rules
 from shoal.train.checkpoint.shard import parse
-from shoal.train.checkpoint.snapshot import STATEFUL, TrainingPosition, put_common, put_pace, put_random, put_stateful
+from shoal.train.checkpoint.snapshot import (
+    STATEFUL,
+    TrainingPosition,
+    put_carried,
+    put_common,
+    put_random,
+    put_stateful,
+)
 from shoal.train.joined import JoinedModels
 
 State = tuple[dict[str, Tensor], dict[str, str]]
@@ -54,7 +61,7 @@ class ResumeState:
             carried = own[0] if own is not None else {}
         else:
             shards = [common if number == 0 else read(number) for number in range(manifest.workers)]
-            carried = dealt_again([tensors for tensors, _ in shards], size)
+            carried = dealt_again([tensors for tensors, _ in shards], size, read_rules(common[1]))
         return cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
 
     @classmethod
@@ -115,7 +122,7 @@ class ResumeState:
 
     def _put_own(self, joined: list[JoinedModels]) -> None:
         for number, one in enumerate(joined):
-            put_pace(one, number, self._carried)
+            put_carried(one, number, self._carried)
         if self._own is not None:
             put_random(*self._own)
         else:

@@ -2,7 +2,7 @@
 
 common (worker 0 writes it)   parameters, buffers, precision, optimizers, schedulers of every join, and what else has
                               a state: a GradScaler, the script's own counters
-own (every worker)            random streams, and what its pace carries from step to step
+own (every worker)            random streams, and what its synchronizer carries from step to step
 progress                      epoch, step, samples, and where every loader stands
 
 Non-tensors are JSON of `train/state.py`; a function in an optimizer's state stays behind, and the script's own is kept.
@@ -18,6 +18,8 @@ from torch import Tensor
 from shoal.core import seeds
 from shoal.core.errors import LayoutError
 from shoal.data.standing import LoaderPosition
+from shoal.sync.state import StateTensor
+from shoal.train.checkpoint.residuals import MARK, RULES
 from shoal.train.joined import JoinedModels
 from shoal.train.state import flatten, patch, restore, schedulers
 
@@ -101,7 +103,9 @@ def own(joined: Sequence[JoinedModels]) -> tuple[dict[str, Tensor], dict[str, st
     tensors: dict[str, Tensor] = {}
     texts = {"random": pack([generators, standard, numpy, devices], tensors, "random")}
     for number, one in enumerate(joined):
-        tensors |= {f"{number}.pace.{name}": tensor for name, tensor in one.pace.state().items()}
+        state = one.synchronizer.state()
+        tensors |= {f"{number}{MARK}{name}": part.values for name, part in state.items()}
+        texts[f"{number}{RULES}"] = msgspec.json.encode({name: part.merge for name, part in state.items()}).decode()
     return tensors, texts
 
 
@@ -113,12 +117,12 @@ def put_random(tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
         torch.cuda.set_rng_state_all(devices)
 
 
-def put_pace(one: JoinedModels, number: int, tensors: Mapping[str, Tensor]) -> None:
-    """Give a pace back what it carried."""
-    before = f"{number}.pace."
-    state = {name.removeprefix(before): tensor for name, tensor in tensors.items() if name.startswith(before)}
-    if state:
-        one.pace.load_state(state)
+def put_carried(one: JoinedModels, number: int, tensors: Mapping[str, Tensor]) -> None:
+    """Give a synchronizer back what it carried."""
+    before, rules = f"{number}{MARK}", {name: part.merge for name, part in one.synchronizer.state().items()}
+    carried = {name.removeprefix(before): tensor for name, tensor in tensors.items() if name.startswith(before)}
+    if carried:
+        one.synchronizer.load_state({name: StateTensor(t, rules.get(name, "sum")) for name, t in carried.items()})
 
 
 def pack(value: Any, tensors: dict[str, Tensor], prefix: str) -> str:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.observer import CodecSwitched
-from shoal.sync.pace.needed import NeededPace
 
 SKIPPED, TURNS = 2, 6
 """Exchanges that are not measured, and those of either kind that are."""
@@ -25,22 +26,22 @@ GAIN = 0.97
 NAMES = ("order(ready)", "order(needed)")
 
 
-class OrderingPace(NeededPace):
+class AutoOrderSynchronizer(NeededOrderSynchronizer):
     """Over an engine that works in the background, with members that stay."""
 
     figures = len(NAMES)
 
-    def _open(self) -> None:
-        super()._open()
+    def __init__(self, exchange: GradientExchange) -> None:
+        super().__init__(exchange)
         self.defers = False
         """Whether layers are waited for one by one in this step."""
         self._count = 0
         self._seconds: tuple[list[float], list[float]] = ([], [])
         self._chosen: bool | None = None
 
-    def begun(self) -> None:
+    def backward_began(self) -> None:
         before = self._began
-        super().begun()
+        super().backward_began()
         if SKIPPED < self._count < TOLD:
             self._seconds[self.defers].append(self._began - before)
         self._count += 1
@@ -51,8 +52,8 @@ class OrderingPace(NeededPace):
         """Which of the two this exchange is, while they are compared."""
         return SKIPPED < self._count < TOLD and (self._count - SKIPPED) % 2 == 0
 
-    def ended(self) -> None:
-        super().ended()
+    def deliver(self) -> None:
+        super().deliver()
         if not self.defers:
             self.settle()
 

@@ -1,4 +1,4 @@
-"""As `every`, but gradients of the layers the next forward pass needs first travel first, and nobody waits at the end.
+"""As lock-step, but gradients that the next forward pass needs first travel first, and nobody waits at the end.
 
     backward … │ step │ forward of layer 1, 2, 3 …
     ── bucket of layers 8-9 ──(overtaken)────── in
@@ -21,63 +21,65 @@ from torch import Tensor
 from shoal.core.clock import now
 from shoal.core.errors import ShoalError
 from shoal.sync import touch
-from shoal.sync.pace.every import EveryPace
-from shoal.sync.pace.tag import SIZE
+from shoal.sync.batch_tag import SIZE
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.lockstep.layout import BucketLayout, device_of, lay_out_part
+from shoal.sync.lockstep.lockstep import LockstepSynchronizer
+from shoal.sync.state import State
+from shoal.sync.synchronizer import Part
 from shoal.wire.bucket import BucketPlan, BucketSpace, GradientSlot
 
 
-class NeededPace(EveryPace):
+class NeededOrderSynchronizer(LockstepSynchronizer):
     """Over an engine that works in the background, with members that stay."""
 
     capacity = 1 << 20
     """Smaller buckets than elsewhere: the first is complete earlier. Inside one, chunks overtake."""
-    open_ended = True
+    is_open_ended = True
     figures = 0
     """Numbers that travel with the word."""
 
-    def _open(self) -> None:
-        super()._open()
+    def __init__(self, exchange: GradientExchange) -> None:
+        super().__init__(exchange)
         self.pending: dict[int, None] = {}
         """Buckets of the last exchange that nobody has waited for yet."""
         self.spoiled = False
         """Whether some worker's gradients were not finite in the last exchange; known once the word is finished."""
         self._sums: list[Tensor] = []
         self._touched: list[int] = []
-        last = [n for n, group in enumerate(self._members) if group[0] < len(self.parameters)]
-        self._hurry(last[::-1])
+        self._abandoned = False
 
-    def _lay_out(self) -> tuple[list[BucketPlan], list[list[int]]]:
-        """The word comes last: it is said when all gradients are known."""
-        plans, members = super()._lay_out()
-        device = self.parameters[0].device if self.parameters else torch.device("cpu")
-        size = 1 + SIZE + self.figures
-        plans.append(
-            BucketPlan((GradientSlot(0, 0, torch.Size([size])),), size, BucketSpace(size + 1, torch.float32, device))
-        )
-        members.append([len(self.parameters) + len(self.statistics.tensors)])
-        self.word = len(plans) - 1
-        self._tag_at = (self.word, 0, 1)
-        return plans, members
+    def open(self, part: Part, state: State | None = None) -> None:
+        super().open(part, state)
+        last = [n for n, group in enumerate(self._indices) if group[0] < len(part.parameters)]
+        self._set_priorities(last[::-1])
 
-    def _add_tag(self, plans: list[BucketPlan], members: list[list[int]]) -> None:
-        """It travels with the word."""
+    def _lay_out(self) -> BucketLayout:
+        """The word comes last: it is said when all gradients are known. The tag travels with it."""
+        layout, size = lay_out_part(self.part, self.capacity), 1 + SIZE + self.figures
+        space = BucketSpace(size + 1, torch.float32, device_of(self.part))
+        layout.plans.append(BucketPlan((GradientSlot(0, 0, torch.Size([size])),), size, space))
+        layout.indices.append([len(self.part.parameters) + len(self.part.statistics.tensors)])
+        self.word = len(layout.plans) - 1
+        layout.tag_at = (self.word, 0, 1)
+        return layout
 
     def _put_tag(self) -> None:
-        """With the word, too."""
+        """With the word."""
 
-    def _hurry(self, needed: list[int]) -> None:
+    def _set_priorities(self, needed: list[int]) -> None:
         """Buckets leave in this order; the word and statistics, which are waited for at once, before all others."""
-        self._urgencies = [0] * len(self._members)
+        self._urgencies = [0] * len(self._indices)
         for place, number in enumerate(needed):
             self._urgencies[number] = 1 + place
         self.exchange.set_priorities(self._urgencies)
 
-    def begun(self) -> None:
+    def backward_began(self) -> None:
         self.settle()
         self._sums.clear()
-        super().begun()
+        super().backward_began()
 
-    def arriving(self) -> None:
+    def gradient_arriving(self) -> None:
         if self.pending:
             self.settle()
 
@@ -89,7 +91,7 @@ class NeededPace(EveryPace):
             word = torch.tensor([float(bad), *self.tag.values, *said], device=self.buckets[number].flat.device)
             self.buckets[number].put(0, word, 1.0)
         super()._start_next()
-        if self._members[number][0] < len(self.parameters):
+        if self._indices[number][0] < len(self.part.parameters):
             bucket = self.buckets[number]
             self._sums.append(bucket.flat[: bucket.plan.payload].sum())
 
@@ -119,34 +121,47 @@ class NeededPace(EveryPace):
     def _check_tags(self) -> None:
         """Gradients of different batches cannot be told apart any more; all may skip the same one."""
         everybody = float(self.buckets[self.word].result[1]) == len(self.exchange.peers) + 1
-        if not self.late and not everybody and self.tags_differ():
+        if not self.part.transaction.starts_at_end and not everybody and self.tags_differ():
             raise ShoalError(
                 "a worker has skipped a batch that others train on, which steps that overlap cannot make up for; "
                 "skip batches on all workers alike, or use order(ready)"
             )
 
-    def ended(self) -> None:
-        if self.late:  # somebody is short of samples, and takes over what the step came to
-            super().ended()
+    def begin(self) -> None:
+        super().begin()
+        self._abandoned = False
+
+    def abandon(self) -> bool:
+        self._abandoned = True
+        return super().abandon()
+
+    def finish(self) -> None:
+        # at the end: somebody is short of samples, and takes over what the step came to
+        if self.part.transaction.starts_at_end or self._abandoned:
+            super().finish()
             return
-        began = self._leave()
-        self.spent.wait += now() - began
         self.pending = dict.fromkeys(self._order)
         self._touched.clear()
         for number in self._order:
             if not self._may_wait(number):
-                self.finish(number)
-        self._deliver_sparse(1.0)
+                self.finish_bucket(number)
+        self._sparse.gather(empty_handed=self._empty_handed)
+
+    def deliver(self) -> None:
+        if self.part.transaction.starts_at_end:
+            super().deliver()
+            return
+        self._sparse.deliver(1.0)
         for number in self.pending:
             if number != self.word:
                 for view in self.buckets[number].views:
                     touch.watch(view, partial(self._need, number))
-        self._midway = False
+        self._end_empty_handed()
 
     def _may_wait(self, number: int) -> bool:
         """Whether nothing has to be known of it yet: not of what this worker lacks, nor of statistics."""
         return number == self.word or (
-            self._members[number][0] < len(self.parameters) and self.buckets[number].missing == 0
+            self._indices[number][0] < len(self.part.parameters) and self.buckets[number].missing == 0
         )
 
     def _need(self, number: int) -> None:
@@ -156,13 +171,13 @@ class NeededPace(EveryPace):
 
     def bring(self, number: int) -> None:
         """Bring what waits for a bucket up to date; whoever defers updates puts its own in this place."""
-        self.finish(number)
+        self.finish_bucket(number)
 
     def need(self, parameter: Tensor, number: int) -> None:
         """Bring it up to date when `parameter` is touched."""
         touch.watch(parameter, partial(self._need, number))
 
-    def finish(self, number: int) -> None:
+    def finish_bucket(self, number: int) -> None:
         """Wait for one bucket; `p.grad` of its parameters is the mean then."""
         if number not in self.pending:
             return
@@ -181,14 +196,13 @@ class NeededPace(EveryPace):
 
     def _close(self) -> None:
         """The exchange is complete; the next one follows what this one has shown of the forward pass."""
-        self.session.complete()
         self._tell()
         order = list(dict.fromkeys(self._touched))
         rest = sorted(
             (n for n, u in enumerate(self._urgencies) if u and n not in order), key=self._urgencies.__getitem__
         )
         if len(order) > 1:
-            self._hurry(order + rest)
+            self._set_priorities(order + rest)
 
     def had(self, index: int) -> bool:
         place = self._place.get(index)

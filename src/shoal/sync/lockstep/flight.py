@@ -7,7 +7,7 @@ worker     computes ───────────── waits │ …       
 
 from collections.abc import Sequence
 
-from shoal.sync.pace.base import ExchangeCost
+from shoal.sync.cost import ExchangeCost
 
 
 class BucketFlight:

@@ -1,1 +1,0 @@
-"""WHEN replicas agree: one file per pace."""

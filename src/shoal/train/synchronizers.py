@@ -1,0 +1,27 @@
+"""From a plan's description to the synchronizer that runs it: WHEN replicas agree, and what leaves first."""
+
+from shoal.plan.plan import Plan
+from shoal.sync.engine.chooser import EngineChooser
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.exchange.none import NoExchange
+from shoal.sync.independent import IndependentSynchronizer
+from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
+from shoal.sync.lockstep.lockstep import LockstepSynchronizer
+from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.synchronizer import Synchronizer
+from shoal.train.members import JoinedMembers
+
+OVERLAPPING: dict[str, type[LockstepSynchronizer]] = {"needed": NeededOrderSynchronizer, "auto": AutoOrderSynchronizer}
+"""Orders under which steps overlap, where an engine works in the background and members stay."""
+
+
+def build_synchronizer(
+    plan: Plan, exchange: GradientExchange, engines: EngineChooser, members: JoinedMembers
+) -> Synchronizer:
+    """The null member where nothing is exchanged, whatever the plan says."""
+    if isinstance(exchange, NoExchange):
+        return IndependentSynchronizer()
+    background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
+    overlapping = OVERLAPPING.get(plan.order.by)
+    kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
+    return kind(exchange)

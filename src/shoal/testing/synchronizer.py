@@ -175,9 +175,11 @@ class SynchronizerCase(ABC):
         def body(world: WorkerWorld) -> Result:
             plain, _ = self._train(world, disturbed=False)
             disturbed, _ = self._train(world, disturbed=True)
-            order = [name for name in disturbed.calls if name != "gradient_ready"]
+            # a synchronizer may settle by itself, before the next pass begins
+            order = [name for name in disturbed.calls if name not in ("gradient_ready", "settle")]
             backward = ["backward_began", "backward_ended"] if disturbed.backward is not None else []
-            assert order == ["before_forward", *backward, "before_step", "after_step"] * STEPS + ["settle"]
+            assert order == ["before_forward", *backward, "before_step", "after_step"] * STEPS
+            assert disturbed.calls[-1] == "settle"
             for name, value in disturbed.parameters().items():
                 assert torch.equal(value, plain.parameters()[name]), name
             return {}

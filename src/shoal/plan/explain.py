@@ -9,7 +9,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, NamedPlan
-from shoal.plan.terms import AXES, Axis, PlanTerm
+from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.traffic import PARAMETERS, StepTraffic, over, traffic
 
 WIDTH = 100
@@ -73,7 +73,7 @@ def explain(
     return PlanExplanation(plan=str(plan), names=names, parts=parts, traffic=sent)
 
 
-def about(kind: type[PlanTerm]) -> TermDocs:
+def about(kind: type[NamedTerm]) -> TermDocs:
     """The docstring of a term, taken apart at its labels `Costs:`, `Cites:` and `Avoid:`."""
     found = {"does": ""}
     label = "does"

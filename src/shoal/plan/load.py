@@ -15,7 +15,7 @@ from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
 from shoal.plan.plan import Plan, assemble
-from shoal.plan.terms import AXES, Axis, PlanTerm
+from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.text import parse
 
 SUFFIX = ".toml"
@@ -80,7 +80,7 @@ _EXAMPLES: dict[Axis, str] = {
 }
 
 
-def _term(axis: Axis, written: str) -> PlanTerm:
+def _term(axis: Axis, written: str) -> NamedTerm:
     calls = parse(written)
     if len(calls) > 1:
         raise UsageError(f"{axis} holds {len(calls)} terms; write one, and the others under their own keys")

@@ -4,27 +4,28 @@
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.plan.bind import bind
 from shoal.plan.presets import PRESETS
+from shoal.plan.registry import all_names, find_term
 from shoal.plan.terms import (
     AXES,
-    TERMS,
     AllReduceTerm,
     Axis,
-    CodecTerm,
     EveryTerm,
     Exchange,
+    NamedTerm,
     OrderTerm,
     Pace,
-    PlanTerm,
     ReplicateTerm,
     Split,
 )
 from shoal.plan.text import TermCall, parse
+from shoal.plan.wrappers import GuardTerm, MeetTerm, WireTerm
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How replicas agree."""
     pace: Pace = EveryTerm()
     """When they agree."""
-    wire: tuple[CodecTerm, ...] = ()
+    wire: tuple[NamedTerm, ...] = ()
     """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""
     split: Split = ReplicateTerm()
     """How the model is split."""
@@ -56,12 +57,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _check("split", self.split)
 
     @property
-    def terms(self) -> tuple[PlanTerm, ...]:
+    def terms(self) -> tuple[NamedTerm, ...]:
         """All terms in the order a plan is written."""
         return (self.exchange, self.pace, *self.wire, self.split)
 
     @property
-    def codecs(self) -> tuple[CodecTerm, ...]:
+    def codecs(self) -> tuple[NamedTerm, ...]:
         """The wire without its order: empty where values travel as they are."""
         return tuple(term for term in self.wire if not isinstance(term, OrderTerm))
 
@@ -70,14 +71,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """What leaves first."""
         return next((term for term in self.wire if isinstance(term, OrderTerm)), OrderTerm())
 
+    @property
+    def chooses_codec(self) -> bool:
+        """Whether the run chooses what gradients travel as: `wire(auto)`."""
+        return any(isinstance(term, WireTerm) for term in self.wire)
+
+    @property
+    def meeting(self) -> Literal["auto", "gather", "twostage"]:
+        """How payloads of all workers come together."""
+        return next((term.how for term in self.wire if isinstance(term, MeetTerm)), "auto")
+
+    @property
+    def guard(self) -> GuardTerm | None:
+        """What is compared with the true gradient, and how often; None without a guard."""
+        return next((term for term in self.wire if isinstance(term, GuardTerm)), None)
+
     def __str__(self) -> str:
         return ", ".join(str(term) for term in self.terms if term != ReplicateTerm())
 
 
-def assemble(terms: Iterable[PlanTerm]) -> Plan:
+def assemble(terms: Iterable[NamedTerm]) -> Plan:
     """A plan of `terms`, each put on its own axis; axes without one keep their default."""
-    chosen: dict[Axis, PlanTerm] = {}
-    wire: list[PlanTerm] = []
+    chosen: dict[Axis, NamedTerm] = {}
+    wire: list[NamedTerm] = []
     for term in terms:
         if term.axis == "wire":
             wire.append(term)
@@ -93,7 +109,9 @@ def _unfold(calls: list[TermCall]) -> list[TermCall]:
     for call in calls:
         preset = PRESETS.get(call.name)
         chosen = len(calls) > 1 or call.plain or call.named
-        if preset is None or (call.name in TERMS and chosen):  # `dgc` is both; with arguments or company it is the term
+        if preset is None or (
+            chosen and find_term(call.name) is not None
+        ):  # `dgc` is both; with arguments or company it is the term
             continue
         if len(calls) > 1:
             raise UsageError(f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}")
@@ -104,8 +122,8 @@ def _unfold(calls: list[TermCall]) -> list[TermCall]:
 
 
 def _check(axis: Axis, term: object) -> None:
-    """Only words of the table, each on its axis: what is not in the table could not be read back."""
-    if not isinstance(term, PlanTerm) or type(term) is not TERMS.get(getattr(term, "name", "")):
-        raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(TERMS)}")
+    """Raise UsageError unless the term is known and stands on its axis: another one could not be read back."""
+    if not isinstance(term, NamedTerm) or type(term) is not find_term(getattr(term, "name", "")):
+        raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(all_names())}")
     if term.axis != axis:
         raise UsageError(f"{axis}: '{term}' says {AXES[term.axis]}; write it under {term.axis}")

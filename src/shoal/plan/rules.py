@@ -7,12 +7,9 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
-from shoal.plan.automatic import WireTerm
-from shoal.plan.codecs import LowRankTerm
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
 from shoal.plan.terms import AloneTerm, OrderTerm
-from shoal.plan.wrappers import GuardTerm, MeetTerm
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -71,9 +68,7 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
     if plan.order.by not in ("needed", "auto"):
         return
     for term in plan.codecs:
-        if isinstance(term, LowRankTerm | GuardTerm | WireTerm) or (
-            isinstance(term, MeetTerm) and term.how == "twostage"
-        ):
+        if term.sends_twice:
             raise UsageError(
                 f"'{plan.order}' with '{term}': something travels twice, the second time when the step waits for it; "
                 "write order(ready), or another codec"

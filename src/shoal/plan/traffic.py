@@ -1,7 +1,6 @@
 """How payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,12 +8,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
-from shoal.plan.wrappers import MeetTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
-
-if TYPE_CHECKING:
-    from shoal.wire.codec import GradientCodec
-    from shoal.wire.layout import FlatLayout
 
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
@@ -106,7 +100,6 @@ def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> 
     # torch comes along here, which a plan without codecs does not need
     from shoal.plan.compose import compose
     from shoal.sync.aggregate.choose import gathered, staged, way
-    from shoal.sync.aggregate.shares import divisible
     from shoal.wire.layout import FlatLayout
 
     codec = compose(plan.wire, workers)
@@ -116,25 +109,11 @@ def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> 
     side = math.isqrt(rest)
     left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
     buckets = [(whole, FlatLayout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
-    if (size := _summed_size(codec, buckets)) is not None:
+    if codec.summable:
+        size = sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets)
         return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)
     one = sum(times * gathered(codec, [layout], workers) for times, layout in buckets)
-    two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if divisible(codec) else None
-    wanted = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
-    meets = wanted if wanted != "auto" else way(one, two, workers)
+    two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if codec.divisible else None
+    meets = plan.meeting if plan.meeting != "auto" else way(one, two, workers)
     sent = two if meets == "twostage" and two is not None else one
     return StepTraffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
-
-
-def _summed_size(codec: "GradientCodec", buckets: "list[tuple[int, FlatLayout]]") -> int | None:
-    """Bytes of what is summed, if it is: casts and the factors of lowrank."""
-    from shoal.wire.codecs.cast import CastCodec
-    from shoal.wire.codecs.lowrank import LowRankCodec
-    from shoal.wire.wrappers.feedback import ErrorFeedback
-
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, CastCodec):
-        return sum(times * 2 * layout.numel for times, layout in buckets)
-    if isinstance(inner, LowRankCodec):
-        return sum(times * 4 * sum(inner.sizes(layout)) for times, layout in buckets)
-    return None

@@ -27,7 +27,6 @@ from shoal.sync.news import GuardTightened
 from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import State
 from shoal.wire.layout import FlatLayout
-from shoal.wire.tighten import ratio_of, with_ratio
 
 DIGITS = 6
 
@@ -97,8 +96,8 @@ class ConvergenceGuard:
     def adapt(self, meeting: PayloadAggregator) -> None:
         """Before a bucket starts: let the codec send as much as was found to be needed."""
         ratio = float(self._ratio)
-        if ratio and isinstance(meeting, GatherAggregator) and ratio_of(meeting.codec) != ratio:
-            meeting.codec = with_ratio(meeting.codec, ratio)
+        if ratio and isinstance(meeting, GatherAggregator) and meeting.codec.get_ratio() != ratio:
+            meeting.codec = meeting.codec.with_ratio(ratio)
 
     def judge(self, finding: GuardFinding) -> GuardTightened:
         """When the last bucket is finished: keep the codec, or have it send more from the next step on."""

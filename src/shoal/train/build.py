@@ -15,12 +15,10 @@ from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup
 from shoal.groups.process_group import gloo
 from shoal.groups.shared_memory import SharedGroup
-from shoal.plan import wrappers as terms
-from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AloneTerm
-from shoal.plan.wrappers import MeetTerm
+from shoal.plan.wrappers import GuardTerm
 from shoal.sync.aggregate.base import PayloadAggregator, StatefulAggregator
 from shoal.sync.aggregate.cast import CastAggregator
 from shoal.sync.aggregate.choose import choose
@@ -28,7 +26,6 @@ from shoal.sync.aggregate.elastic import ElasticAggregator
 from shoal.sync.aggregate.gather import GatherAggregator
 from shoal.sync.aggregate.largest import LargestAggregator
 from shoal.sync.aggregate.low_rank import LowRankAggregator
-from shoal.sync.aggregate.shares import divisible
 from shoal.sync.aggregate.two_stage import TwoStageAggregator
 from shoal.sync.engine.base import ExchangeEngine
 from shoal.sync.engine.collective import CollectiveEngine
@@ -55,8 +52,6 @@ from shoal.wire.codec import GradientCodec
 from shoal.wire.codecs.cast import CastCodec
 from shoal.wire.codecs.lowrank import LowRankCodec
 from shoal.wire.layout import FlatLayout
-from shoal.wire.tighten import ratio_of, with_ratio
-from shoal.wire.wrappers.feedback import ErrorFeedback
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
@@ -80,15 +75,14 @@ def build_exchange(
             lambda layouts: LargestAggregator(plan.order.limit, engines.of("cpu"), group.rank, seed),
             str(plan.order),
         )
-    if any(isinstance(term, WireTerm) for term in plan.wire):
+    if plan.chooses_codec:
         return _automatic(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
     if codec is None:
         return exchange
-    how = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
-    if plan.order.by in OVERLAPPING:  # what meets in two stages would wait for the second
-        how = "gather"
-    guard = next((term for term in plan.wire if isinstance(term, terms.GuardTerm)), None)
+    # What meets in two stages would wait for the second.
+    how = "gather" if plan.order.by in OVERLAPPING else plan.meeting
+    guard = plan.guard
     return CompressedExchange(
         exchange,
         lambda layouts: build_meeting(codec, layouts, group, engines, seed, how, guarded=guard is not None),
@@ -97,8 +91,8 @@ def build_exchange(
     )
 
 
-def _guard(term: terms.GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
-    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.epoch)
+def _guard(term: GuardTerm, engine: ExchangeEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
+    return ConvergenceGuard(term.budget, term.every, engine, codec.get_ratio(), lambda: group.session.view.epoch)
 
 
 def _automatic(
@@ -144,16 +138,16 @@ def build_meeting(
     of workers.
     """
     engine = engine or engines.of("cpu")
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, LowRankCodec):
+    if codec.summed_as == "factors":
+        inner = cast(LowRankCodec, codec.without_feedback())
         return LowRankAggregator(inner, engine, engines.of("cpu"), feedback=inner is not codec)
-    if isinstance(codec, CastCodec):
-        meeting = CastAggregator(codec, engine, group.size)
+    if codec.summed_as == "cast":
+        meeting = CastAggregator(cast(CastCodec, codec), engine, group.size)
         group.session.entered.append(lambda view: meeting.entered(len(view), newcomers=bool(group.session.fresh)))
         return meeting
     if how == "auto" and isinstance(engine, SharedMemoryEngine):
         how = "gather"
-    widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
+    widest = codec.with_ratio(1.0) if guarded and codec.get_ratio() is not None else None
     most = group.seats if isinstance(group, SharedGroup) else 0
 
     def make(rank: int, size: int) -> StatefulAggregator:
@@ -161,7 +155,7 @@ def build_meeting(
             return TwoStageAggregator(codec, engine, rank, size, seed, most)
         return GatherAggregator(codec, engine, rank, seed, widest)
 
-    if group.session.elastic and how != "gather" and divisible(codec):
+    if group.session.elastic and how != "gather" and codec.divisible:
         # a newcomer learns its place when it is let in
         return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
     return make(group.rank, group.size)

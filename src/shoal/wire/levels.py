@@ -10,7 +10,7 @@ from shoal.wire.codec import refuse, refuse_non_finite
 from shoal.wire.layout import FlatLayout
 
 KERNELS = ("pack_levels", "add_levels", "any_three")
-"""What `pack`, `add` and `check` call."""
+"""Kernels that the functions below call."""
 
 
 def bytes_of(numel: int) -> int:
@@ -23,22 +23,22 @@ def write(codes: Tensor, out: Tensor) -> None:
     out.copy_((torch.cat([codes, padding]).view(-1, 4) * 4 ** torch.arange(4)).sum(1).to(torch.uint8))
 
 
-def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
-    """The codes of `values + rest` against the threshold."""
+def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, residual: Tensor | None) -> None:
+    """The codes of `values + residual` against the threshold."""
     if kernels.fast():
-        left = values if rest is None else rest
+        left = values if residual is None else residual
         kernel = kernels.get("pack_levels")
-        if not kernel(values.numpy(), left.numpy(), rest is not None, np.float32(threshold), data.numpy()):
-            refuse(values, layout, rest)
+        if not kernel(values.numpy(), left.numpy(), residual is not None, np.float32(threshold), data.numpy()):
+            refuse(values, layout, residual)
         return
     refuse_non_finite(values, layout)
-    whole = values if rest is None else rest.add_(values)
+    whole = values if residual is None else residual.add_(values)
     level = torch.tensor(threshold)
     up, down = whole >= level, whole <= -level
     write(up.long() + 2 * down.long(), data)
-    if rest is not None:
-        rest -= level * up
-        rest += level * down
+    if residual is not None:
+        residual -= level * up
+        residual += level * down
 
 
 def add(data: Tensor, level: float, out: Tensor) -> None:

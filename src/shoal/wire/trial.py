@@ -10,8 +10,8 @@ import torch
 
 from shoal.core.clock import now
 from shoal.wire.codec import GradientCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 SAMPLE = 1 << 17
 """Elements: large enough that calls do not count, small enough to be nothing beside a step."""
@@ -29,16 +29,16 @@ class CodecTrial(NamedTuple):
 def try_codec(codec: GradientCodec) -> CodecTrial:
     """Encode, and decode one payload; compiles what is not compiled yet first."""
     layout = FlatLayout.of([("sample", (SAMPLE // 256, 256))])
-    values, out = _numbers(), torch.zeros(codec.bound(layout), dtype=torch.uint8)
-    state, total, length = codec.start(layout), torch.zeros(SAMPLE), 0
+    values, out = _numbers(), torch.zeros(codec.max_bytes(layout), dtype=torch.uint8)
+    state, total, length = codec.init_state(layout), torch.zeros(SAMPLE), 0
 
     def encode() -> None:
         nonlocal length
-        length = codec.pack(values, layout, state, EncodeContext(), out)
+        length = codec.encode_into(values, layout, state, EncodeContext(), out)
 
     encode()
-    codec.add(out[:length], layout, total)
-    return CodecTrial(_best(encode), _best(lambda: codec.add(out[:length], layout, total)), length / SAMPLE)
+    codec.decode_add(out[:length], layout, total)
+    return CodecTrial(_best(encode), _best(lambda: codec.decode_add(out[:length], layout, total)), length / SAMPLE)
 
 
 def try_casting(dtype: torch.dtype = torch.float16) -> CodecTrial:

@@ -19,9 +19,9 @@ from shoal.sync.aggregate.base import StatefulAggregator
 from shoal.sync.aggregate.presence import Marks, held, none, read_marks, write_marks
 from shoal.sync.engine.base import ExchangeEngine, PayloadSpec
 from shoal.wire.codec import GradientCodec, State, aligned
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.wrappers.feedback import RESIDUAL
 
 NOTHING, CODED, SPOILED = 0, 1, 2
@@ -43,9 +43,9 @@ class GatherAggregator(StatefulAggregator):
 
     def open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
-        self._states = [self.codec.start(layout) for layout in layouts]
-        exact = self.codec.exact and self._widest is None
-        most = [max(codec.bound(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
+        self._states = [self.codec.init_state(layout) for layout in layouts]
+        exact = self.codec.fixed_size and self._widest is None
+        most = [max(codec.max_bytes(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
         parcels = [PayloadSpec(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]
         self._areas = self.engine.open_payloads(parcels)
         self._steps = [0] * len(layouts)
@@ -59,7 +59,7 @@ class GatherAggregator(StatefulAggregator):
         layout, state = self._layouts[index], self._states[index]
         moment = EncodeContext(self.seed, self._steps[index], self.rank, index)
         with self._held(index, present):
-            self._post(index, present, lambda out: self.codec.pack(values, layout, state, moment, out))
+            self._post(index, present, lambda out: self.codec.encode_into(values, layout, state, moment, out))
         self._steps[index] += 1
 
     def spoil(self, index: int) -> None:
@@ -86,7 +86,7 @@ class GatherAggregator(StatefulAggregator):
             return nullcontext()
         layout = self._layouts[index]
         absent = {part.name for part, here in zip(layout.parts, present, strict=True) if not here}
-        return held(self.codec.named(self._states[index], layout), absent)
+        return held(self.codec.name_state(self._states[index], layout), absent)
 
     def progress(self) -> None:
         self.engine.progress()
@@ -125,13 +125,13 @@ class GatherAggregator(StatefulAggregator):
             if fresh:
                 out.zero_()
             return none(parts, int(payload[0]) == SPOILED)
-        (self.codec.put if fresh else self.codec.add)(aligned(payload[start:]), layout, out)
+        (self.codec.decode_into if fresh else self.codec.decode_add)(aligned(payload[start:]), layout, out)
         return read_marks(payload[1:start], parts)
 
     def state(self) -> State:
         found: State = {}
         for layout, state in zip(self._layouts, self._states, strict=True):
-            found |= self.codec.named(state, layout)
+            found |= self.codec.name_state(state, layout)
         return found
 
 

@@ -1,4 +1,4 @@
-"""From a term as written to the term it means: looks up its name and fits its arguments to its fields."""
+"""Turn a term as written into the term it means: look up its name and fit its arguments to its fields."""
 
 import typing
 

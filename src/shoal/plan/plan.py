@@ -29,7 +29,7 @@ from shoal.plan.wrappers import GuardTerm, MeetTerm, WireTerm
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicas of a run do together; plain data, from which the machinery is built elsewhere."""
+    """What the replicas of a run do together: plain data, from which `train/build.py` makes the machinery."""
 
     exchange: Exchange = AllReduceTerm()
     """How replicas agree."""
@@ -42,7 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """The plan that `text` describes: terms in any order, or the name of a plan.
+        """Return the plan that `text` describes: terms in any order, or the name of a plan.
 
         >>> str(Plan.parse("every(steps=1),alone"))
         'alone, every(1)'
@@ -91,7 +91,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def assemble(terms: Iterable[NamedTerm]) -> Plan:
-    """A plan of `terms`, each put on its own axis; axes without one keep their default."""
+    """Return a plan of `terms`, each on its own axis; axes without one keep their default."""
     chosen: dict[Axis, NamedTerm] = {}
     wire: list[NamedTerm] = []
     for term in terms:
@@ -105,13 +105,13 @@ def assemble(terms: Iterable[NamedTerm]) -> Plan:
 
 
 def _unfold(calls: list[TermCall]) -> list[TermCall]:
-    """The terms behind a named plan; other calls as they are."""
+    """Replace a named plan by its terms; return other calls as they are."""
     for call in calls:
         preset = PRESETS.get(call.name)
         chosen = len(calls) > 1 or call.plain or call.named
         if preset is None or (
             chosen and find_term(call.name) is not None
-        ):  # `dgc` is both; with arguments or company it is the term
+        ):  # `dgc` is both: with arguments or beside others it is the term
             continue
         if len(calls) > 1:
             raise UsageError(f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}")

@@ -1,4 +1,4 @@
-"""What fits together: every rule that spans parts is one small function here, tested by itself.
+"""Rules on what fits together: every rule that spans parts is one small function, tested by itself.
 
 A rule takes a plan and the number of workers. It raises UsageError when nothing could run, returns a
 warning in one line when the run may not be what was meant, and otherwise returns None.
@@ -13,7 +13,7 @@ from shoal.plan.terms import AloneTerm, OrderTerm
 
 
 def check(plan: Plan, workers: int) -> list[str]:
-    """The warnings of all rules, for `plan` on `workers` workers; raises on what is impossible."""
+    """Return the warnings of all rules for `plan` on `workers` workers; raise UsageError for what is impossible."""
     return [warning for rule in RULES if (warning := rule(plan, workers))]
 
 

@@ -51,7 +51,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> list[TermCall]:
-    """The terms of `text` in the order they are written."""
+    """Return the terms of `text` in the order they are written."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it")
     if not text.strip():
@@ -128,7 +128,7 @@ class _Parser:
             raise UsageError(f"unbalanced parenthesis: {opened} is never closed; add ')'")
 
     def _take(self, what: str) -> _Token | None:
-        """The next token if it is of kind `what`, else nothing."""
+        """Consume and return the next token if it is of kind `what`; else return None."""
         token = self._here
         if token.kind != what:
             return None

@@ -1,4 +1,4 @@
-"""How payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
+"""Compute how payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
 
 import math
 
@@ -66,7 +66,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraffic:
-    """By the arithmetic of each meeting, for a model of square matrices."""
+    """Return what a worker sends for one step of a model of square matrices, by the arithmetic of each way to meet."""
     for name, value, most in (("workers", workers, MOST_WORKERS), ("parameters", parameters, MOST_PARAMETERS)):
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
@@ -81,7 +81,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
 
 
 def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
-    """The same with what its transfer takes on a measured cluster: as long as on the slowest link, for all wait."""
+    """Add how long the transfer takes on a measured cluster: as on its slowest link, because all wait for it."""
     if not cluster.links or found.meets == "nothing":
         return found
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
@@ -97,7 +97,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
 
 
 def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
-    # torch comes along here, which a plan without codecs does not need
+    # Imported here, because codecs bring torch along, which a plan without them does not need.
     from shoal.plan.compose import compose
     from shoal.sync.aggregate.choose import gathered, staged, way
     from shoal.wire.layout import FlatLayout

@@ -18,13 +18,13 @@ def bytes_of(numel: int) -> int:
 
 
 def write(codes: Tensor, out: Tensor) -> None:
-    """Codes (0, 1, 2), one an element, as bytes; the torch reference of what kernels do themselves."""
+    """Write codes (0, 1, 2), one an element, as bytes: the torch reference of what kernels do themselves."""
     padding = torch.zeros(-len(codes) % 4, dtype=codes.dtype)
     out.copy_((torch.cat([codes, padding]).view(-1, 4) * 4 ** torch.arange(4)).sum(1).to(torch.uint8))
 
 
 def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, residual: Tensor | None) -> None:
-    """The codes of `values + residual` against the threshold."""
+    """Write the codes of `values + residual` against the threshold."""
     if kernels.fast():
         left = values if residual is None else residual
         kernel = kernels.get("pack_levels")
@@ -51,6 +51,7 @@ def add(data: Tensor, level: float, out: Tensor) -> None:
 
 
 def check(data: Tensor) -> None:
+    """Raise PayloadError if a code is 3, which no sender writes."""
     three = kernels.get("any_three")(data.numpy()) if kernels.fast() else bool((data & (data >> 1) & 0x55).any())
     if three:
         raise PayloadError("a payload holds a code of two bits that no sender writes; it was changed or is foreign")

@@ -26,8 +26,8 @@ from shoal.wire.codecs.onebit import OneBitCodec
 from shoal.wire.codecs.ternary import TernaryCodec
 from shoal.wire.codecs.topk import TopKCodec
 from shoal.wire.codecs.twobit import TwoBitCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.wrappers.feedback import ErrorFeedback
 from shoal.wire.wrappers.momentum import MomentumCorrection
 
@@ -57,19 +57,21 @@ class Case:
 
     def __init__(self, codec: GradientCodec, values: Tensor) -> None:
         self.codec, self.values, self.layout = codec, values, FlatLayout.flat(values.numel())
-        self.state = codec.start(self.layout)
-        self.area = torch.zeros(codec.bound(self.layout), dtype=torch.uint8)
+        self.state = codec.init_state(self.layout)
+        self.area = torch.zeros(codec.max_bytes(self.layout), dtype=torch.uint8)
         self.out = torch.zeros(values.numel())
         self.length, self.step = 0, 0
         self.encode()
         self.decode()
 
     def encode(self) -> None:
-        self.length = self.codec.pack(self.values, self.layout, self.state, EncodeContext(step=self.step), self.area)
+        self.length = self.codec.encode_into(
+            self.values, self.layout, self.state, EncodeContext(step=self.step), self.area
+        )
         self.step += 1
 
     def decode(self) -> None:
-        self.codec.add(self.area[: self.length], self.layout, self.out)
+        self.codec.decode_add(self.area[: self.length], self.layout, self.out)
 
 
 def measure(elements: int, rounds: int) -> Table:

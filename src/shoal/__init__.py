@@ -12,6 +12,7 @@ from shoal.core.version import __version__
 if TYPE_CHECKING:
     from shoal.core.errors import DeadlineError, LayoutError, PeerLost, ShoalError, UsageError
     from shoal.plan.plan import Plan
+    from shoal.plan.registry import register_codec
     from shoal.train.run import Run, start
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ShoalError",
     "UsageError",
     "__version__",
+    "register_codec",
     "start",
 ]
 
@@ -34,6 +36,7 @@ _HOMES = {
     "Run": "shoal.train.run",
     "ShoalError": "shoal.core.errors",
     "UsageError": "shoal.core.errors",
+    "register_codec": "shoal.plan.registry",
     "start": "shoal.train.run",
 }
 

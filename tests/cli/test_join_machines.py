@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import forked
 import pytest
 from forked import Forked, Outcome, children, command, shoal, soon
+from own_codec import CODEC, PROJECT, install
 
 from shoal.lab.lab import NetworkLab
 from shoal.lab.load import load
@@ -183,6 +185,22 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
     assert verify(kept).workers == 1, "guests put nothing into a checkpoint"
     assert not list(there.glob("runs/one/checkpoints")) + list(there.glob("runs/one/*ledger*"))
     assert (there / "runs/one/script/script.py").read_text() == TRAIN
+
+
+def test_a_machine_needs_the_package_of_the_plans_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, there = tmp_path / "site", tmp_path / "there"
+    site.mkdir()
+    install(site, "shoal_sign", CODEC, PROJECT)
+    plan = ("--workers", "1", "--plan", "sign, by_size(0)")
+    with home(tmp_path, *plan, inside=lambda: sys.path.insert(0, str(site))) as here:
+        refused = joined(there, here).wait(WAIT)
+        assert refused.code == 2
+        assert "codec 'sign' is in package 'shoal-sign 1.0', which this machine lacks; install it" in refused.err
+        assert not (there / "runs").exists(), "nothing was executed"
+        monkeypatch.syspath_prepend(site)
+        guest = joined(there, here)
+        trained(there, "one", 1, guest)
+        here.end(guest)
 
 
 FACTORS = TRAIN.replace(

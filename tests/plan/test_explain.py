@@ -4,11 +4,11 @@ import pytest
 
 from shoal.plan import Plan
 from shoal.plan.explain import about, explain
-from shoal.plan.terms import AXES, TERMS, AllReduceTerm, AloneTerm, PlanTerm
+from shoal.plan.terms import AXES, TERMS, AllReduceTerm, AloneTerm, NamedTerm
 
 
 @pytest.mark.parametrize("kind", TERMS.values())
-def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[PlanTerm]) -> None:
+def test_every_term_says_what_it_does_costs_and_is_not_for(kind: type[NamedTerm]) -> None:
     said = about(kind)
     assert said.does
     assert said.costs

@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import UsageError
-from shoal.plan.text import MAX_CHARACTERS, MAX_TERMS, TermCall, parse, write, write_value
+from shoal.core.term import write_term, write_value
+from shoal.plan.text import MAX_CHARACTERS, MAX_TERMS, TermCall, parse
 
 
 def test_reads_names_and_arguments() -> None:
@@ -72,9 +73,9 @@ def test_limits_are_exact() -> None:
 
 
 def test_one_argument_is_written_plain_and_several_by_name() -> None:
-    assert write("a", {}) == "a"
-    assert write("a", {"k": 0.01}) == "a(0.01)"
-    assert write("a", {"k": 2, "how": "ring"}) == "a(k=2, how=ring)"
+    assert write_term("a", {}) == "a"
+    assert write_term("a", {"k": 0.01}) == "a(0.01)"
+    assert write_term("a", {"k": 2, "how": "ring"}) == "a(k=2, how=ring)"
 
 
 @settings(deadline=None)

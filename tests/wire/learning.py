@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from shoal.plan import Plan
 from shoal.plan.compose import compose
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 WORKERS = 2
 
@@ -29,7 +29,7 @@ def learn(plan: str, steps: int = 200, lr: float = 0.2, momentum: float = 0.0, b
     model = nn.Sequential(nn.Linear(20, 48), nn.Tanh(), nn.Linear(48, 4))
     named = list(model.named_parameters())
     layout = FlatLayout.of([(name, tuple(p.shape)) for name, p in named])
-    states = [codec.start(layout) if codec else {} for _ in range(WORKERS)]
+    states = [codec.init_state(layout) if codec else {} for _ in range(WORKERS)]
     inputs, labels = problem()
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     generator = torch.Generator().manual_seed(2)

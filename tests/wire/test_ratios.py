@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 from shoal.plan import Plan
 from shoal.plan.compose import compose
 from shoal.wire.bucket import lay_out
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import HEAD
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from mnist import network
@@ -38,7 +38,7 @@ def fraction(plan: str) -> float:
     codec = compose(Plan.parse(plan).wire)
     assert codec is not None
     layout, _ = gradients(0)
-    state, sent = codec.start(layout), 0
+    state, sent = codec.init_state(layout), 0
     for step in range(STEPS):
         payload, state = codec.encode(gradients(step)[1], layout, state, EncodeContext(step=step))
         sent += payload.numel()

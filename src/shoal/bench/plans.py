@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from shoal.plan.load import SUFFIX
 from shoal.plan.presets import PRESETS
-from shoal.plan.terms import TERMS
+from shoal.plan.registry import find_term
 
 
 def split_plans(texts: Iterable[str]) -> list[str]:
@@ -39,7 +39,7 @@ def _whole(term: str) -> bool:
 
 def _axis(term: str) -> str | None:
     """The axis of a known term; an unknown one stays where it is, and the plan is refused with its name."""
-    found = TERMS.get(_name(term))
+    found = find_term(_name(term))
     return found.axis if found else None
 
 

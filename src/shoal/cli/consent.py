@@ -23,8 +23,10 @@ def agree(address: str, key: "ClientCredentials", workers: int, yes: bool) -> "R
     import msgspec
 
     from shoal.launch.join_request import ask_apart, question
+    from shoal.plan.registry import check_packages
 
     shown = ask_apart(address, key, question(workers, look=True))
+    check_packages(dict(shown.codecs))
     confirm(shown, address, key, yes)
     brief = ask_apart(address, key, question(workers))
     if msgspec.structs.replace(brief, members=()) != shown:

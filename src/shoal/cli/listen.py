@@ -125,6 +125,8 @@ def brief(job: "LaunchJob") -> "RunBrief":
 
     from shoal.core.goal import UNTIL_VARIABLE
     from shoal.membership.invitation import RunBrief
+    from shoal.plan.load import load
+    from shoal.plan.registry import packages_of
 
     name = job.script.name if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", job.script.name) else "script.py"
     return RunBrief(
@@ -136,4 +138,5 @@ def brief(job: "LaunchJob") -> "RunBrief":
         seed=job.seed,
         checkpoint=job.checkpoint,
         until=os.environ.get(UNTIL_VARIABLE, ""),
+        codecs=tuple(packages_of(load(job.plan).wire).items()),
     )

@@ -50,13 +50,22 @@ def explain_plan(
 
 
 def _terms() -> list[dict[str, str]]:
-    from shoal.plan.explain import about
-    from shoal.plan.terms import TERMS
+    from shoal.plan.registry import all_names
 
-    return [
-        {"name": name, "axis": kind.axis, "text": kind.usage(), "summary": about(kind).does}
-        for name, kind in TERMS.items()
-    ]
+    return [_term(name) for name in all_names()]
+
+
+def _term(name: str) -> dict[str, str]:
+    from shoal.core.errors import UsageError
+    from shoal.plan.explain import about
+    from shoal.plan.registry import find_term
+
+    try:
+        kind = find_term(name)
+    except UsageError as error:  # a broken package must not hide the other terms
+        return {"name": name, "axis": "wire", "text": name, "summary": str(error)}
+    assert kind is not None
+    return {"name": name, "axis": kind.axis, "text": kind.usage(), "summary": about(kind).does}
 
 
 def _plans() -> list[dict[str, str]]:

@@ -57,6 +57,8 @@ class RunBrief(ProtocolMessage, frozen=True, kw_only=True):
     until: Text = ""
     """What $SHOAL_UNTIL says: workers ask each other about it."""
     members: Names = ()
+    codecs: Annotated[tuple[tuple[Text, Text], ...], msgspec.Meta(max_length=8)] = ()
+    """Codecs of the plan that other packages bring: each one's name, and its package with version."""
 
 
 def find_version_mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> str:

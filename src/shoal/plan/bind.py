@@ -1,36 +1,40 @@
-"""From a term as written to the term it means: looks up its name and fits its arguments to its fields."""
+"""Turn a term as written into the term it means: look up its name and fit its arguments to its fields."""
 
 import typing
 
 import msgspec
-from msgspec import structs
 
 from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
+from shoal.core.term import NamedTerm, TermField, term_fields, write_term, write_value
 from shoal.plan.presets import PRESETS
-from shoal.plan.terms import TERMS, PlanTerm
-from shoal.plan.text import TermCall, Value, write_value
+from shoal.plan.registry import all_names, find_term
+from shoal.plan.text import TermCall, Value
 
 
-def bind(call: TermCall) -> PlanTerm:
-    """The term that `call` means; refuses an unknown name and arguments that do not fit."""
-    kind = TERMS.get(call.name)
+def bind(call: TermCall) -> NamedTerm:
+    """Return the term that `call` means; raise UsageError for an unknown name and arguments that do not fit."""
+    kind = find_term(call.name)
     if kind is None:
-        raise UsageError(f"unknown term {shown(call.name)}; {hint(call.name, [*TERMS, *PRESETS], _vocabulary())}")
-    fields = {field.name: field for field in structs.fields(kind)}
+        raise UsageError(f"unknown term {shown(call.name)}; {hint(call.name, [*all_names(), *PRESETS], _vocabulary())}")
+    fields = {field.name: field for field in term_fields(kind)}
     values = _named(call, kind, list(fields))
     for name, field in fields.items():
         if field.required and name not in values:
             raise UsageError(f"{call.name}: argument {name!r} is missing; write {kind.usage()}")
-    return kind(**{name: _convert(kind, fields[name], value) for name, value in values.items()})
+    converted = {name: _convert(kind, fields[name], value) for name, value in values.items()}
+    try:
+        return kind(**converted)
+    except ValueError as error:  # a codec of another package checks its arguments as any class does
+        raise UsageError(f"{write_term(call.name, converted)}: {error}; write {kind.usage()}") from None
 
 
 def _vocabulary() -> str:
-    return f"terms are {', '.join(TERMS)}; named plans are {', '.join(PRESETS)}"
+    return f"terms are {', '.join(all_names())}; named plans are {', '.join(PRESETS)}"
 
 
-def _named(call: TermCall, kind: type[PlanTerm], known: list[str]) -> dict[str, Value]:
-    """All arguments by name; plain ones take the fields' names in order."""
+def _named(call: TermCall, kind: type[NamedTerm], known: list[str]) -> dict[str, Value]:
+    """Return all arguments by name; plain ones take the fields' names in order."""
     if not known and (call.plain or call.named):
         raise UsageError(f"{call.name} takes no arguments; write {call.name}")
     if len(call.plain) > len(known):
@@ -46,8 +50,8 @@ def _named(call: TermCall, kind: type[PlanTerm], known: list[str]) -> dict[str, 
     return values
 
 
-def _convert(kind: type[PlanTerm], field: structs.FieldInfo, value: Value) -> object:
-    """`value` as the field's type; a float never passes for a whole number, not even 1.0."""
+def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
+    """Return `value` as the field's type; a float never passes for a whole number, not even 1.0."""
     try:
         if field.type is int and not isinstance(value, int):
             raise msgspec.ValidationError

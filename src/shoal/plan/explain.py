@@ -1,4 +1,4 @@
-"""What a plan does, costs and cites, axis by axis; the words come from the terms' own docstrings."""
+"""Explain what a plan does, costs and cites, axis by axis, in the words of the terms' own docstrings."""
 
 import inspect
 import textwrap
@@ -9,7 +9,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, NamedPlan
-from shoal.plan.terms import AXES, Axis, PlanTerm
+from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.traffic import PARAMETERS, StepTraffic, over, traffic
 
 WIDTH = 100
@@ -52,9 +52,9 @@ class PlanExplanation(msgspec.Struct, frozen=True, kw_only=True):
 def explain(
     plan: Plan, workers: int | None = None, parameters: int = PARAMETERS, cluster: ClusterMeasurement | None = None
 ) -> PlanExplanation:
-    """Every term of `plan` in the order it is written; an empty wire is explained too.
+    """Explain every term of `plan` in the order it is written, and an empty wire too.
 
-    With `cluster`, also how long the workers that were measured wait for what travels.
+    With `cluster`, also say how long the workers that were measured wait for what travels.
     """
     if cluster is not None:
         if workers not in (None, len(cluster.workers)):
@@ -73,8 +73,8 @@ def explain(
     return PlanExplanation(plan=str(plan), names=names, parts=parts, traffic=sent)
 
 
-def about(kind: type[PlanTerm]) -> TermDocs:
-    """The docstring of a term, taken apart at its labels `Costs:`, `Cites:` and `Avoid:`."""
+def about(kind: type[NamedTerm]) -> TermDocs:
+    """Split the docstring of a term at its labels `Costs:`, `Cites:` and `Avoid:`."""
     found = {"does": ""}
     label = "does"
     for line in inspect.cleandoc(kind.__doc__ or "").splitlines():

@@ -15,7 +15,7 @@ from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
 from shoal.plan.plan import Plan, assemble
-from shoal.plan.terms import AXES, Axis, PlanTerm
+from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.text import parse
 
 SUFFIX = ".toml"
@@ -23,12 +23,12 @@ MAX_BYTES = 64 * 1024
 
 
 def load(given: str) -> Plan:
-    """The plan that `given` names, describes or points to."""
+    """Return the plan that `given` names, describes or points to."""
     return load_file(Path(given)) if given.endswith(SUFFIX) else Plan.parse(given)
 
 
 def load_file(path: Path) -> Plan:
-    """The plan in a TOML file; every complaint names the file."""
+    """Return the plan in a TOML file; every error names the file."""
     try:
         return parse_toml(_read(path))
     except UsageError as error:
@@ -36,7 +36,7 @@ def load_file(path: Path) -> Plan:
 
 
 def parse_toml(text: str) -> Plan:
-    """The plan in the text of a TOML file."""
+    """Return the plan in the text of a TOML file."""
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
@@ -49,7 +49,7 @@ def parse_toml(text: str) -> Plan:
 
 def _read(path: Path) -> str:
     try:
-        # Only a regular file has an end that is known beforehand; a pipe could be waited for without one.
+        # Only a regular file has a known end; reading a pipe could wait for ever.
         if not path.is_file():
             raise UsageError("no such file; write the path of a TOML file, a named plan or terms")
         if path.stat().st_size > MAX_BYTES:
@@ -62,7 +62,7 @@ def _read(path: Path) -> str:
 
 
 def _texts(axis: Axis, table: dict[str, object]) -> list[str]:
-    """The texts of terms under one key; `wire` holds a list of them, the others one each."""
+    """Return the texts of terms under one key; `wire` holds a list of them, the others one each."""
     if axis not in table:
         return []
     try:
@@ -80,7 +80,7 @@ _EXAMPLES: dict[Axis, str] = {
 }
 
 
-def _term(axis: Axis, written: str) -> PlanTerm:
+def _term(axis: Axis, written: str) -> NamedTerm:
     calls = parse(written)
     if len(calls) > 1:
         raise UsageError(f"{axis} holds {len(calls)} terms; write one, and the others under their own keys")

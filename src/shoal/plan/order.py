@@ -32,13 +32,13 @@ class OrderTerm(CodecTerm, frozen=True, tag="order"):
 
     def __post_init__(self) -> None:
         if self.by == "largest":
-            self.limit  # noqa: B018  (refuses what is no size)
+            self.limit  # noqa: B018  (raises for a text that is no size)
         elif self.budget:
             raise UsageError(f"{self}: only 'largest' has a budget; write order({self.by})")
 
     @property
     def limit(self) -> int:
-        """The budget in bytes."""
+        """Return the budget in bytes; raise UsageError if it is no size."""
         found = _SIZE.fullmatch(self.budget.lower())
         size = int(found[1]) * UNITS[found[2]] if found else 0
         if not LEAST <= size <= MOST:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 
@@ -11,31 +12,31 @@ from shoal.core.errors import UsageError
 from shoal.plan.balance import EVEN, BalanceTerm
 from shoal.plan.bind import bind
 from shoal.plan.presets import PRESETS
+from shoal.plan.registry import all_names, find_term
 from shoal.plan.terms import (
     AXES,
-    TERMS,
     AllReduceTerm,
     Axis,
-    CodecTerm,
     EveryTerm,
     Exchange,
+    NamedTerm,
     OrderTerm,
     Pace,
-    PlanTerm,
     ReplicateTerm,
     Split,
 )
 from shoal.plan.text import TermCall, parse
+from shoal.plan.wrappers import GuardTerm, MeetTerm, WireTerm
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What the replicas of a run do together; plain data, from which the machinery is built elsewhere."""
+    """What the replicas of a run do together: plain data, from which `train/build.py` makes the machinery."""
 
     exchange: Exchange = AllReduceTerm()
     """How replicas agree."""
     pace: Pace = EveryTerm()
     """When they agree."""
-    wire: tuple[CodecTerm, ...] = ()
+    wire: tuple[NamedTerm, ...] = ()
     """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""
     split: Split = ReplicateTerm()
     """How the model is split."""
@@ -44,7 +45,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
-        """The plan that `text` describes: terms in any order, or the name of a plan.
+        """Return the plan that `text` describes: terms in any order, or the name of a plan.
 
         >>> str(Plan.parse("every(steps=1),alone"))
         'alone, every(1)'
@@ -60,12 +61,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _check("balance", self.balance)
 
     @property
-    def terms(self) -> tuple[PlanTerm, ...]:
+    def terms(self) -> tuple[NamedTerm, ...]:
         """All terms in the order a plan is written."""
         return (self.exchange, self.pace, *self.wire, self.split, self.balance)
 
     @property
-    def codecs(self) -> tuple[CodecTerm, ...]:
+    def codecs(self) -> tuple[NamedTerm, ...]:
         """The wire without its order: empty where values travel as they are."""
         return tuple(term for term in self.wire if not isinstance(term, OrderTerm))
 
@@ -74,14 +75,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """What leaves first."""
         return next((term for term in self.wire if isinstance(term, OrderTerm)), OrderTerm())
 
+    @property
+    def chooses_codec(self) -> bool:
+        """Whether the run chooses what gradients travel as: `wire(auto)`."""
+        return any(isinstance(term, WireTerm) for term in self.wire)
+
+    @property
+    def meeting(self) -> Literal["auto", "gather", "twostage"]:
+        """How payloads of all workers come together."""
+        return next((term.how for term in self.wire if isinstance(term, MeetTerm)), "auto")
+
+    @property
+    def guard(self) -> GuardTerm | None:
+        """What is compared with the true gradient, and how often; None without a guard."""
+        return next((term for term in self.wire if isinstance(term, GuardTerm)), None)
+
     def __str__(self) -> str:
         return ", ".join(str(term) for term in self.terms if term not in (ReplicateTerm(), EVEN))
 
 
-def assemble(terms: Iterable[PlanTerm]) -> Plan:
-    """A plan of `terms`, each put on its own axis; axes without one keep their default."""
-    chosen: dict[Axis, PlanTerm] = {}
-    wire: list[PlanTerm] = []
+def assemble(terms: Iterable[NamedTerm]) -> Plan:
+    """Return a plan of `terms`, each on its own axis; axes without one keep their default."""
+    chosen: dict[Axis, NamedTerm] = {}
+    wire: list[NamedTerm] = []
     for term in terms:
         if term.axis == "wire":
             wire.append(term)
@@ -93,11 +109,13 @@ def assemble(terms: Iterable[PlanTerm]) -> Plan:
 
 
 def _unfold(calls: list[TermCall]) -> list[TermCall]:
-    """The terms behind a named plan; other calls as they are."""
+    """Replace a named plan by its terms; return other calls as they are."""
     for call in calls:
         preset = PRESETS.get(call.name)
         chosen = len(calls) > 1 or call.plain or call.named
-        if preset is None or (call.name in TERMS and chosen):  # `dgc` is both; with arguments or company it is the term
+        if preset is None or (
+            chosen and find_term(call.name) is not None
+        ):  # `dgc` is both: with arguments or beside others it is the term
             continue
         if len(calls) > 1:
             raise UsageError(f"'{call.name}' is a named plan and stands alone; write its terms: {preset.text}")
@@ -108,8 +126,8 @@ def _unfold(calls: list[TermCall]) -> list[TermCall]:
 
 
 def _check(axis: Axis, term: object) -> None:
-    """Only words of the table, each on its axis: what is not in the table could not be read back."""
-    if not isinstance(term, PlanTerm) or type(term) is not TERMS.get(getattr(term, "name", "")):
-        raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(TERMS)}")
+    """Raise UsageError unless the term is known and stands on its axis: another one could not be read back."""
+    if not isinstance(term, NamedTerm) or type(term) is not find_term(getattr(term, "name", "")):
+        raise UsageError(f"{axis}: {term!r} is not a term; terms are {', '.join(all_names())}")
     if term.axis != axis:
         raise UsageError(f"{axis}: '{term}' says {AXES[term.axis]}; write it under {term.axis}")

@@ -4,17 +4,24 @@ They stand beside codecs, not in their chain: `dorefa(1, 2, 6), topk(0.01)`. `tr
 and the script stays as it is.
 """
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from shoal.core.errors import UsageError
-from shoal.plan.codecs import number, whole
 from shoal.plan.term import CodecTerm, PlanTerm
+from shoal.wire.settings import check_number, check_whole
+
+if TYPE_CHECKING:
+    from shoal.wire.codec import GradientCodec
 
 FULL = 32
 
 
 class PrecisionTerm(CodecTerm, frozen=True):
     """Base of the terms that say how a model is kept."""
+
+    def make_codec(self) -> "GradientCodec | None":
+        """Return what gradients travel as where the plan holds no codec; None leaves them as they are."""
+        return None
 
 
 class WeightsTerm(PrecisionTerm, frozen=True, tag="weights"):
@@ -33,8 +40,8 @@ class WeightsTerm(PrecisionTerm, frozen=True, tag="weights"):
     rounding: Literal["stochastic", "nearest"] = "stochastic"
 
     def __post_init__(self) -> None:
-        whole(self, "bits", self.bits, 2, 24)
-        whole(self, "frac", self.frac, 0, 40)
+        check_whole(self, "bits", self.bits, 2, 24)
+        check_whole(self, "frac", self.frac, 0, 40)
 
 
 class DorefaTerm(PrecisionTerm, frozen=True, tag="dorefa"):
@@ -59,6 +66,11 @@ class DorefaTerm(PrecisionTerm, frozen=True, tag="dorefa"):
             if type(bits) is not int or not (1 <= bits <= 8 or bits == FULL):
                 raise UsageError(f"dorefa({field}={bits}): {field} must be a whole number from 1 to 8, or {FULL}")
 
+    def make_codec(self) -> "GradientCodec | None":
+        from shoal.wire.codecs.uniform import UniformCodec  # brings torch along
+
+        return UniformCodec(self.g) if self.g < FULL else None
+
 
 class HalpTerm(PrecisionTerm, frozen=True, tag="halp"):
     """Weights move in `bits` bits round an anchor; the grid is finer the smaller the anchor's gradient (bit centring).
@@ -80,10 +92,10 @@ class HalpTerm(PrecisionTerm, frozen=True, tag="halp"):
     inner: int = 200
 
     def __post_init__(self) -> None:
-        whole(self, "bits", self.bits, 2, 24)
-        number(self, "mu", self.mu, 1e-12, 1e12)
-        whole(self, "anchor", self.anchor, 1, 1 << 30)
-        whole(self, "inner", self.inner, 1, 1 << 30)
+        check_whole(self, "bits", self.bits, 2, 24)
+        check_number(self, "mu", self.mu, 1e-12, 1e12)
+        check_whole(self, "anchor", self.anchor, 1, 1 << 30)
+        check_whole(self, "inner", self.inner, 1, 1 << 30)
 
 
 PRECISION: dict[str, type[PlanTerm]] = {

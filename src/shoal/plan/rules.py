@@ -1,4 +1,4 @@
-"""What fits together: every rule that spans parts is one small function here, tested by itself.
+"""Rules on what fits together: every rule that spans parts is one small function, tested by itself.
 
 A rule takes a plan and the number of workers. It raises UsageError when nothing could run, returns a
 warning in one line when the run may not be what was meant, and otherwise returns None.
@@ -7,16 +7,13 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
-from shoal.plan.automatic import WireTerm
-from shoal.plan.codecs import LowRankTerm
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
 from shoal.plan.terms import AloneTerm, OrderTerm
-from shoal.plan.wrappers import GuardTerm, MeetTerm
 
 
 def check(plan: Plan, workers: int) -> list[str]:
-    """The warnings of all rules, for `plan` on `workers` workers; raises on what is impossible."""
+    """Return the warnings of all rules for `plan` on `workers` workers; raise UsageError for what is impossible."""
     return [warning for rule in RULES if (warning := rule(plan, workers))]
 
 
@@ -71,9 +68,7 @@ def needed_goes_once(plan: Plan, workers: int) -> None:
     if plan.order.by not in ("needed", "auto"):
         return
     for term in plan.codecs:
-        if isinstance(term, LowRankTerm | GuardTerm | WireTerm) or (
-            isinstance(term, MeetTerm) and term.how == "twostage"
-        ):
+        if term.sends_twice:
             raise UsageError(
                 f"'{plan.order}' with '{term}': something travels twice, the second time when the step waits for it; "
                 "write order(ready), or another codec"

@@ -1,41 +1,22 @@
-"""What every term is: a small frozen value that names its axis and checks itself when made."""
+"""Base of the terms that this package declares: frozen structs that check themselves and refuse with UsageError."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import msgspec
-from msgspec import structs
 
-from shoal.plan.text import write
+from shoal.core.term import AXES, Axis, NamedTerm
 
-Axis = Literal["exchange", "pace", "wire", "split", "balance"]
-
-AXES: dict[Axis, str] = {
-    "exchange": "how replicas agree",
-    "pace": "when replicas agree",
-    "wire": "what travels",
-    "split": "how the model is split",
-    "balance": "who computes how much",
-}
-"""Axis -> the question it answers, in the order a plan is written."""
+__all__ = ["AXES", "Axis", "CodecTerm", "NamedTerm", "PlanTerm"]
 
 
-class PlanTerm(msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
-    """Base of all terms: plain data that checks itself when made and refuses with UsageError."""
-
-    axis: ClassVar[Axis]
-    name: ClassVar[str]
-
-    def __str__(self) -> str:
-        return write(self.name, structs.asdict(self))
-
-    @classmethod
-    def usage(cls) -> str:
-        """How the term is written, with its defaults: `every(1)`."""
-        fields = structs.fields(cls)
-        return write(cls.name, {f.name: f.name if f.required else f.default for f in fields})
+class PlanTerm(NamedTerm, msgspec.Struct, frozen=True, tag_field="term", tag=str.lower):
+    """A term of any axis."""
 
 
 class CodecTerm(PlanTerm, frozen=True):
-    """Base of the terms of the wire axis; a plan holds a chain of them (plan/codecs.py, plan/wrappers.py)."""
+    """A term of the wire axis that is not a codec: it stands beside one, or instead of one.
+
+    The codecs themselves are declared in `wire/builtin.py` and by other packages.
+    """
 
     axis: ClassVar[Axis] = "wire"

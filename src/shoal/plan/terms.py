@@ -2,19 +2,19 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
-The terms of the wire axis are in codecs.py, wrappers.py, order.py and precision.py.
+Codecs are declared in `wire/builtin.py`, or by other packages (registry.py); what stands beside them in wrappers.py,
+order.py and precision.py.
 """
 
 from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
-from shoal.plan.automatic import WireTerm
 from shoal.plan.balance import BalanceTerm
-from shoal.plan.codecs import CODECS
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
-from shoal.plan.term import AXES, Axis, CodecTerm, PlanTerm
-from shoal.plan.wrappers import WRAPPERS
+from shoal.plan.term import AXES, Axis, CodecTerm, NamedTerm, PlanTerm
+from shoal.plan.wrappers import WRAPPERS, WireTerm
+from shoal.wire.builtin import BUILT_IN
 
 __all__ = [
     "AXES",
@@ -26,6 +26,7 @@ __all__ = [
     "CodecTerm",
     "EveryTerm",
     "Exchange",
+    "NamedTerm",
     "OrderTerm",
     "Pace",
     "PlanTerm",
@@ -104,16 +105,16 @@ Exchange = AllReduceTerm | AloneTerm
 Pace = EveryTerm
 Split = ReplicateTerm
 
-TERMS: dict[str, type[PlanTerm]] = {
+TERMS: dict[str, type[NamedTerm]] = {
     "allreduce": AllReduceTerm,
     "alone": AloneTerm,
     "every": EveryTerm,
     "replicate": ReplicateTerm,
-    **CODECS,
+    **BUILT_IN,
     **WRAPPERS,
     **ORDERS,
     "wire": WireTerm,
     **PRECISION,
     "balance": BalanceTerm,
 }
-"""Name -> class, the default of each axis first: all that can be written in a plan."""
+"""Name -> class of every built-in term, the default of each axis first."""

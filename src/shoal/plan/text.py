@@ -10,7 +10,6 @@ White space means nothing. Positions in messages count characters from 1.
 
 import re
 import sys
-from collections.abc import Mapping
 
 import msgspec
 
@@ -53,7 +52,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def parse(text: str) -> list[TermCall]:
-    """The terms of `text` in the order they are written."""
+    """Return the terms of `text` in the order they are written."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(f"the plan has {len(text)} characters; at most {MAX_CHARACTERS} are read, so shorten it")
     if not text.strip():
@@ -62,20 +61,6 @@ def parse(text: str) -> list[TermCall]:
     if len(calls) > MAX_TERMS:
         raise UsageError(f"the plan has {len(calls)} terms; at most {MAX_TERMS} are read, so shorten it")
     return calls
-
-
-def write(name: str, arguments: Mapping[str, object]) -> str:
-    """The canonical text of one term: a single argument stands plain, several are named."""
-    if not arguments:
-        return name
-    if len(arguments) == 1:
-        return f"{name}({write_value(*arguments.values())})"
-    return f"{name}({', '.join(f'{key}={write_value(value)}' for key, value in arguments.items())})"
-
-
-def write_value(value: object) -> str:
-    """A number as the shortest text that reads back as the same number; a word as it is."""
-    return value if isinstance(value, str) else repr(value)
 
 
 def _tokens(text: str) -> list[_Token]:
@@ -144,7 +129,7 @@ class _Parser:
             raise UsageError(f"unbalanced parenthesis: {opened} is never closed; add ')'")
 
     def _take(self, what: str) -> _Token | None:
-        """The next token if it is of kind `what`, else nothing."""
+        """Consume and return the next token if it is of kind `what`; else return None."""
         token = self._here
         if token.kind != what:
             return None

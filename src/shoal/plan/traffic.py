@@ -1,7 +1,6 @@
-"""How payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
+"""Compute how payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
 
 import math
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -9,12 +8,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
-from shoal.plan.wrappers import MeetTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
-
-if TYPE_CHECKING:
-    from shoal.wire.codec import GradientCodec
-    from shoal.wire.layout import FlatLayout
 
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
@@ -72,7 +66,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraffic:
-    """By the arithmetic of each meeting, for a model of square matrices."""
+    """Return what a worker sends for one step of a model of square matrices, by the arithmetic of each way to meet."""
     for name, value, most in (("workers", workers, MOST_WORKERS), ("parameters", parameters, MOST_PARAMETERS)):
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
@@ -96,7 +90,7 @@ def _most_sent(by: str, size: int, workers: int) -> int:
 
 
 def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
-    """The same with what its transfer takes on a measured cluster: as long as on the slowest link, for all wait."""
+    """Add how long the transfer takes on a measured cluster: as on its slowest link, because all wait for it."""
     if not cluster.links or found.meets == "nothing":
         return found
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
@@ -112,10 +106,9 @@ def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
 
 
 def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
-    # torch comes along here, which a plan without codecs does not need
+    # Imported here, because codecs bring torch along, which a plan without them does not need.
     from shoal.plan.compose import compose
     from shoal.sync.aggregate.choose import gathered, staged, way
-    from shoal.sync.aggregate.shares import divisible
     from shoal.wire.layout import FlatLayout
 
     codec = compose(plan.wire, workers)
@@ -125,25 +118,11 @@ def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> 
     side = math.isqrt(rest)
     left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
     buckets = [(whole, FlatLayout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
-    if (size := _summed_size(codec, buckets)) is not None:
+    if codec.summable:
+        size = sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets)
         return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)
     one = sum(times * gathered(codec, [layout], workers) for times, layout in buckets)
-    two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if divisible(codec) else None
-    wanted = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
-    meets = wanted if wanted != "auto" else way(one, two, workers)
+    two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if codec.divisible else None
+    meets = plan.meeting if plan.meeting != "auto" else way(one, two, workers)
     sent = two if meets == "twostage" and two is not None else one
     return StepTraffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
-
-
-def _summed_size(codec: "GradientCodec", buckets: "list[tuple[int, FlatLayout]]") -> int | None:
-    """Bytes of what is summed, if it is: casts and the factors of lowrank."""
-    from shoal.wire.codecs.cast import CastCodec
-    from shoal.wire.codecs.lowrank import LowRankCodec
-    from shoal.wire.wrappers.feedback import ErrorFeedback
-
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, CastCodec):
-        return sum(times * 2 * layout.numel for times, layout in buckets)
-    if isinstance(inner, LowRankCodec):
-        return sum(times * 4 * sum(inner.sizes(layout)) for times, layout in buckets)
-    return None

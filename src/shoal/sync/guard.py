@@ -27,7 +27,6 @@ from shoal.sync.observer import GuardTightened
 from shoal.wire.bucket import BucketSpace
 from shoal.wire.codec import State
 from shoal.wire.layout import FlatLayout
-from shoal.wire.tighten import ratio_of, with_ratio
 
 DIGITS = 6
 """Of the cosine: beyond them the order of additions would show."""
@@ -98,8 +97,8 @@ class ConvergenceGuard:
     def adapt(self, aggregator: PayloadAggregator) -> None:
         """Before a bucket starts: let the codec send as much as the last finding asked for."""
         ratio = float(self._ratio)
-        if ratio and isinstance(aggregator, GatherAggregator) and ratio_of(aggregator.codec) != ratio:
-            aggregator.codec = with_ratio(aggregator.codec, ratio)
+        if ratio and isinstance(aggregator, GatherAggregator) and aggregator.codec.get_ratio() != ratio:
+            aggregator.codec = aggregator.codec.with_ratio(ratio)
 
     def judge(self, finding: GuardFinding) -> GuardTightened:
         """After the last bucket: keep the codec, or have it send more from the next step on."""

@@ -10,8 +10,8 @@ from torch import Tensor
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.wire import kernels
 from shoal.wire.codec import GradientCodec, aligned
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.wrappers.feedback import RESIDUAL, ErrorFeedback
 
 LAYOUTS = {
@@ -75,8 +75,8 @@ class CodecCase(ABC):
     def test_a_payload_is_as_long_as_declared(self, shape: str) -> None:
         codec, layout = self.make(), LAYOUTS[shape]
         payload, _ = codec.encode(sample(layout), layout)
-        assert payload.numel() <= codec.bound(layout)
-        assert not codec.exact or payload.numel() == codec.bound(layout)
+        assert payload.numel() <= codec.max_bytes(layout)
+        assert not codec.fixed_size or payload.numel() == codec.max_bytes(layout)
         decoded = codec.decode(payload, layout)
         assert decoded.shape == (layout.numel,)
         assert decoded.isfinite().all()
@@ -91,7 +91,7 @@ class CodecCase(ABC):
 
     def test_nothing_given_is_changed(self) -> None:
         codec, layout = ErrorFeedback(self.make()), LAYOUTS["blocks"]
-        values, state = sample(layout), codec.start(layout)
+        values, state = sample(layout), codec.init_state(layout)
         before, kept = values.clone(), {name: tensor.clone() for name, tensor in state.items()}
         codec.encode(values, layout, state)
         assert torch.equal(values, before)
@@ -110,7 +110,7 @@ class CodecCase(ABC):
     def test_sent_and_residual_are_all_there_was(self) -> None:
         layout = LAYOUTS["blocks"]
         codec = ErrorFeedback(self.make())
-        state, total, sent = codec.start(layout), torch.zeros(layout.numel), torch.zeros(layout.numel)
+        state, total, sent = codec.init_state(layout), torch.zeros(layout.numel), torch.zeros(layout.numel)
         for step in range(5):
             values = sample(layout, step)
             payload, state = codec.encode(values, layout, state, EncodeContext(step=step))
@@ -124,7 +124,7 @@ class CodecCase(ABC):
         payload, _ = codec.encode(sample(layout), layout)
         once = codec.decode(payload, layout)
         twice = once.clone()
-        codec.add(payload.clone(), layout, twice)
+        codec.decode_add(payload.clone(), layout, twice)
         torch.testing.assert_close(twice, 2 * once)
 
     @pytest.mark.parametrize("fast", [True, False])
@@ -133,8 +133,8 @@ class CodecCase(ABC):
         payload, _ = codec.encode(sample(layout), layout)
         put, added = torch.full((layout.numel,), torch.nan), torch.zeros(layout.numel)
         with nullcontext() if fast else kernels.reference():
-            codec.put(aligned(payload), layout, put)
-            codec.add(aligned(payload), layout, added)
+            codec.decode_into(aligned(payload), layout, put)
+            codec.decode_add(aligned(payload), layout, added)
         assert torch.equal(put, added)
 
     def test_the_same_moment_gives_the_same_bytes(self) -> None:
@@ -148,7 +148,7 @@ class CodecCase(ABC):
         codec = ErrorFeedback(self.make())
         results = []
         for fast in (True, False):
-            state, payloads = codec.start(layout), []
+            state, payloads = codec.init_state(layout), []
             for step in range(2):
                 payload, state = _encode(codec, sample(layout, step), layout, fast, state, EncodeContext(step=step))
                 payloads.append(payload)
@@ -195,7 +195,7 @@ class CodecCase(ABC):
         for number in numbers:
             out = torch.zeros(layout.numel)
             try:
-                codec.add(mutated(payload, number), layout, out)
+                codec.decode_add(mutated(payload, number), layout, out)
             except PayloadError as error:
                 refused.append(str(error))
         assert not any("\n" in text for text in refused)
@@ -215,8 +215,8 @@ class CodecCase(ABC):
 
     def test_state_is_named_by_layer(self) -> None:
         codec, layout = ErrorFeedback(self.make()), LAYOUTS["blocks"]
-        state = codec.start(layout)
-        named = codec.named(state, layout)
+        state = codec.init_state(layout)
+        named = codec.name_state(state, layout)
         assert {f"{RESIDUAL}.{part.name}" for part in layout.parts} <= set(named)
         named[f"{RESIDUAL}.b"].fill_(3.0)
         assert float(state[RESIDUAL].sum()) == 3.0 * 64

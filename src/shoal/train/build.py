@@ -5,12 +5,10 @@ from collections.abc import Sequence
 from torch.optim import Optimizer
 
 from shoal.groups.base import WorkerGroup
-from shoal.plan import wrappers as terms
-from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AloneTerm
-from shoal.plan.wrappers import MeetTerm
+from shoal.plan.wrappers import GuardTerm
 from shoal.sync.aggregate.build import build_aggregator
 from shoal.sync.aggregate.largest import LargestAggregator
 from shoal.sync.engine.base import AllReduceEngine
@@ -22,7 +20,6 @@ from shoal.sync.exchange.none import NoExchange
 from shoal.sync.guard import ConvergenceGuard
 from shoal.train.auto_exchange import build_auto_exchange
 from shoal.wire.codec import GradientCodec
-from shoal.wire.tighten import ratio_of
 
 OVERLAPPING_ORDERS = ("needed", "auto")
 """Orders under which steps overlap, where they can."""
@@ -44,15 +41,14 @@ def build_exchange(
             lambda layouts: LargestAggregator(plan.order.limit, engines.payloads(), group.rank, seed),
             str(plan.order),
         )
-    if any(isinstance(term, WireTerm) for term in plan.wire):
+    if plan.chooses_codec:
         return build_auto_exchange(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
     if codec is None:
         return exchange
-    how = next((term.how for term in plan.wire if isinstance(term, MeetTerm)), "auto")
-    if plan.order.by in OVERLAPPING_ORDERS:  # what meets in two stages would wait for the second
-        how = "gather"
-    guard = next((term for term in plan.wire if isinstance(term, terms.GuardTerm)), None)
+    # what meets in two stages would wait for the second
+    how = "gather" if plan.order.by in OVERLAPPING_ORDERS else plan.meeting
+    guard = plan.guard
     return CompressedExchange(
         exchange,
         lambda layouts: build_aggregator(codec, layouts, group, engines, seed, how, guarded=guard is not None),
@@ -61,7 +57,5 @@ def build_exchange(
     )
 
 
-def _guard(
-    term: terms.GuardTerm, engine: AllReduceEngine, codec: GradientCodec, group: WorkerGroup
-) -> ConvergenceGuard:
-    return ConvergenceGuard(term.budget, term.every, engine, ratio_of(codec), lambda: group.session.view.generation)
+def _guard(term: GuardTerm, engine: AllReduceEngine, codec: GradientCodec, group: WorkerGroup) -> ConvergenceGuard:
+    return ConvergenceGuard(term.budget, term.every, engine, codec.get_ratio(), lambda: group.session.view.generation)

@@ -1,5 +1,6 @@
 """What `wire(auto)` may choose, and what each candidate would cost."""
 
+import typing
 from collections.abc import Sequence
 
 import torch
@@ -50,8 +51,8 @@ def codecs_to_try(optimizers: Sequence[Optimizer], workers: int) -> dict[str, Gr
 def price_of(name: str, codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> CodecPrice:
     """Seconds by a trial here, bytes by arithmetic."""
     elements = sum(layout.numel for layout in layouts)
-    if isinstance(codec, CastCodec):
-        cast = try_casting(codec.dtype)
+    if codec.summed_as == "cast":
+        cast = try_casting(typing.cast(CastCodec, codec).dtype)
         wire = summed(cast.sent * elements, workers)
         return CodecPrice(name, cast.encode * elements, cast.decode * elements, wire, summing_hops(workers))
     tried = try_codec(codec)

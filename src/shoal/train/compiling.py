@@ -3,13 +3,11 @@
 It follows the choices that `build.py` makes.
 """
 
-from shoal.plan.automatic import WireTerm
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AloneTerm
 from shoal.train.codec_candidates import ANY, ONLY_SGD
 from shoal.wire.codec import kernels_of
-from shoal.wire.codecs.cast import CastCodec
 from shoal.wire.codecs.largest import LargestCodec
 
 
@@ -19,10 +17,10 @@ def kernels_of_plan(plan: Plan, workers: int, links: bool) -> set[str]:
         return set()
     if plan.order.by == "largest":
         return kernels_of(LargestCodec(0))
-    if any(isinstance(term, WireTerm) for term in plan.wire):
+    if plan.chooses_codec:
         plans = [Plan.parse(text) for text in (*ANY, *ONLY_SGD)] if links else []
         return {name for each in plans for name in kernels_of_plan(each, workers, links)}
     codec = compose(plan.codecs, workers)
     if codec is None:
         return set()
-    return {"largest"} if isinstance(codec, CastCodec) else kernels_of(codec)  # a cast is summed as it is
+    return {"largest"} if codec.summed_as == "cast" else kernels_of(codec)  # a cast is summed as it is

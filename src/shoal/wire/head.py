@@ -1,4 +1,4 @@
-"""The head of a payload: 16 bytes that say who made it and of how much, checked before anything is allocated.
+"""The head of a payload: 16 bytes with the codec and the number of elements, checked before anything is allocated.
 
 version (1) | codec (1) | extra (2) | count (4) | elements (8)        little-endian; what follows is aligned to 16
 """
@@ -19,6 +19,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def padded(size: int) -> int:
+    """Return `size` rounded up to what aligns the next part."""
     return -(-size // ALIGNED) * ALIGNED
 
 
@@ -28,7 +29,7 @@ def write_head(out: Tensor | Bytes, code: int, numel: int, count: int = 0, extra
 
 
 def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:
-    """(count, extra) of a payload that claims to be of this codec and this many elements."""
+    """Return (count, extra) of a payload; raise PayloadError unless it is of this codec and this many elements."""
     if payload.numel() < HEAD.size:
         raise PayloadError(f"a payload of {payload.numel()} bytes has no head of {HEAD.size}; it was cut or is foreign")
     version, made_by, extra, count, elements = HEAD.unpack_from(payload.numpy().data)
@@ -40,13 +41,14 @@ def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:
     return count, extra
 
 
-def exactly(payload: Tensor, size: int) -> None:
-    """Refuse a payload that is shorter or longer than its head implies."""
+def check_length(payload: Tensor, size: int) -> None:
+    """Raise PayloadError for a payload that is shorter or longer than its head implies."""
     if payload.numel() != size:
         raise PayloadError(f"a payload of {payload.numel()} bytes came where {size} were due; it was cut or is foreign")
 
 
-def finite(values: Tensor | npt.NDArray[np.float32], what: str) -> None:
+def check_finite(values: Tensor | npt.NDArray[np.float32], what: str) -> None:
+    """Raise PayloadError if a number of a payload is NaN or infinite; `what` says which numbers these are."""
     if isinstance(values, Tensor) and values.dtype is torch.float32:
         values = values.numpy()  # torch needs ten times as long for a few
     good = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)

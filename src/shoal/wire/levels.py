@@ -10,7 +10,7 @@ from shoal.wire.codec import refuse, refuse_non_finite
 from shoal.wire.layout import FlatLayout
 
 KERNELS = ("pack_levels", "add_levels", "any_three")
-"""What `pack`, `add` and `check` call."""
+"""Kernels that the functions below call."""
 
 
 def bytes_of(numel: int) -> int:
@@ -18,27 +18,27 @@ def bytes_of(numel: int) -> int:
 
 
 def write(codes: Tensor, out: Tensor) -> None:
-    """Codes (0, 1, 2), one an element, as bytes; the torch reference of what kernels do themselves."""
+    """Write codes (0, 1, 2), one an element, as bytes: the torch reference of what kernels do themselves."""
     padding = torch.zeros(-len(codes) % 4, dtype=codes.dtype)
     out.copy_((torch.cat([codes, padding]).view(-1, 4) * 4 ** torch.arange(4)).sum(1).to(torch.uint8))
 
 
-def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, rest: Tensor | None) -> None:
-    """The codes of `values + rest` against the threshold."""
+def pack(values: Tensor, layout: FlatLayout, threshold: float, data: Tensor, residual: Tensor | None) -> None:
+    """Write the codes of `values + residual` against the threshold."""
     if kernels.fast():
-        left = values if rest is None else rest
+        left = values if residual is None else residual
         kernel = kernels.get("pack_levels")
-        if not kernel(values.numpy(), left.numpy(), rest is not None, np.float32(threshold), data.numpy()):
-            refuse(values, layout, rest)
+        if not kernel(values.numpy(), left.numpy(), residual is not None, np.float32(threshold), data.numpy()):
+            refuse(values, layout, residual)
         return
     refuse_non_finite(values, layout)
-    whole = values if rest is None else rest.add_(values)
+    whole = values if residual is None else residual.add_(values)
     level = torch.tensor(threshold)
     up, down = whole >= level, whole <= -level
     write(up.long() + 2 * down.long(), data)
-    if rest is not None:
-        rest -= level * up
-        rest += level * down
+    if residual is not None:
+        residual -= level * up
+        residual += level * down
 
 
 def add(data: Tensor, level: float, out: Tensor) -> None:
@@ -51,6 +51,7 @@ def add(data: Tensor, level: float, out: Tensor) -> None:
 
 
 def check(data: Tensor) -> None:
+    """Raise PayloadError if a code is 3, which no sender writes."""
     three = kernels.get("any_three")(data.numpy()) if kernels.fast() else bool((data & (data >> 1) & 0x55).any())
     if three:
         raise PayloadError("a payload holds a code of two bits that no sender writes; it was changed or is foreign")

@@ -1,4 +1,4 @@
-"""Residuals when the number of workers changes: whatever waits to be sent goes on waiting, in fewer or more hands.
+"""Share residuals out again when the number of workers changes: nothing that waits to be sent is lost.
 
 A residual is a share of a sum, so all that counts is its total over workers: it is conserved, to float precision. What
 an owner keeps of the sum of its share (`sync/aggregate/two_stage.py`) is part of the same total: it may wait at any
@@ -22,7 +22,7 @@ OWNER, PLACE = "owner", "owner_at"
 
 
 def folded(state: Mapping[str, Tensor]) -> State:
-    """The same without owners: what waits there waits in the worker's own residual."""
+    """Return the state without owners: what waited there is added to the worker's own residual."""
     found = {name: tensor for name, tensor in state.items() if name.partition(".")[0] not in (OWNER, PLACE)}
     for name, kept in state.items():
         kind, _, layer = name.partition(".")
@@ -34,7 +34,7 @@ def folded(state: Mapping[str, Tensor]) -> State:
 
 
 def merge(states: Sequence[State]) -> State:
-    """One worker's state that holds what several held."""
+    """Return one worker's state that holds what several held."""
     if not states:
         raise UsageError("no states to merge; give at least one worker's")
     first = states[0]
@@ -47,7 +47,7 @@ def merge(states: Sequence[State]) -> State:
 
 
 def split(state: State, workers: int) -> list[State]:
-    """Equal shares for `workers` workers."""
+    """Return equal shares for `workers` workers."""
     if workers < 1:
         raise UsageError(f"{workers} workers cannot share a residual; use 1 or more")
     return [{n: t.clone() if n.startswith(KEPT) else t / workers for n, t in state.items()} for _ in range(workers)]

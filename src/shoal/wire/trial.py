@@ -1,6 +1,6 @@
-"""How long codecs take on this machine: tried on numbers drawn at random, the best of three, before or beside training.
+"""Measure how long codecs take on this machine, on random numbers: the best of three, before or beside training.
 
-Less than a few milliseconds: enough to tell tenfold differences, which is what links and codecs differ by.
+A few milliseconds are enough: links and codecs differ by factors of ten.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ import torch
 
 from shoal.core.clock import now
 from shoal.wire.codec import GradientCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 SAMPLE = 1 << 17
 """Elements: large enough that calls do not count, small enough to be nothing beside a step."""
@@ -27,22 +27,22 @@ class CodecTrial(NamedTuple):
 
 
 def try_codec(codec: GradientCodec) -> CodecTrial:
-    """Encode, and decode one payload; compiles what is not compiled yet first."""
+    """Time encoding, and decoding one payload; compile what is not compiled yet first."""
     layout = FlatLayout.of([("sample", (SAMPLE // 256, 256))])
-    values, out = _numbers(), torch.zeros(codec.bound(layout), dtype=torch.uint8)
-    state, total, length = codec.start(layout), torch.zeros(SAMPLE), 0
+    values, out = _numbers(), torch.zeros(codec.max_bytes(layout), dtype=torch.uint8)
+    state, total, length = codec.init_state(layout), torch.zeros(SAMPLE), 0
 
     def encode() -> None:
         nonlocal length
-        length = codec.pack(values, layout, state, EncodeContext(), out)
+        length = codec.encode_into(values, layout, state, EncodeContext(), out)
 
     encode()
-    codec.add(out[:length], layout, total)
-    return CodecTrial(_best(encode), _best(lambda: codec.add(out[:length], layout, total)), length / SAMPLE)
+    codec.decode_add(out[:length], layout, total)
+    return CodecTrial(_best(encode), _best(lambda: codec.decode_add(out[:length], layout, total)), length / SAMPLE)
 
 
 def try_casting(dtype: torch.dtype = torch.float16) -> CodecTrial:
-    """Cast with a scale and back, as payloads that are summed do; compiles nothing."""
+    """Time a cast with a scale and back, as payloads that are summed do; compile nothing."""
     values, half, scratch = _numbers(), torch.empty(SAMPLE, dtype=dtype), torch.empty(SAMPLE)
 
     def encode() -> None:
@@ -53,7 +53,7 @@ def try_casting(dtype: torch.dtype = torch.float16) -> CodecTrial:
 
 
 def try_adding(dtype: torch.dtype = torch.float32) -> float:
-    """Seconds an element to add one copy to another, as one host's memory is summed."""
+    """Return the seconds an element to add one copy to another, as one host's memory is summed."""
     one, other, out = _numbers().to(dtype), _numbers().to(dtype), torch.empty(SAMPLE, dtype=dtype)
     if dtype is torch.float32:
         return _best(lambda: torch.add(one, other, out=out))
@@ -61,7 +61,7 @@ def try_adding(dtype: torch.dtype = torch.float32) -> float:
 
 
 def _numbers() -> torch.Tensor:
-    """From a generator of their own: the script's is left alone."""
+    """Draw from a generator of its own, so that the script's is left alone."""
     return torch.randn(SAMPLE, generator=torch.Generator().manual_seed(1))
 
 

@@ -10,7 +10,7 @@ from by_links import linked_by_files
 from shoal.core.errors import PayloadError, UsageError
 from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
-from shoal.sync.aggregate.two_stage import TwoStageAggregator, owners_codec
+from shoal.sync.aggregate.two_stage import TwoStageAggregator
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
 from shoal.sync.exchange.allreduce import AllReduceExchange
 from shoal.sync.exchange.compressed import CompressedExchange
@@ -160,8 +160,8 @@ def test_the_residual_of_an_owner_stays_small() -> None:
 
     for result in run_world(3, body):
         assert float(result["own"].abs().max()) <= 0.15 * 1.001
-    assert owners_codec(ErrorFeedback(TwoBitCodec(0.5)), 4) == ErrorFeedback(TwoBitCodec(2.0))
-    assert owners_codec(OneBitCodec(), 4) == OneBitCodec()
+    assert ErrorFeedback(TwoBitCodec(0.5)).for_sum_of(4) == ErrorFeedback(TwoBitCodec(2.0))
+    assert OneBitCodec().for_sum_of(4) == OneBitCodec()
 
 
 def test_what_nobody_has_waits_at_the_worker_and_at_the_owner() -> None:

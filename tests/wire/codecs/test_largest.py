@@ -56,7 +56,7 @@ def loss_after(order: str, monkeypatch: pytest.MonkeyPatch, steps: int = 60) -> 
         model.bias.zero_()
     layout = FlatLayout.of([("weight", (400, 4)), ("bias", (4,))])
     codec = ErrorFeedback(LargestCodec(1400))
-    state = codec.start(layout)
+    state = codec.init_state(layout)
     for _ in range(steps):
         gradients = torch.autograd.grad((model(inputs) - labels).square().mean(), list(model.parameters()))
         flat = torch.cat([gradients[0].T.reshape(-1), gradients[1]])

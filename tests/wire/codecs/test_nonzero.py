@@ -41,7 +41,7 @@ def test_nexus_is_exact_and_never_a_hundredth_longer_than_dense(density: float) 
     values = gradients(*[density] * len(LAYOUT.parts))
     payload, _ = NonzeroCodec().encode(values, LAYOUT)
     assert torch.equal(NonzeroCodec().decode(payload, LAYOUT), values)
-    assert payload.numel() <= NonzeroCodec().bound(LAYOUT) < 1.01 * 4 * LAYOUT.numel
+    assert payload.numel() <= NonzeroCodec().max_bytes(LAYOUT) < 1.01 * 4 * LAYOUT.numel
 
 
 def test_the_smallest_and_the_largest_survive() -> None:

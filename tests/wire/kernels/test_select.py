@@ -8,11 +8,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from shoal.wire import choice, kernels
+from shoal.wire import kernels
 from shoal.wire.kernels.select import PIECE
 from shoal.wire.layout import FlatLayout
-from shoal.wire.push import VelocityState
-from shoal.wire.shares import by_layer, of_all
+from shoal.wire.selection import VelocityState, count_by_layer, count_overall, select_largest
 
 SHAPES = {
     "one": [1],
@@ -42,10 +41,10 @@ def run(values, shares, way, shift, fast):
     for step in range(2):
         given = values.clone()
         if fast:
-            places, found = choice.largest(given, None if way == "plain" else rest, shares, shift + step, push)
+            places, found = select_largest(given, None if way == "plain" else rest, shares, shift + step, push)
         else:
             with kernels.reference():
-                places, found = choice.largest(given, None if way == "plain" else rest, shares, shift + step, push)
+                places, found = select_largest(given, None if way == "plain" else rest, shares, shift + step, push)
         assert torch.equal(given, values)
         results += [places.copy(), found.copy()]
     return [*results, rest.numpy(), velocity.numpy()]
@@ -65,15 +64,15 @@ size_of_a_layer = st.one_of(st.integers(0, 40), st.integers(0, 3 * PIECE), st.sa
 
 
 @settings(max_examples=150)
-@example([], "normal", "plain", 0.01, of_all)
-@example([PIECE, PIECE + 1, 4 * PIECE + 33], "lines", "masking", 0.01, of_all)
-@example([200_003, 65_536], "normal", "moving", 0.001, by_layer)
+@example([], "normal", "plain", 0.01, count_overall)
+@example([PIECE, PIECE + 1, 4 * PIECE + 33], "lines", "masking", 0.01, count_overall)
+@example([200_003, 65_536], "normal", "moving", 0.001, count_by_layer)
 @given(
     st.lists(size_of_a_layer, max_size=5),
     st.sampled_from(sorted(KINDS)),
     st.sampled_from(WAYS),
     st.sampled_from([0.001, 0.01, 0.3, 1.0]),
-    st.sampled_from([by_layer, of_all]),
+    st.sampled_from([count_by_layer, count_overall]),
 )
 def test_what_is_chosen_and_what_is_left_are_the_references(sizes, kind, way, ratio, share):
     check(sizes, kind, way, ratio, share)
@@ -83,14 +82,14 @@ def test_what_is_chosen_and_what_is_left_are_the_references(sizes, kind, way, ra
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_kind_at_every_ratio_is_the_references(shape, way):
-    for kind, ratio, share in itertools.product(KINDS, (0.001, 0.01, 0.3, 1.0), (by_layer, of_all)):
+    for kind, ratio, share in itertools.product(KINDS, (0.001, 0.01, 0.3, 1.0), (count_by_layer, count_overall)):
         check(SHAPES[shape], kind, way, ratio, share)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_sample_that_holds_all_the_large_ones_is_not_believed(way):
     """Its lines are those that shift 0 takes: the threshold it gives is reached by too few."""
-    shares = of_all(0.01, FlatLayout.flat(100_000))
+    shares = count_overall(0.01, FlatLayout.flat(100_000))
     _, _, count, stride, rank = shares.rows[0].tolist()
     values = torch.randn(100_000)
     values[torch.arange(100_000) // 16 % stride == 0] *= 1000
@@ -108,14 +107,14 @@ def test_what_is_not_finite_is_told_in_any_layer(bad, fast, where):
         tensors = {name: torch.randn(layout.numel) for name in ("values", "rest", "velocity")}
         tensors[where][place] = bad
         push = VelocityState(tensors["velocity"], 0.9, True)
-        shares = by_layer(0.01, layout)
+        shares = count_by_layer(0.01, layout)
         if fast:
-            assert choice.largest(tensors["values"], tensors["rest"], shares, 0, push) is None
+            assert select_largest(tensors["values"], tensors["rest"], shares, 0, push) is None
         else:
             with kernels.reference():
-                assert choice.largest(tensors["values"], tensors["rest"], shares, 0, push) is None
+                assert select_largest(tensors["values"], tensors["rest"], shares, 0, push) is None
 
 
 def test_a_sum_that_overflows_is_told():
     huge = torch.full((3000,), 3e38)
-    assert choice.largest(huge, huge.clone(), of_all(0.01, FlatLayout.flat(3000))) is None
+    assert select_largest(huge, huge.clone(), count_overall(0.01, FlatLayout.flat(3000))) is None

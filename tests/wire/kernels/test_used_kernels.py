@@ -8,8 +8,8 @@ from shoal.plan.plan import Plan
 from shoal.wire import kernels
 from shoal.wire.codec import GradientCodec, kernels_of
 from shoal.wire.codecs.largest import LargestCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 CHAINS = (
     *("fp16", "bf16", "int8", "fixed", "onebit", "twobit", "ternary", "ternary(packing=golomb)", "qsgd", "nonzero"),
@@ -35,10 +35,10 @@ def called(codec: GradientCodec, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     for density in (1.0, 0.01):
         values = torch.randn(LAYOUT.numel) * (torch.rand(LAYOUT.numel) < density)
         values[-16:] = 1.0  # a layer in which run lengths save nothing
-        out = torch.zeros(codec.bound(LAYOUT), dtype=torch.uint8)
-        length = codec.pack(values, LAYOUT, codec.start(LAYOUT), EncodeContext(), out)
-        codec.add(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
-        codec.put(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
+        out = torch.zeros(codec.max_bytes(LAYOUT), dtype=torch.uint8)
+        length = codec.encode_into(values, LAYOUT, codec.init_state(LAYOUT), EncodeContext(), out)
+        codec.decode_add(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
+        codec.decode_into(out[:length], LAYOUT, torch.zeros(LAYOUT.numel))
     return names
 
 

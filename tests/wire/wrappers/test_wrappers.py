@@ -8,16 +8,17 @@ import torch
 from shoal.core.errors import PayloadError, ShoalError, UsageError
 from shoal.testing.codec import mutated, sample
 from shoal.wire import kernels
-from shoal.wire.chain import WrappedCodec, chain
+from shoal.wire.chain import chain
 from shoal.wire.codecs.cast import Fp16Codec
 from shoal.wire.codecs.int8 import Int8Codec
 from shoal.wire.codecs.layerk import LayerKCodec
 from shoal.wire.codecs.lowrank import LowRankCodec
 from shoal.wire.codecs.onebit import OneBitCodec
 from shoal.wire.codecs.topk import TopKCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.redeal import merge, split
+from shoal.wire.settings import CodecWrapping
 from shoal.wire.wrappers.feedback import ErrorFeedback
 from shoal.wire.wrappers.momentum import MomentumCorrection
 from shoal.wire.wrappers.parts import PartialCodec
@@ -32,7 +33,7 @@ def test_tensors_of_one_dimension_travel_as_they_are():
     decoded = codec.decode(payload, LAYOUT)
     assert torch.equal(decoded[1200:1280], values[1200:1280])
     assert int((decoded[:1200] != 0).sum()) < 40
-    assert payload.numel() <= codec.bound(LAYOUT)
+    assert payload.numel() <= codec.max_bytes(LAYOUT)
 
 
 def test_by_size_and_by_name():
@@ -50,7 +51,7 @@ def test_parts_survive_attacks():
     refused = 0
     for number in range(2000):
         try:
-            codec.add(mutated(payload, number), LAYOUT, torch.zeros(LAYOUT.numel))
+            codec.decode_add(mutated(payload, number), LAYOUT, torch.zeros(LAYOUT.numel))
         except PayloadError:
             refused += 1
     assert refused > 500
@@ -61,7 +62,7 @@ def test_momentum_correction_sends_what_sgd_with_momentum_would():
     values = sample(LAYOUT)
     masked, kept = MomentumCorrection(LayerKCodec(1.0), 0.9), MomentumCorrection(LayerKCodec(1.0), 0.9, masking=False)
     for codec, expected in ((masked, 3 * values), (kept, (1 + 1.9 + 2.71) * values)):
-        state, total = codec.start(LAYOUT), torch.zeros(LAYOUT.numel)
+        state, total = codec.init_state(LAYOUT), torch.zeros(LAYOUT.numel)
         for _ in range(3):
             payload, state = codec.encode(values, LAYOUT, state)
             total += codec.decode(payload, LAYOUT)
@@ -70,7 +71,7 @@ def test_momentum_correction_sends_what_sgd_with_momentum_would():
 
 def test_momentum_conserves_velocities():
     codec, values = MomentumCorrection(LayerKCodec(0.05), 0.5, masking=False), sample(LAYOUT)
-    state, sent, velocity, due = codec.start(LAYOUT), torch.zeros(LAYOUT.numel), 0 * values, 0 * values
+    state, sent, velocity, due = codec.init_state(LAYOUT), torch.zeros(LAYOUT.numel), 0 * values, 0 * values
     for step in range(6):
         payload, state = codec.encode(values, LAYOUT, state, EncodeContext(step=step))
         sent += codec.decode(payload, LAYOUT)
@@ -88,7 +89,7 @@ def test_momentum_by_the_kernel_is_momentum_by_torch(codec, masking):
     wrapped = MomentumCorrection(codec, 0.9, masking=masking)
     results = []
     for slow in (False, True):
-        state = wrapped.start(LAYOUT)
+        state = wrapped.init_state(LAYOUT)
         payloads = []
         for step in range(4):
             with kernels.reference() if slow else nullcontext():
@@ -109,7 +110,7 @@ def test_momentum_refuses_what_is_not_finite_by_name(slow):
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("codec", [MomentumCorrection(LayerKCodec(0.05)), ErrorFeedback(TopKCodec(0.05))])
 def test_a_residual_that_is_not_finite_is_refused_by_name(codec, slow):
-    state = codec.start(LAYOUT)
+    state = codec.init_state(LAYOUT)
     state["residual"][LAYOUT.parts[3].offset + 7] = float("inf")
     with kernels.reference() if slow else nullcontext(), pytest.raises(ShoalError, match=r"'b\.weight' holds NaN"):
         codec.encode(sample(LAYOUT), LAYOUT, state)
@@ -126,14 +127,14 @@ def test_clipping_is_by_layer():
 
 def test_a_warm_up_tightens():
     codec = RatioWarmUp(ErrorFeedback(TopKCodec(0.01)), 0.01, 10)
-    state, sizes = codec.start(LAYOUT), []
+    state, sizes = codec.init_state(LAYOUT), []
     for step in range(12):
         payload, state = codec.encode(sample(LAYOUT, step), LAYOUT, state, EncodeContext(step=step))
-        assert payload.numel() <= codec.bound(LAYOUT)
+        assert payload.numel() <= codec.max_bytes(LAYOUT)
         codec.decode(payload, LAYOUT)
         sizes.append(payload.numel())
-    assert codec.at(0) == 0.25
-    assert codec.at(10) == codec.at(99) == 0.01
+    assert codec.ratio_at(0) == 0.25
+    assert codec.ratio_at(10) == codec.ratio_at(99) == 0.01
     assert sizes[0] > 5 * sizes[-1]
 
 
@@ -161,11 +162,11 @@ def test_what_waits_is_conserved_when_the_number_of_workers_changes(workers):
 @pytest.mark.parametrize(
     ("first", "second", "wrapping", "words"),
     [
-        (OneBitCodec(), Int8Codec(), WrappedCodec(), "only a sparsifier's values are coded again"),
-        (TopKCodec(0.1), TopKCodec(0.1), WrappedCodec(), "what was chosen is not chosen again"),
-        (OneBitCodec(), None, WrappedCodec(warmup=5), "no ratio to tighten"),
-        (OneBitCodec(), None, WrappedCodec(momentum=0.9), "momentum round onebit"),
-        (Fp16Codec(), None, WrappedCodec(least=5), "by_size and by_name do not go with fp16"),
+        (OneBitCodec(), Int8Codec(), CodecWrapping(), "only a sparsifier's values are coded again"),
+        (TopKCodec(0.1), TopKCodec(0.1), CodecWrapping(), "what was chosen is not chosen again"),
+        (OneBitCodec(), None, CodecWrapping(warmup=5), "no ratio to tighten"),
+        (OneBitCodec(), None, CodecWrapping(momentum=0.9), "momentum round onebit"),
+        (Fp16Codec(), None, CodecWrapping(least=5), "by_size and by_name do not go with fp16"),
     ],
 )
 def test_what_does_not_compose_is_refused(first, second, wrapping, words):

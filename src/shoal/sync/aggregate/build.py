@@ -1,6 +1,7 @@
 """Which aggregator suits a codec, a group and its engines."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
@@ -11,7 +12,6 @@ from shoal.sync.aggregate.choose import choose
 from shoal.sync.aggregate.elastic import ElasticAggregator
 from shoal.sync.aggregate.gather import GatherAggregator
 from shoal.sync.aggregate.low_rank import LowRankAggregator
-from shoal.sync.aggregate.shares import divisible
 from shoal.sync.aggregate.two_stage import TwoStageAggregator
 from shoal.sync.engine.chooser import EngineSource
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
@@ -19,8 +19,6 @@ from shoal.wire.codec import GradientCodec
 from shoal.wire.codecs.cast import CastCodec
 from shoal.wire.codecs.lowrank import LowRankCodec
 from shoal.wire.layout import FlatLayout
-from shoal.wire.tighten import ratio_of, with_ratio
-from shoal.wire.wrappers.feedback import ErrorFeedback
 
 
 def build_aggregator(
@@ -38,17 +36,17 @@ def build_aggregator(
     memory no byte is saved, so payloads are gathered there. Where members may change, so may the way, with the number
     of workers.
     """
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, LowRankCodec):
+    if codec.summed_as == "factors":
+        inner = cast(LowRankCodec, codec.without_feedback())
         return LowRankAggregator(inner, engines.of("cpu"), engines.of("cpu"), feedback=inner is not codec)
-    if isinstance(codec, CastCodec):
-        casting = CastAggregator(codec, engines.of("cpu"), group.size)
+    if codec.summed_as == "cast":
+        casting = CastAggregator(cast(CastCodec, codec), engines.of("cpu"), group.size)
         group.session.listeners.add(casting, ListenerStage.exchange)
         return casting
     engine = engines.payloads()
     if how == "auto" and isinstance(engine, SharedMemoryPayloads):
         how = "gather"
-    widest = with_ratio(codec, 1.0) if guarded and ratio_of(codec) is not None else None
+    widest = codec.with_ratio(1.0) if guarded and codec.get_ratio() is not None else None
     most = group.seats if isinstance(group, SharedGroup) else 0
 
     def make(rank: int, size: int) -> StatefulAggregator:
@@ -56,7 +54,7 @@ def build_aggregator(
             return TwoStageAggregator(codec, engine, rank, size, seed, most)
         return GatherAggregator(codec, engine, rank, seed, widest)
 
-    if group.session.elastic and how != "gather" and divisible(codec):
+    if group.session.elastic and how != "gather" and codec.divisible:
         # a newcomer learns its place when it is let in
         return ElasticAggregator(engine, make, lambda: (0, 1) if group.session.waiting else (group.rank, group.size))
     return make(group.rank, group.size)

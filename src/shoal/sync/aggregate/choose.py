@@ -1,9 +1,10 @@
 """Whether payloads are gathered or meet in two stages: by the bytes a worker sends, which all workers compute alike."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from shoal.sync.aggregate.gather import prefix_of
-from shoal.sync.aggregate.shares import cut, divisible
+from shoal.sync.aggregate.shares import cut
 from shoal.wire.codec import GradientCodec
 from shoal.wire.layout import FlatLayout
 from shoal.wire.wrappers.parts import PartialCodec
@@ -14,14 +15,15 @@ SAVES = 0.75
 
 def gathered(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> int:
     """Bytes a worker sends a step, at the most, if everybody gets everybody's payload."""
-    return (workers - 1) * sum(prefix_of(layout) + codec.bound(layout) for layout in layouts)
+    return (workers - 1) * sum(prefix_of(layout) + codec.max_bytes(layout) for layout in layouts)
 
 
 def staged(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> int:
     """Bytes a worker sends a step, at the most, if it sends shares to their owners and its own sum to all."""
-    if not isinstance(codec, PartialCodec):
+    if not codec.divisible:
         return gathered(codec, layouts, workers)
-    return 2 * (workers - 1) * sum(cut(codec, layout, workers).bound(codec.codec) for layout in layouts)
+    rule = cast(PartialCodec, codec)
+    return 2 * (workers - 1) * sum(cut(rule, layout, workers).max_bytes(rule.codec) for layout in layouts)
 
 
 def way(gathered: int, staged: int | None, workers: int) -> str:
@@ -31,5 +33,5 @@ def way(gathered: int, staged: int | None, workers: int) -> str:
 
 def choose(codec: GradientCodec, layouts: Sequence[FlatLayout], workers: int) -> str:
     """The way of these buckets."""
-    two = staged(codec, layouts, workers) if divisible(codec) else None
+    two = staged(codec, layouts, workers) if codec.divisible else None
     return way(gathered(codec, layouts, workers), two, workers)

@@ -19,9 +19,9 @@ from shoal.sync.aggregate.base import StatefulAggregator
 from shoal.sync.aggregate.presence import Marks, no_marks, read_marks, without_state_of, write_marks
 from shoal.sync.engine.base import PayloadEngine, PayloadSpec
 from shoal.wire.codec import GradientCodec, State, aligned
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.wrappers.feedback import RESIDUAL
 
 NOTHING, CODED, NON_FINITE = 0, 1, 2
@@ -46,10 +46,10 @@ class GatherAggregator(StatefulAggregator):
 
     def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._layouts = layouts
-        self._states = [self.codec.start(layout) for layout in layouts]
+        self._states = [self.codec.init_state(layout) for layout in layouts]
         # a codec that may be replaced has payloads of several lengths
-        exact = self.codec.exact and self._widest is None
-        most = [max(codec.bound(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
+        exact = self.codec.fixed_size and self._widest is None
+        most = [max(codec.max_bytes(n) for codec in (self.codec, self._widest or self.codec)) for n in layouts]
         specs = [PayloadSpec(prefix_of(layout) + size, exact) for layout, size in zip(layouts, most, strict=True)]
         self._areas = self.engine.open(specs)
         self._steps = [0] * len(layouts)
@@ -63,7 +63,7 @@ class GatherAggregator(StatefulAggregator):
         layout, state = self._layouts[index], self._states[index]
         moment = EncodeContext(self.seed, self._steps[index], self.rank, index)
         with self._without_absent(index, present):
-            self._post(index, present, lambda out: self.codec.pack(values, layout, state, moment, out))
+            self._post(index, present, lambda out: self.codec.encode_into(values, layout, state, moment, out))
         self._steps[index] += 1
 
     def start_non_finite(self, index: int) -> None:
@@ -90,7 +90,7 @@ class GatherAggregator(StatefulAggregator):
             return nullcontext()
         layout = self._layouts[index]
         absent = {part.name for part, here in zip(layout.parts, present, strict=True) if not here}
-        return without_state_of(absent, self.codec.named(self._states[index], layout))
+        return without_state_of(absent, self.codec.name_state(self._states[index], layout))
 
     def is_done(self, index: int) -> bool:
         return self.engine.is_done(index)
@@ -129,13 +129,13 @@ class GatherAggregator(StatefulAggregator):
             if fresh:
                 out.zero_()
             return no_marks(parts, int(payload[0]) == NON_FINITE)
-        (self.codec.put if fresh else self.codec.add)(aligned(payload[start:]), layout, out)
+        (self.codec.decode_into if fresh else self.codec.decode_add)(aligned(payload[start:]), layout, out)
         return read_marks(payload[1:start], parts)
 
     def state(self) -> State:
         found: State = {}
         for layout, state in zip(self._layouts, self._states, strict=True):
-            found |= self.codec.named(state, layout)
+            found |= self.codec.name_state(state, layout)
         return found
 
 

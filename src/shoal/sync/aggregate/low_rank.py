@@ -43,7 +43,7 @@ class LowRankAggregator(PayloadAggregator):
         self._qs = self.engine.open([BucketSpace(max(second, 1), torch.float32, cpu) for _, second in sizes])
         self._bases = [torch.zeros(first) for first, _ in sizes]
         """The sum of P, made orthogonal: a copy, because a retry writes the engine's result again."""
-        self._states = [self.codec.start(layout) for layout in layouts]
+        self._states = [self.codec.init_state(layout) for layout in layouts]
         self._before = [{name: q.clone() for name, q in state.items()} for state in self._states]
         """Q as it was when the exchange began."""
         self._rests = [torch.zeros(layout.numel) for layout in layouts]
@@ -154,7 +154,7 @@ class LowRankAggregator(PayloadAggregator):
     def state(self) -> State:
         found: State = {}
         for layout, state, rest in zip(self._layouts, self._states, self._rests, strict=True):
-            found |= self.codec.named({**state, **({RESIDUAL: rest} if self.feedback else {})}, layout)
+            found |= self.codec.name_state({**state, **({RESIDUAL: rest} if self.feedback else {})}, layout)
         return found
 
     def shared(self) -> State:

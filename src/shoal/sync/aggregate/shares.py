@@ -6,16 +6,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from shoal.wire.codec import GradientCodec
-from shoal.wire.codecs.fixed import FixedPointCodec
-from shoal.wire.codecs.int8 import Int8Codec
-from shoal.wire.codecs.onebit import OneBitCodec
-from shoal.wire.codecs.qsgd import QsgdCodec
 from shoal.wire.codecs.raw import RawCodec
-from shoal.wire.codecs.ternary import TernaryCodec
-from shoal.wire.codecs.twobit import TwoBitCodec
 from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.wrappers.feedback import ErrorFeedback
 from shoal.wire.wrappers.parts import LayoutPiece, PartialCodec
 
 STEP = 16
@@ -58,19 +51,9 @@ def _within(parts: Sequence[LayoutPart], cut: slice) -> FlatLayout:
     return FlatLayout.of(found)
 
 
-DENSE = (OneBitCodec, TwoBitCodec, TernaryCodec, Int8Codec, QsgdCodec, FixedPointCodec)
-"""Codecs that say something of every element: their sums are as dense as they are."""
 HEAD = struct.Struct("<BxxxI")
 """What a payload is, and how many bytes of it are the codec's."""
 RAW = RawCodec()
-
-
-def divisible(codec: GradientCodec) -> bool:
-    """Whether payloads of this codec can meet in two stages."""
-    if not isinstance(codec, PartialCodec):
-        return False
-    inner = codec.codec
-    return isinstance(inner.codec if isinstance(inner, ErrorFeedback) else inner, DENSE)
 
 
 @dataclass(frozen=True)
@@ -86,18 +69,18 @@ class BucketCut:
     def prefix(self) -> int:
         return padded(HEAD.size + -(-len(self.layout.parts) // 8))
 
-    def bound(self, codec: GradientCodec) -> int:
+    def max_bytes(self, codec: GradientCodec) -> int:
         """The most bytes of any share."""
-        most = max(padded(codec.bound(share.layout)) + RAW.bound(share.plain_layout) for share in self.shares)
+        most = max(padded(codec.max_bytes(share.layout)) + RAW.max_bytes(share.plain_layout) for share in self.shares)
         return -(-(self.prefix + most) // 64) * 64
 
 
 def cut(codec: PartialCodec, layout: FlatLayout, workers: int) -> BucketCut:
-    coded, plain = codec.divided(layout)
+    coded, plain = codec.split_layout(layout)
     return BucketCut(layout, coded, plain, shares(coded.layout, plain.layout, workers))
 
 
 def rooms(codec: PartialCodec, layout: FlatLayout, most: int) -> tuple[int, int]:
     """Bytes that suffice for a share of every worker, and for any single share, however many of `most` there are."""
-    bounds = {workers: cut(codec, layout, workers).bound(codec.codec) for workers in range(1, most + 1)}
+    bounds = {workers: cut(codec, layout, workers).max_bytes(codec.codec) for workers in range(1, most + 1)}
     return max((n * bound for n, bound in bounds.items()), default=0), max(bounds.values(), default=0)

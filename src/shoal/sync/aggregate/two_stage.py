@@ -18,7 +18,7 @@ Shares are those of one view: where members change, `elastic.py` makes another a
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -28,15 +28,14 @@ from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.aggregate.base import StatefulAggregator
 from shoal.sync.aggregate.gather import CODED, NON_FINITE, NOTHING, TRIAL
 from shoal.sync.aggregate.presence import Marks, no_marks, read_marks, without_state_of, write_marks
-from shoal.sync.aggregate.shares import HEAD, RAW, BucketCut, BucketShare, cut, divisible, rooms
+from shoal.sync.aggregate.shares import HEAD, RAW, BucketCut, BucketShare, cut, rooms
 from shoal.sync.engine.base import PayloadEngine, PayloadSpec
 from shoal.wire.codec import GradientCodec, State, aligned
-from shoal.wire.codecs.twobit import TwoBitCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 from shoal.wire.redeal import OWNER, PLACE
-from shoal.wire.wrappers.feedback import RESIDUAL, ErrorFeedback
+from shoal.wire.wrappers.feedback import RESIDUAL
 from shoal.wire.wrappers.parts import LayoutPiece, PartialCodec
 
 
@@ -51,21 +50,19 @@ class TwoStageAggregator(StatefulAggregator):
         self, codec: GradientCodec, engine: PayloadEngine, rank: int, size: int, seed: int, most: int = 0
     ) -> None:
         """`most`: the most workers of any view, where shared memory must be reserved for them now."""
-        if not divisible(codec) or not isinstance(codec, PartialCodec):
-            name = type(codec).__name__.removesuffix("Codec").lower()
-            raise UsageError(f"{name} has no dense payloads to meet in two stages; use meet(gather)")
-        self.rule, self.codec, self.engine, self.rank, self.size, self.seed = (
-            codec, codec.codec, engine, rank, size, seed,
-        )  # fmt: skip
-        self.owner = owners_codec(codec.codec, size)
+        if not codec.divisible:
+            raise UsageError(f"{type(codec).__name__} has no dense payloads to meet in two stages; use meet(gather)")
+        self.rule = cast(PartialCodec, codec)
+        self.codec, self.engine, self.rank, self.size, self.seed = self.rule.codec, engine, rank, size, seed
+        self.owner = self.codec.for_sum_of(size)
         self._most = most
         self._halfway: list[int] = []
         """Buckets of this exchange whose second payload has not been posted yet, in order."""
 
     def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._cuts = [cut(self.rule, layout, self.size) for layout in layouts]
-        self._states = [self.codec.start(c.coded.layout) for c in self._cuts]
-        self._own_states = [self.owner.start(c.shares[self.rank].layout) for c in self._cuts]
+        self._states = [self.codec.init_state(c.coded.layout) for c in self._cuts]
+        self._own_states = [self.owner.init_state(c.shares[self.rank].layout) for c in self._cuts]
         self._areas = self.engine.open(self._specs())
         self._steps = [0] * len(layouts)
         self._lengths = [0] * len(layouts)  # of the second payloads
@@ -75,7 +72,7 @@ class TwoStageAggregator(StatefulAggregator):
 
     def _specs(self) -> list[PayloadSpec]:
         """Return the specs of all first payloads, then of all second ones."""
-        exact, bounds = self.codec.exact, [made.bound(self.codec) for made in self._cuts]
+        exact, bounds = self.codec.fixed_size, [made.max_bytes(self.codec) for made in self._cuts]
         room = [rooms(self.rule, made.layout, self._most) for made in self._cuts]
         first = [PayloadSpec(b, exact, self.size, all_) for b, (all_, _) in zip(bounds, room, strict=True)]
         return first + [PayloadSpec(b, exact, room=one) for b, (_, one) in zip(bounds, room, strict=True)]
@@ -88,7 +85,7 @@ class TwoStageAggregator(StatefulAggregator):
         made, area = self._cuts[index], self._areas[index]
         coded, plain, state = made.coded.of(values), made.plain.of(values), self._states[index]
         bound, longest, size = area.numel() // self.size, 0, 0
-        with self._without_absent(made, self.codec.named(state, made.coded.layout), present):
+        with self._without_absent(made, self.codec.name_state(state, made.coded.layout), present):
             for owner, share in enumerate(made.shares):
                 moment = EncodeContext(self.seed, self._steps[index], self.rank, index * self.size + owner)
                 piece = area[owner * bound : (owner + 1) * bound]
@@ -126,12 +123,12 @@ class TwoStageAggregator(StatefulAggregator):
         _write_empty(NOTHING, out[:start])
         if not any(present):
             return start
-        length = codec.pack(values[0], share.layout, state, moment, out[start:])
+        length = codec.encode_into(values[0], share.layout, state, moment, out[start:])
         out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(CODED, length)), dtype=torch.uint8))
         write_marks(present, out[HEAD.size : start])
         end = start + padded(length)
         out[start + length : end].zero_()
-        return end + RAW.pack(values[1], share.plain_layout, {}, moment, out[end:])
+        return end + RAW.encode_into(values[1], share.plain_layout, {}, moment, out[end:])
 
     def is_done(self, index: int) -> bool:
         return False  # the second stage does not begin before the first bucket is finished
@@ -184,7 +181,7 @@ class TwoStageAggregator(StatefulAggregator):
             self.engine.post(number, made.prefix)
             return
         # what nobody has, nobody would use: the owner keeps its residual of it
-        with self._without_absent(made, self.owner.named(state, share.layout), present):
+        with self._without_absent(made, self.owner.name_state(state, share.layout), present):
             moment = EncodeContext(self.seed, self._steps[index], self.size + self.rank, index)
             length = self._pack(self.owner, made, share, total, state, moment, present, self._areas[number])
         self._lengths[index] = length
@@ -221,7 +218,7 @@ class TwoStageAggregator(StatefulAggregator):
         start, parts = made.prefix, len(made.layout.parts)
         kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
         end = start + padded(length)
-        stop = end + RAW.bound(share.plain_layout)
+        stop = end + RAW.max_bytes(share.plain_layout)
         if kind not in (NOTHING, CODED, NON_FINITE) or (kind == CODED and payload.numel() < stop):
             raise PayloadError(
                 f"worker {rank}: unknown payload type {kind} with {length} coded of {payload.numel()} bytes; "
@@ -237,7 +234,7 @@ class TwoStageAggregator(StatefulAggregator):
                 (codec, payload[start : start + length], share.layout, out[0]),
                 (RAW, payload[end:stop], share.plain_layout, out[1]),
             ):
-                (one.put if fresh else one.add)(aligned(data), layout, sums)
+                (one.decode_into if fresh else one.decode_add)(aligned(data), layout, sums)
         except PayloadError as error:
             raise PayloadError(f"worker {rank}: {error}") from None
         return read_marks(payload[HEAD.size : start], parts)
@@ -259,9 +256,9 @@ class TwoStageAggregator(StatefulAggregator):
         found: State = {}
         for made, state, own in zip(self._cuts, self._states, self._own_states, strict=True):
             share = made.shares[self.rank]
-            found |= self.codec.named(state, made.coded.layout)
+            found |= self.codec.name_state(state, made.coded.layout)
             begins = {part.name: max(0, share.coded.start - part.offset) for part in made.coded.layout.parts}
-            for name, kept in self.owner.named(own, share.layout).items():
+            for name, kept in self.owner.name_state(own, share.layout).items():
                 layer = name.partition(".")[2]
                 found |= {f"{OWNER}.{layer}": kept, f"{PLACE}.{layer}": torch.tensor([begins[layer]])}
         return found
@@ -276,14 +273,6 @@ class TwoStageAggregator(StatefulAggregator):
                 if torch.equal(given.get(f"{PLACE}.{layer}", place), place):
                     kept.copy_(given.pop(name))
         super().load(given)
-
-
-def owners_codec(codec: GradientCodec, workers: int) -> GradientCodec:
-    """Return the codec for sums, which may be `workers` times as large: a threshold must be too, or residuals grow."""
-    inner = codec.codec if isinstance(codec, ErrorFeedback) else codec
-    if isinstance(inner, TwoBitCodec):
-        inner = replace(inner, threshold=inner.threshold * workers)
-    return replace(codec, codec=inner) if isinstance(codec, ErrorFeedback) else inner
 
 
 def _write_empty(kind: int, out: Tensor) -> None:

@@ -19,10 +19,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
+from shoal.wire.builtin import Bf16Settings, Fp16Settings
 from shoal.wire.codec import GradientCodec, State, magnitude, refuse
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 PIECE = 4096
 """Elements that share a scale."""
@@ -34,7 +35,8 @@ TOP = 14
 class CastCodec(GradientCodec):
     """The common part of both: the layout of a payload, and the torch reference."""
 
-    feedback = False
+    default_feedback = False
+    summed_as = "cast"
     dtype: ClassVar[torch.dtype]
     scaled: ClassVar[bool]
 
@@ -53,45 +55,48 @@ class CastCodec(GradientCodec):
     def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
         """out += sign * what is written; whether it is finite."""
 
-    def bound(self, layout: FlatLayout) -> int:
+    def summed_bytes(self, layout: FlatLayout) -> int:
+        return 2 * layout.numel
+
+    def max_bytes(self, layout: FlatLayout) -> int:
         return self._body(layout) + 2 * layout.numel
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        size, start = self.bound(layout), self._body(layout)
-        whole = values if rest is None else rest.add_(values)
+        size, start = self.max_bytes(layout), self._body(layout)
+        whole = values if residual is None else residual.add_(values)
         write_head(out, self.code, layout.numel)
         out[HEAD.size : start].zero_()
         scales, body = self._scales(out, layout), out[start:size].view(self.dtype)
         if not self._narrow(whole, scales, body):
-            refuse(values, layout, rest)
-        if rest is not None:
-            self._widen(body, scales, -1.0, rest)
+            refuse(values, layout, residual)
+        if residual is not None:
+            self._widen(body, scales, -1.0, residual)
         return size
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         scales, body = self._scales(payload, layout), payload[self._body(layout) :].view(self.dtype)
         if scales is not None and not bool((scales.isfinite() & (scales > 0)).all()):
             raise PayloadError("a payload holds a scale that is no finite number above 0; it was changed or is foreign")
         if not self._widen(body, scales, 1.0, out):
-            finite(body, "value")
+            check_finite(body, "value")
 
 
 @dataclass(frozen=True)
-class Fp16Codec(CastCodec):
+class Fp16Codec(Fp16Settings, CastCodec):
     """IEEE half precision: 11 bits of precision, with a scale."""
 
     code = 2
-    compiled = ("pack_fp16", "add_fp16")
+    kernel_names = ("pack_fp16", "add_fp16")
     dtype = torch.float16
     scaled = True
 
@@ -123,11 +128,11 @@ class Fp16Codec(CastCodec):
 
 
 @dataclass(frozen=True)
-class Bf16Codec(CastCodec):
+class Bf16Codec(Bf16Settings, CastCodec):
     """The upper half of a float32: 8 bits of precision, full range, and so without a scale."""
 
     code = 3
-    compiled = ("pack_bf16", "add_bf16")
+    kernel_names = ("pack_bf16", "add_bf16")
     dtype = torch.bfloat16
     scaled = False
 

@@ -8,63 +8,61 @@ Do not use it where gradients may be smaller than 2^-frac by much: their noise i
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shoal.wire import bits
+from shoal.wire.builtin import FixedSettings
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, read_head, write_head
+from shoal.wire.encode_context import EncodeContext, uniforms
+from shoal.wire.head import HEAD, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
-class FixedPointCodec(GradientCodec):
+class FixedPointCodec(FixedSettings, GradientCodec):
     """Two's complement, shifted so that codes are not negative."""
 
     code = 8
-    compiled = ("pack_bits", "unpack_bits")
-    feedback = False
-    bits: int = 16
-    frac: int = 8
-    rounding: Literal["stochastic", "nearest"] = "stochastic"
+    dense = True
+    kernel_names = ("pack_bits", "unpack_bits")
+    default_feedback = False
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]
         return self.rounding == "stochastic"
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + bits.packed_size(layout.numel, self.bits)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
-        size = self.bound(layout)
-        whole = values if rest is None else rest.add_(values)
+        size = self.max_bytes(layout)
+        whole = values if residual is None else residual.add_(values)
         half = 1 << (self.bits - 1)
-        noise = uniforms(0, layout.numel, moment.words()) if self.rounding == "stochastic" else 0.5
+        noise = uniforms(0, layout.numel, context.random_words()) if self.rounding == "stochastic" else 0.5
         # double, for 16 bits and 24 of noise do not fit a float's precision
         level = torch.floor(whole.double() * 2.0**self.frac + noise).clamp(-half, half - 1)
         write_head(out, self.code, layout.numel)
         codes = (level.long() + half).numpy().astype(np.uint32)
         bits.pack(codes, self.bits, out[HEAD.size : size].numpy())
-        if rest is not None:
-            rest -= (level * 2.0**-self.frac).float()
+        if residual is not None:
+            residual -= (level * 2.0**-self.frac).float()
         return size
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         codes = bits.unpack(payload[HEAD.size :].numpy(), self.bits, layout.numel)
         level = torch.from_numpy(codes.astype(np.int64) - (1 << (self.bits - 1)))
         out += (level.double() * 2.0**-self.frac).float()

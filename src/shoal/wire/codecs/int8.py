@@ -15,26 +15,27 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
+from shoal.wire.builtin import Int8Settings
 from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext, uniforms
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext, uniforms
 
 SMALLEST = 1e-30
 """A block whose largest value is below travels as zeros: its scale would not be a normal number."""
 
 
 @dataclass(frozen=True)
-class Int8Codec(GradientCodec):
+class Int8Codec(Int8Settings, GradientCodec):
     """Linear levels from -127 to 127 of each block's largest magnitude."""
 
     code = 4
-    compiled = ("pack_int8", "add_int8")
-    feedback = False
+    dense = True
+    kernel_names = ("pack_int8", "add_int8")
+    default_feedback = False
     unbiased = True
-    block: int = 1024
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return self._body(layout) + layout.numel
 
     def _body(self, layout: FlatLayout) -> int:
@@ -43,29 +44,29 @@ class Int8Codec(GradientCodec):
     def _scales(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 4 * (len(layout.blocks(self.block, 8)) - 1)].view(torch.float32)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        size, body, words = self.bound(layout), self._body(layout), moment.words()
+        size, body, words = self.max_bytes(layout), self._body(layout), context.random_words()
         write_head(out, self.code, layout.numel)
         out[HEAD.size : body].zero_()
         scales, codes = self._scales(out, layout), out[body:size].view(torch.int8)
         if kernels.fast():
-            table, left = layout.blocks(self.block, 8), values if rest is None else rest
+            table, left = layout.blocks(self.block, 8), values if residual is None else residual
             bad = kernels.get("pack_int8")(
-                values.numpy(), left.numpy(), rest is not None, table,
+                values.numpy(), left.numpy(), residual is not None, table,
                 np.uint32(words[0]), np.uint32(words[1]), scales.numpy(), codes.numpy(),
             )  # fmt: skip
             if bad >= 0:
-                refuse(values, layout, rest)
+                refuse(values, layout, residual)
         else:
-            self._reference(values, layout, words, rest, scales, codes)
+            self._reference(values, layout, words, residual, scales, codes)
         return size
 
     def _reference(
@@ -73,12 +74,12 @@ class Int8Codec(GradientCodec):
         values: Tensor,
         layout: FlatLayout,
         words: tuple[int, int],
-        rest: Tensor | None,
+        residual: Tensor | None,
         scales: Tensor,
         codes: Tensor,
     ) -> None:
         refuse_non_finite(values, layout)
-        whole = values if rest is None else rest.add_(values)
+        whole = values if residual is None else residual.add_(values)
         for number, (start, end, _) in enumerate(layout.blocks(self.block, 8)[:-1].tolist()):
             x = whole[start:end]
             largest = x.abs().max()
@@ -87,20 +88,20 @@ class Int8Codec(GradientCodec):
             inverse = 127 / largest if large else torch.zeros(())
             level = torch.floor(x * inverse + uniforms(start, end - start, words)).clamp(-127, 127)
             scales[number], codes[start:end] = scale, level.to(torch.int8)
-            if rest is not None:
+            if residual is not None:
                 x -= level * scale
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=False)
 
-    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_into(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=True)
 
     def _decode(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         scales, codes = self._scales(payload, layout), payload[self._body(layout) :].view(torch.int8)
-        finite(scales, "scale")
+        check_finite(scales, "scale")
         if len(scales) and float(scales.min()) < 0:
             raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
         table = layout.blocks(self.block, 8)

@@ -17,9 +17,9 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.moment import EncodeContext
 
 PIECE = 256
 """Elements of a piece at the most."""
@@ -32,28 +32,29 @@ Weights = npt.NDArray[np.float32]
 class LargestCodec(GradientCodec):
     """At most `budget` bytes of a tensor, if it has more; never less than a piece."""
 
+    name = "largest"
     code = 40
-    compiled = bits.PLACES_KERNELS
-    exact = False
+    kernel_names = bits.PLACES_KERNELS
+    fixed_size = False
     budget: int
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         count = len(spans(layout))
         return HEAD.size + padded(count // 4 + 4) + VALUE * layout.numel  # places take 2 bits each at the most
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        whole = values if rest is None else rest.add_(values)
-        refuse_non_finite(values, layout, rest)
+        whole = values if residual is None else residual.add_(values)
+        refuse_non_finite(values, layout, residual)
         (chosen,) = choose([weigh(whole, layout)], [layout], self.budget)
-        return self.write(chosen, whole, layout, out, clear=rest is not None)
+        return self.write(chosen, whole, layout, out, clear=residual is not None)
 
     def write(self, chosen: Numbers, whole: Tensor, layout: FlatLayout, out: Tensor, *, clear: bool) -> int:
         """A payload of the chosen pieces; `clear` takes them out of `whole`."""
@@ -71,7 +72,7 @@ class LargestCodec(GradientCodec):
             source[where] = 0.0
         return end
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, _ = read_head(payload, self.code, layout.numel)
         pieces = len(spans(layout))
         size = bits.places_size(count, pieces)
@@ -79,9 +80,9 @@ class LargestCodec(GradientCodec):
         if count > pieces or payload.numel() < start:
             raise PayloadError(f"a payload of {payload.numel()} bytes says {count} of {pieces} pieces; it was changed")
         where = elements(bits.read_places(payload[HEAD.size : HEAD.size + size].numpy(), count, pieces), layout)
-        exactly(payload, start + VALUE * len(where))
+        check_length(payload, start + VALUE * len(where))
         body = payload[start:].view(torch.float32)
-        finite(body, "value")
+        check_finite(body, "value")
         out.numpy()[where] += body.numpy()
 
 

@@ -9,32 +9,35 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shoal.wire import choice, shares
+from shoal.wire import selection
 from shoal.wire.codec import refuse
 from shoal.wire.codecs.sparse import ChosenElements, SparseCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
-from shoal.wire.push import VelocityState
+from shoal.wire.selection import VelocityState
 
 
 @dataclass(frozen=True)
 class LayerKCodec(SparseCodec):
     """`ratio` of every layer's elements."""
 
+    name = "layerk"
     code = 11
 
-    def most(self, layout: FlatLayout) -> int:
-        return shares.by_layer(self.ratio, layout).most
+    def max_elements(self, layout: FlatLayout) -> int:
+        return selection.count_by_layer(self.ratio, layout).most
 
     def choose(
         self,
         values: Tensor,
         layout: FlatLayout,
-        moment: EncodeContext,
-        rest: Tensor | None,
+        context: EncodeContext,
+        residual: Tensor | None,
         push: VelocityState | None = None,
     ) -> ChosenElements:
-        chosen = choice.largest(values, rest, shares.by_layer(self.ratio, layout), moment.step, push)
+        chosen = selection.select_largest(
+            values, residual, selection.count_by_layer(self.ratio, layout), context.step, push
+        )
         if chosen is None:
-            refuse(values, layout, rest)
+            refuse(values, layout, residual)
         return ChosenElements(*chosen)

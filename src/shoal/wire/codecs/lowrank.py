@@ -6,8 +6,8 @@ factors of all workers add up, so an all-reduce carries them, in two rounds:
     P = M Q        sum over workers        orthogonal columns of the sum
     Q = M^T P      sum over workers        M ≈ P Q^T;  Q is where the next step begins
 
-`pack` and `add` do both rounds for one worker. Tensors of one dimension, and matrices too small to gain, travel whole.
-Do not use it for models of many small matrices, nor without feedback.
+`encode_into` and `decode_add` do both rounds for one worker. Tensors of one dimension, and matrices too small to gain,
+travel whole. Do not use it for models of many small matrices, nor without feedback.
 
     head | P and Q of every matrix, or the whole tensor, float32
 """
@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 
 from shoal.core.seeds import mix
+from shoal.wire.builtin import LowRankSettings
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_finite, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.moment import EncodeContext
 
 KEPT = "q."
 SMALL = 1e-28
@@ -29,25 +30,28 @@ SMALL = 1e-28
 
 
 @dataclass(frozen=True)
-class LowRankCodec(GradientCodec):
+class LowRankCodec(LowRankSettings, GradientCodec):
     """Rank `rank` for every matrix that is larger than its factors."""
 
     code = 15
-    rank: int = 2
+    summed_as = "factors"
 
     def _rank(self, part: LayoutPart) -> int:
-        """0 for what travels whole."""
+        """Return the rank of a layer's factors; 0 if the layer travels whole."""
         rows, columns = part.matrix
         rank = min(self.rank, rows, columns)
         return rank if len(part.shape) >= 2 and rank * (rows + columns) < rows * columns else 0
 
     def sizes(self, layout: FlatLayout) -> tuple[int, int]:
-        """Elements of the first round (P, and whole tensors) and of the second (Q)."""
+        """Return how many elements the first round sums (P, and whole tensors) and the second (Q)."""
         first = sum(self._rank(p) * p.matrix[0] if self._rank(p) else p.numel for p in layout.parts)
         return first, sum(self._rank(p) * p.matrix[1] for p in layout.parts)
 
-    def start(self, layout: FlatLayout) -> State:
-        """The same on every worker: a product of sums needs one common beginning."""
+    def summed_bytes(self, layout: FlatLayout) -> int:
+        return 4 * sum(self.sizes(layout))
+
+    def init_state(self, layout: FlatLayout) -> State:
+        """Return Q of every matrix, the same on every worker: factors of different beginnings do not add up."""
         state = {}
         for part in layout.parts:
             if rank := self._rank(part):
@@ -55,11 +59,11 @@ class LowRankCodec(GradientCodec):
                 state[KEPT + part.name] = torch.randn(part.matrix[1], rank, generator=generator)
         return state
 
-    def named(self, state: State, layout: FlatLayout) -> State:
+    def name_state(self, state: State, layout: FlatLayout) -> State:
         kept = {name: tensor for name, tensor in state.items() if name.startswith(KEPT)}
-        return {**super().named({n: t for n, t in state.items() if n not in kept}, layout), **kept}
+        return {**super().name_state({n: t for n, t in state.items() if n not in kept}, layout), **kept}
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + 4 * sum(self.sizes(layout))
 
     def first(self, whole: Tensor, layout: FlatLayout, state: State, out: Tensor) -> None:
@@ -75,8 +79,8 @@ class LowRankCodec(GradientCodec):
                 place.copy_(x)
             at += size
 
-    def second(self, first: Tensor, whole: Tensor, layout: FlatLayout, out: Tensor, rest: Tensor | None) -> None:
-        """Make the columns of P orthogonal, in place; Q = M^T P; `rest` becomes what the two do not say."""
+    def second(self, first: Tensor, whole: Tensor, layout: FlatLayout, out: Tensor, residual: Tensor | None) -> None:
+        """Make the columns of P orthogonal, in place; Q = M^T P; `residual` becomes what the two do not say."""
         at = to = 0
         for part in layout.parts:
             rank = self._rank(part)
@@ -87,10 +91,10 @@ class LowRankCodec(GradientCodec):
                 q = out[to : to + rank * part.matrix[1]].view(-1, rank)
                 torch.mm(matrix.T, p, out=q)
                 to += q.numel()
-                if rest is not None:
-                    torch.addmm(matrix, p, q.T, alpha=-1.0, out=rest[part.offset : part.end].view(part.matrix))
-            elif rest is not None:
-                rest[part.offset : part.end].zero_()
+                if residual is not None:
+                    torch.addmm(matrix, p, q.T, alpha=-1.0, out=residual[part.offset : part.end].view(part.matrix))
+            elif residual is not None:
+                residual[part.offset : part.end].zero_()
             at += size
 
     def last(self, first: Tensor, second: Tensor, layout: FlatLayout, out: Tensor) -> None:
@@ -118,30 +122,30 @@ class LowRankCodec(GradientCodec):
                 if bool(kept.any()):  # a gradient of zeros has no direction to go on with
                     state[KEPT + part.name].copy_(kept.view(-1, rank))
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
-        size, (one, _) = self.bound(layout), self.sizes(layout)
-        whole = values if rest is None else rest.add_(values)
+        size, (one, _) = self.max_bytes(layout), self.sizes(layout)
+        whole = values if residual is None else residual.add_(values)
         write_head(out, self.code, layout.numel)
         body = out[HEAD.size : size].view(torch.float32)
         self.first(whole, layout, state, body[:one])
-        self.second(body[:one], whole, layout, body[one:], rest)
+        self.second(body[:one], whole, layout, body[one:], residual)
         self.keep(body[one:], layout, state)
         return size
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         body = payload[HEAD.size :].view(torch.float32)
-        finite(body, "factor")
+        check_finite(body, "factor")
         one, _ = self.sizes(layout)
         self.last(body[:one], body[one:], layout, out)
 

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
+from shoal.wire.builtin import NonzeroSettings
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import ALIGNED, HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import ALIGNED, HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.moment import EncodeContext
 
 ALL = -1
 VALUE = 4
@@ -27,29 +28,29 @@ Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class NonzeroCodec(GradientCodec):
+class NonzeroCodec(NonzeroSettings, GradientCodec):
     """Exact; never longer than the values and a number a layer."""
 
     code = 16
-    compiled = bits.PLACES_KERNELS
-    feedback = False
+    kernel_names = bits.PLACES_KERNELS
+    default_feedback = False
     unbiased = True
-    exact = False
+    fixed_size = False
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return _start(layout) + VALUE * layout.numel
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        whole = values if rest is None else rest.add_(values)
-        refuse_non_finite(values, layout, rest)
+        whole = values if residual is None else residual.add_(values)
+        refuse_non_finite(values, layout, residual)
         chosen = [_chosen(whole, part) for part in layout.parts]
         write_head(out, self.code, layout.numel)
         at = _start(layout)
@@ -63,11 +64,11 @@ class NonzeroCodec(GradientCodec):
                 at += size
         out[at : padded(at)].zero_()
         end = _write(whole, layout, chosen, out, padded(at))
-        if rest is not None:
-            rest.zero_()
+        if residual is not None:
+            residual.zero_()
         return end
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         at = _start(layout)
         if count or extra or payload.numel() < at:
@@ -76,9 +77,9 @@ class NonzeroCodec(GradientCodec):
         sizes = [_places_size(number, part) for number, part in zip(counts, layout.parts, strict=True)]
         body = padded(at + sum(sizes))
         sent = [part.numel if n == ALL else n for n, part in zip(counts, layout.parts, strict=True)]
-        exactly(payload, body + VALUE * sum(sent))
+        check_length(payload, body + VALUE * sum(sent))
         values = payload[body:].view(torch.float32)
-        finite(values, "value")
+        check_finite(values, "value")
         first = 0
         for part, number, size, each in zip(layout.parts, counts, sizes, sent, strict=True):
             place, piece = out[part.offset : part.end], values[first : first + each]

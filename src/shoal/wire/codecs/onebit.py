@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from shoal.wire import kernels
+from shoal.wire.builtin import OneBitSettings
 from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
-class OneBitCodec(GradientCodec):
+class OneBitCodec(OneBitSettings, GradientCodec):
     """Signs and two means per block."""
 
     code = 5
-    compiled = ("pack_signs", "add_signs")
-    block: int = 2048
+    dense = True
+    kernel_names = ("pack_signs", "add_signs")
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return self._body(layout) + int(layout.blocks(self.block, 1)[-1, 0])
 
     def _body(self, layout: FlatLayout) -> int:
@@ -36,33 +37,35 @@ class OneBitCodec(GradientCodec):
     def _means(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         return payload[HEAD.size :][: 8 * (len(layout.blocks(self.block, 1)) - 1)].view(torch.float32).view(-1, 2)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        size, body = self.bound(layout), self._body(layout)
+        size, body = self.max_bytes(layout), self._body(layout)
         write_head(out, self.code, layout.numel)
         out[HEAD.size : body].zero_()
         means, data = self._means(out, layout), out[body:size]
         if kernels.fast():
-            table, left = layout.blocks(self.block, 1), values if rest is None else rest
+            table, left = layout.blocks(self.block, 1), values if residual is None else residual
             bad = kernels.get("pack_signs")(
-                values.numpy(), left.numpy(), rest is not None, table, means.numpy(), data.numpy()
+                values.numpy(), left.numpy(), residual is not None, table, means.numpy(), data.numpy()
             )
             if bad >= 0:
-                refuse(values, layout, rest)
+                refuse(values, layout, residual)
         else:
-            self._reference(values, layout, rest, means, data)
+            self._reference(values, layout, residual, means, data)
         return size
 
-    def _reference(self, values: Tensor, layout: FlatLayout, rest: Tensor | None, means: Tensor, data: Tensor) -> None:
+    def _reference(
+        self, values: Tensor, layout: FlatLayout, residual: Tensor | None, means: Tensor, data: Tensor
+    ) -> None:
         refuse_non_finite(values, layout)
-        whole = values if rest is None else rest.add_(values)
+        whole = values if residual is None else residual.add_(values)
         weights = 2 ** torch.arange(8)
         for number, (start, end, at) in enumerate(layout.blocks(self.block, 1)[:-1].tolist()):
             x = whole[start:end]
@@ -72,20 +75,20 @@ class OneBitCodec(GradientCodec):
             padding = torch.zeros(-len(x) % 8, dtype=torch.bool)
             codes = (torch.cat([up, padding]).view(-1, 8) * weights).sum(1)
             data[at : at + len(codes)] = codes.to(torch.uint8)
-            if rest is not None:
+            if residual is not None:
                 x -= torch.where(up, means[number, 1], means[number, 0])
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=False)
 
-    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_into(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=True)
 
     def _decode(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         means, data = self._means(payload, layout), payload[self._body(layout) :]
-        finite(means, "mean")
+        check_finite(means, "mean")
         table = layout.blocks(self.block, 1)
         if kernels.fast():
             kernels.get("add_signs")(data.numpy(), means.numpy(), table, fresh, out.numpy())

@@ -16,29 +16,29 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
+from shoal.wire.builtin import QsgdSettings
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext, uniforms
+from shoal.wire.head import HEAD, check_finite, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
-class QsgdCodec(GradientCodec):
+class QsgdCodec(QsgdSettings, GradientCodec):
     """Levels of norm / (2^bits - 1)."""
 
     code = 9
-    compiled = ("pack_gamma", "unpack_gamma")
-    feedback = False
+    dense = True
+    kernel_names = ("pack_gamma", "unpack_gamma")
+    default_feedback = False
     unbiased = True
-    exact = False
-    bits: int = 4
-    bucket: int = 512
+    fixed_size = False
 
     @property
     def levels(self) -> int:
         return (1 << self.bits) - 1
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         longest = 2 * (self.levels + 1).bit_length()  # a gamma code of the largest level, and its sign
         return self._body(layout) + -(-layout.numel * longest // 8)
 
@@ -53,17 +53,17 @@ class QsgdCodec(GradientCodec):
         table = torch.from_numpy(layout.blocks(self.bucket, 8)[:-1])
         return (norms / self.levels).repeat_interleave(table[:, 1] - table[:, 0])
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
-        whole = values if rest is None else rest.add_(values)
+        whole = values if residual is None else residual.add_(values)
         body, norms = self._body(layout), self._norms(out, layout)
         write_head(out, self.code, layout.numel)
         out[HEAD.size :].zero_()
@@ -71,22 +71,22 @@ class QsgdCodec(GradientCodec):
             norms[number] = torch.linalg.vector_norm(whole[start:end])
         step = self._spread(norms, layout)
         ratio = torch.where(step > 0, whole.abs() / step, 0.0)
-        level = torch.floor(ratio + uniforms(0, layout.numel, moment.words())).clamp_(max=self.levels)
+        level = torch.floor(ratio + uniforms(0, layout.numel, context.random_words())).clamp_(max=self.levels)
         signed = torch.copysign(level, whole)
         length = kernels.get("pack_gamma")(signed.to(torch.int32).numpy(), out[body:].numpy())
-        if rest is not None:
-            rest -= signed * step
+        if residual is not None:
+            residual -= signed * step
         return body + int(length)
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         body = self._body(layout)
-        if not body <= payload.numel() <= self.bound(layout):
+        if not body <= payload.numel() <= self.max_bytes(layout):
             raise PayloadError(
                 f"a payload of {payload.numel()} bytes cannot hold {layout.numel} elements of this codec"
             )
         norms = self._norms(payload, layout)
-        finite(norms, "norm")
+        check_finite(norms, "norm")
         level = np.zeros(layout.numel, np.int32)
         data = payload[body:].numpy()
         if (norms < 0).any() or kernels.get("unpack_gamma")(data, self.levels, level) != len(data):

@@ -11,59 +11,60 @@ import torch
 from torch import Tensor
 
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, Bytes, exactly, finite, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, Bytes, check_finite, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
 class RawCodec(GradientCodec):
     """Four bytes an element, exact."""
 
+    name = "raw"
     code = 1
-    feedback = False
+    default_feedback = False
     unbiased = True
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + 4 * layout.numel
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
-        size = self.bound(layout)
+        size = self.max_bytes(layout)
         write_head(out, self.code, layout.numel)
         body = out[HEAD.size : size].view(torch.float32)
         body.copy_(values)
-        if rest is not None:
-            body.add_(rest)
-            rest.zero_()
+        if residual is not None:
+            body.add_(residual)
+            residual.zero_()
         return size
 
     def write(self, values: npt.NDArray[np.float32], data: Bytes) -> int:
-        """As `pack`, of values that are known to be finite."""
+        """Write a payload of values that are known to be finite; return its length."""
         write_head(data, self.code, len(values))
         size = HEAD.size + 4 * len(values)
         data[HEAD.size : size].view(np.float32)[:] = values
         return size
 
     def read(self, payload: Tensor, count: int) -> npt.NDArray[np.float32]:
-        """The values in a payload of so many, in place."""
+        """Return the values of a payload as a view of it."""
         read_head(payload, self.code, count)
-        exactly(payload, HEAD.size + 4 * count)
+        check_length(payload, HEAD.size + 4 * count)
         values = payload.numpy()[HEAD.size :].view(np.float32)
-        finite(values, "value")
+        check_finite(values, "value")
         return values
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         sums = out.numpy()
         sums += self.read(payload, layout.numel)
 
-    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_into(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         out.numpy()[:] = self.read(payload, layout.numel)

@@ -17,19 +17,20 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
+from shoal.core.term import INTERNAL
 from shoal.wire import bits
 from shoal.wire.codec import GradientCodec, State
 from shoal.wire.codecs.raw import RawCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import HEAD, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
-from shoal.wire.push import VelocityState
+from shoal.wire.selection import VelocityState
 
 SPARSE, DENSE = 0, 1
 
 
 class ChosenElements(NamedTuple):
-    """Places that ascend, and the values there."""
+    """Ascending places, and the values there."""
 
     places: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32]
@@ -37,16 +38,18 @@ class ChosenElements(NamedTuple):
 
 @dataclass(frozen=True)
 class SparseCodec(GradientCodec):
-    """Sends what `choose` chooses."""
+    """Base of the sparsifiers: sends the elements that `choose` returns."""
 
-    exact = False
-    compiled = ("select_largest", "add_at", *bits.PLACES_KERNELS)
+    fixed_size = False
+    kernel_names = ("select_largest", "add_at", *bits.PLACES_KERNELS)
     ratio: float
-    values: GradientCodec = field(default_factory=RawCodec)
+    values: GradientCodec = field(default_factory=RawCodec, metadata=INTERNAL)
     """How the chosen values are written."""
 
-    def at(self, ratio: float) -> Self:
-        """The same with another ratio, for a warm-up."""
+    def get_ratio(self) -> float:
+        return self.ratio
+
+    def with_ratio(self, ratio: float) -> Self:
         return replace(self, ratio=ratio)
 
     @abstractmethod
@@ -54,55 +57,56 @@ class SparseCodec(GradientCodec):
         self,
         values: Tensor,
         layout: FlatLayout,
-        moment: EncodeContext,
-        rest: Tensor | None,
+        context: EncodeContext,
+        residual: Tensor | None,
         push: VelocityState | None = None,
     ) -> ChosenElements:
-        """With `rest`: adds `values` to it, or the velocity they push, and takes out what is chosen.
+        """Return the elements of `values` that travel; refuse values that are not finite.
 
-        Refuses what is not finite.
+        With `residual`, add `values` to it, choose from the sum and take out what was chosen. With `push`, accumulate
+        `values` into the velocity and add that instead.
         """
 
     @abstractmethod
-    def most(self, layout: FlatLayout) -> int:
-        """The most elements that are ever chosen."""
+    def max_elements(self, layout: FlatLayout) -> int:
+        """Return the most elements that are ever chosen; a payload with more is refused."""
 
-    def bound(self, layout: FlatLayout) -> int:
-        return min(self._sparse_size(self.most(layout), layout), self._dense_size(layout))
+    def max_bytes(self, layout: FlatLayout) -> int:
+        return min(self._sparse_size(self.max_elements(layout), layout), self._dense_size(layout))
 
     def _start(self, count: int, layout: FlatLayout) -> int:
         return HEAD.size + padded(bits.places_size(count, layout.numel))
 
     def _sparse_size(self, count: int, layout: FlatLayout) -> int:
-        return self._start(count, layout) + self.values.bound(FlatLayout.flat(count))
+        return self._start(count, layout) + self.values.max_bytes(FlatLayout.flat(count))
 
     def _dense_size(self, layout: FlatLayout) -> int:
-        return HEAD.size + self.values.bound(layout)
+        return HEAD.size + self.values.max_bytes(layout)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        return self.send(values, layout, moment, out, rest)
+        return self.encode_velocity(values, layout, context, out, residual)
 
-    def send(
+    def encode_velocity(
         self,
         values: Tensor,
         layout: FlatLayout,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None,
+        residual: Tensor | None,
         push: VelocityState | None = None,
     ) -> int:
-        """As `pack`; with `push`, of a velocity."""
+        """As `encode_into`; with `push`, encode what the velocity adds up to instead of `values`."""
         if _dense(self, layout):
-            return self._send_all(values, layout, moment, out, rest, push)
-        chosen = self.choose(values, layout, moment, rest, push)
+            return self._encode_all(values, layout, context, out, residual, push)
+        chosen = self.choose(values, layout, context, residual, push)
         count = len(chosen.places)
         size = HEAD.size + bits.places_size(count, layout.numel)
         start, data = padded(size), out.numpy()
@@ -111,33 +115,33 @@ class SparseCodec(GradientCodec):
         data[size:start] = 0
         if isinstance(self.values, RawCodec):
             return start + self.values.write(chosen.values, data[start:])
-        left = None if rest is None else torch.zeros(count)
+        left = None if residual is None else torch.zeros(count)
         sent = torch.from_numpy(chosen.values)
-        length = self.values.pack(sent, FlatLayout.flat(count), {}, moment, out[start:], left)
-        if rest is not None and left is not None:
-            rest[torch.from_numpy(chosen.places)] += left
+        length = self.values.encode_into(sent, FlatLayout.flat(count), {}, context, out[start:], left)
+        if residual is not None and left is not None:
+            residual[torch.from_numpy(chosen.places)] += left
         return start + length
 
-    def _send_all(
+    def _encode_all(
         self,
         values: Tensor,
         layout: FlatLayout,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None,
+        residual: Tensor | None,
         push: VelocityState | None,
     ) -> int:
         write_head(out, self.code, layout.numel, extra=DENSE)
-        values = values if push is None else push.gain(values)
-        length = self.values.pack(values, layout, {}, moment, out[HEAD.size :], rest)
+        values = values if push is None else push.accumulate(values)
+        length = self.values.encode_into(values, layout, {}, context, out[HEAD.size :], residual)
         if push is not None:
-            push.lose()
+            push.mask()
         return HEAD.size + length
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         if extra == DENSE:
-            self.values.add(payload[HEAD.size :], layout, out)
+            self.values.decode_add(payload[HEAD.size :], layout, out)
             return
         places = self._places(payload, layout, count, extra)
         bits.add_at(places, self._values(payload[self._start(count, layout) :], count), out.numpy())
@@ -146,14 +150,14 @@ class SparseCodec(GradientCodec):
         if isinstance(self.values, RawCodec):
             return self.values.read(payload, count)
         values = torch.zeros(count)
-        self.values.add(payload, FlatLayout.flat(count), values)
+        self.values.decode_add(payload, FlatLayout.flat(count), values)
         return values.numpy()
 
     def _places(self, payload: Tensor, layout: FlatLayout, count: int, extra: int) -> npt.NDArray[np.int64]:
-        if extra != SPARSE or count > self.most(layout) or payload.numel() < self._start(count, layout):
+        if extra != SPARSE or count > self.max_elements(layout) or payload.numel() < self._start(count, layout):
             raise PayloadError(
                 f"a payload of {payload.numel()} bytes says {count} of {layout.numel} elements (format {extra}); "
-                f"at most {self.most(layout)} are sent"
+                f"at most {self.max_elements(layout)} are sent"
             )
         data = payload[HEAD.size : HEAD.size + bits.places_size(count, layout.numel)].numpy()
         return bits.read_places(data, count, layout.numel)
@@ -161,5 +165,5 @@ class SparseCodec(GradientCodec):
 
 @lru_cache(maxsize=4096)
 def _dense(codec: SparseCodec, layout: FlatLayout) -> bool:
-    """Whether all elements are no more bytes than the most that may be chosen."""
-    return codec._dense_size(layout) <= codec._sparse_size(codec.most(layout), layout)
+    """Return whether all elements take no more bytes than the most that may be chosen, with their places."""
+    return codec._dense_size(layout) <= codec._sparse_size(codec.max_elements(layout), layout)

@@ -15,7 +15,6 @@ smaller is written plain. It costs a second pass in which every code waits for t
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -23,40 +22,43 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels, levels
+from shoal.wire.builtin import TernarySettings
 from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext, uniforms
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.moment import EncodeContext, uniforms
-from shoal.wire.sample import MOST, SampledLines
 
 PLAIN = 31
 """Stands where a layer's shift would."""
 LARGEST = 20
+LINE = 16
+"""Elements of a cache line: reading one of them costs as much as reading all."""
+MOST = 1 << 16
+"""Elements of a sample."""
 
 
 @dataclass(frozen=True)
-class TernaryCodec(GradientCodec):
+class TernaryCodec(TernarySettings, GradientCodec):
     """Stochastic signs with one scale per layer."""
 
     code = 7
-    feedback = False
-    clip: float = 2.5
-    packing: Literal["plain", "golomb"] = "plain"
+    dense = True
+    default_feedback = False
 
     @property
-    def compiled(self) -> tuple[str, ...]:  # type: ignore[override]
+    def kernel_names(self) -> tuple[str, ...]:  # type: ignore[override]
         shorter = () if self.packing == "plain" else ("count_levels", "pack_rice", "add_rice")
         return ("measure", "pack_ternary", "add_levels", "any_three", *shorter)
 
     @property
-    def exact(self) -> bool:  # type: ignore[override]
+    def fixed_size(self) -> bool:  # type: ignore[override]
         return self.packing == "plain"
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]
         return self.clip == 0
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return self._body(layout) + sum(levels.bytes_of(part.numel) for part in layout.parts)
 
     def _body(self, layout: FlatLayout) -> int:
@@ -70,23 +72,23 @@ class TernaryCodec(GradientCodec):
             at += size
         return pieces
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         write_head(out, self.code, layout.numel)
         out[HEAD.size : self._body(layout)].zero_()
         scales = out[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
         for number, (part, data) in enumerate(self._pieces(out, layout)):
             x = values[part.offset : part.end]
-            left = None if rest is None else rest[part.offset : part.end]
-            scales[number] = self._layer(x, part, moment.words(), data, left)
-        return self.bound(layout) if self.packing == "plain" else self._shorten(out, layout)
+            left = None if residual is None else residual[part.offset : part.end]
+            scales[number] = self._layer(x, part, context.random_words(), data, left)
+        return self.max_bytes(layout) if self.packing == "plain" else self._shorten(out, layout)
 
     def _table(self, payload: Tensor, layout: FlatLayout) -> Tensor:
         """Bytes and shift of each layer."""
@@ -108,49 +110,51 @@ class TernaryCodec(GradientCodec):
             at += size
         return at
 
-    def _layer(self, x: Tensor, part: LayoutPart, words: tuple[int, int], data: Tensor, rest: Tensor | None) -> float:
+    def _layer(
+        self, x: Tensor, part: LayoutPart, words: tuple[int, int], data: Tensor, residual: Tensor | None
+    ) -> float:
         layer = FlatLayout.flat(part.numel, part.name)
-        scale = self._scale(x, rest)
+        scale = self._scale(x, residual)
         if kernels.fast():
             good = kernels.get("pack_ternary")(
-                x.numpy(), (x if rest is None else rest).numpy(), rest is not None, np.float32(scale),
+                x.numpy(), (x if residual is None else residual).numpy(), residual is not None, np.float32(scale),
                 np.uint32(words[0]), np.uint32(words[1]), part.offset, data.numpy(),
             )  # fmt: skip
             if not good or not math.isfinite(scale):
-                refuse(x, layer, rest)
+                refuse(x, layer, residual)
             return scale
         refuse_non_finite(x, layer)
-        whole = x if rest is None else rest.add_(x)
+        whole = x if residual is None else residual.add_(x)
         chance = (uniforms(part.offset, part.numel, words) * 2.0**24) * (torch.tensor(2.0**-24) * scale)
         up, down = chance < whole, chance < -whole
         levels.write(up.long() + 2 * down.long(), data)
-        if rest is not None:
-            rest -= torch.tensor(scale) * up
-            rest += torch.tensor(scale) * down
+        if residual is not None:
+            residual -= torch.tensor(scale) * up
+            residual += torch.tensor(scale) * down
         return scale
 
-    def _scale(self, x: Tensor, rest: Tensor | None) -> float:
+    def _scale(self, x: Tensor, residual: Tensor | None) -> float:
         """As float32; whatever lies above it is always sent, as ±scale: that is the clipping.
 
         Of a large layer a sample tells how far its values spread, so that it is read once.
         """
         if self.clip and x.numel() > 4 * MOST:
-            sample = SampledLines.of(x.numel()).sample(x, rest)
+            sample = _sample_lines(x, residual)
             largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()
         else:
-            largest, squares, numel = *_measured(x, rest), x.numel()
+            largest, squares, numel = *_measured(x, residual), x.numel()
         spread = math.sqrt(squares / numel) if numel and squares >= 0 else 0.0
         clipped = self.clip * spread
         return float(np.float32(min(largest, clipped) if clipped else 0.0 if largest == math.inf else largest))
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         if self.packing == "plain":
-            exactly(payload, self.bound(layout))
+            check_length(payload, self.max_bytes(layout))
         elif payload.numel() < self._body(layout):
             raise PayloadError(f"a payload of {payload.numel()} bytes has no table of its layers; it was cut")
         scales = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
-        finite(scales, "scale")
+        check_finite(scales, "scale")
         if len(scales) and float(scales.min()) < 0:
             raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
         if self.packing == "plain":
@@ -173,15 +177,17 @@ class TernaryCodec(GradientCodec):
                 levels.add(data, scale, place)
             elif int(kernels.get("add_rice")(data.numpy(), shift, np.float32(scale), place.numpy())) != size:
                 raise PayloadError(f"a payload's gaps in layer {part.name!r} end early or lead outside; it was changed")
-        exactly(payload, at)
+        check_length(payload, at)
 
 
-def _measured(x: Tensor, rest: Tensor | None) -> tuple[float, float]:
+def _measured(x: Tensor, residual: Tensor | None) -> tuple[float, float]:
     """The largest magnitude and the sum of squares."""
     if kernels.fast():
-        bits, squares = kernels.get("measure")(x.numpy(), (x if rest is None else rest).numpy(), rest is not None)
+        bits, squares = kernels.get("measure")(
+            x.numpy(), (x if residual is None else residual).numpy(), residual is not None
+        )
         return float(np.int32(bits).view(np.float32)), float(squares)
-    whole = x if rest is None else x + rest
+    whole = x if residual is None else x + residual
     return float(whole.abs().max()) if x.numel() else 0.0, float(whole.double().square().sum())
 
 
@@ -189,3 +195,13 @@ def _shift(count: int, numel: int) -> int:
     """How many bits of a gap are written as they are: best where about half of the gaps are shorter than 2^shift."""
     mean = (numel - count) / (count + 1)
     return max(0, min(LARGEST, round(math.log2(max(mean * math.log(2), 1e-9)))))
+
+
+def _sample_lines(x: Tensor, residual: Tensor | None) -> Tensor:
+    """Return an evenly spread sample of a large `x + residual`: every n-th cache line of it."""
+    number = x.numel() // LINE
+    whole, stride = slice(0, number * LINE), max(1, number * LINE // MOST)
+    found = x[whole].view(number, LINE)[::stride]
+    if residual is not None:
+        found = found + residual[whole].view(number, LINE)[::stride]
+    return found.flatten()

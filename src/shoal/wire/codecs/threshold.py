@@ -16,59 +16,59 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits, levels
+from shoal.wire.builtin import ThresholdSettings
 from shoal.wire.codec import GradientCodec, State
-from shoal.wire.head import HEAD, exactly, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 SPARSE, DENSE = 0, 1
 
 
 @dataclass(frozen=True)
-class ThresholdCodec(GradientCodec):
+class ThresholdCodec(ThresholdSettings, GradientCodec):
     """Strom's codec."""
 
     code = 13
-    compiled = (*levels.KERNELS, *bits.PLACES_KERNELS)
-    exact = False
-    t: float
+    kernel_names = (*levels.KERNELS, *bits.PLACES_KERNELS)
+    fixed_size = False
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        numel, body = layout.numel, out[HEAD.size : self.bound(layout)]
-        levels.pack(values, layout, self.t, body, rest)  # the dense form first: it is there if the sparse is longer
+        numel, body = layout.numel, out[HEAD.size : self.max_bytes(layout)]
+        levels.pack(values, layout, self.t, body, residual)  # the dense form first: it is there if the sparse is longer
         places, down = _over(body, numel)
         size = bits.places_size(len(places), numel)
         length = HEAD.size + size + bits.packed_size(len(places), 1)
-        if length >= self.bound(layout):
+        if length >= self.max_bytes(layout):
             write_head(out, self.code, numel, extra=DENSE)
-            return self.bound(layout)
+            return self.max_bytes(layout)
         write_head(out, self.code, numel, len(places), SPARSE)
         bits.write_places(places, numel, out[HEAD.size : HEAD.size + size].numpy())
         out[HEAD.size + size : length].numpy()[:] = np.packbits(down, bitorder="little")
         return length
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         if extra == DENSE:
-            exactly(payload, self.bound(layout))
+            check_length(payload, self.max_bytes(layout))
             levels.check(payload[HEAD.size :])
             levels.add(payload[HEAD.size :], self.t, out)
             return
         if extra != SPARSE or count > layout.numel:
             raise PayloadError(f"a payload says {count} of {layout.numel} elements (format {extra}); it is foreign")
         split = HEAD.size + bits.places_size(count, layout.numel)
-        exactly(payload, split + bits.packed_size(count, 1))
+        check_length(payload, split + bits.packed_size(count, 1))
         places = bits.read_places(payload[HEAD.size : split].numpy(), count, layout.numel)
         down = np.unpackbits(payload[split:].numpy(), count=count, bitorder="little")
         out[torch.from_numpy(places)] += torch.where(torch.from_numpy(down).bool(), -self.t, self.t)

@@ -9,32 +9,35 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from shoal.wire import choice, shares
+from shoal.wire import selection
+from shoal.wire.builtin import TopKSettings
 from shoal.wire.codec import refuse
 from shoal.wire.codecs.sparse import ChosenElements, SparseCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
-from shoal.wire.push import VelocityState
+from shoal.wire.selection import VelocityState
 
 
 @dataclass(frozen=True)
-class TopKCodec(SparseCodec):
+class TopKCodec(TopKSettings, SparseCodec):
     """`ratio` of a bucket's elements."""
 
     code = 10
 
-    def most(self, layout: FlatLayout) -> int:
-        return shares.of_all(self.ratio, layout).most
+    def max_elements(self, layout: FlatLayout) -> int:
+        return selection.count_overall(self.ratio, layout).most
 
     def choose(
         self,
         values: Tensor,
         layout: FlatLayout,
-        moment: EncodeContext,
-        rest: Tensor | None,
+        context: EncodeContext,
+        residual: Tensor | None,
         push: VelocityState | None = None,
     ) -> ChosenElements:
-        chosen = choice.largest(values, rest, shares.of_all(self.ratio, layout), moment.step, push)
+        chosen = selection.select_largest(
+            values, residual, selection.count_overall(self.ratio, layout), context.step, push
+        )
         if chosen is None:
-            refuse(values, layout, rest)
+            refuse(values, layout, residual)
         return ChosenElements(*chosen)

@@ -7,44 +7,49 @@ small a one holds the large ones back.
     head | codes: 0 nothing, 1 +threshold, 2 -threshold
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from shoal.wire import levels
+from shoal.wire.builtin import TwoBitSettings
 from shoal.wire.codec import GradientCodec, State
-from shoal.wire.head import HEAD, exactly, read_head, write_head
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.head import HEAD, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
-class TwoBitCodec(GradientCodec):
+class TwoBitCodec(TwoBitSettings, GradientCodec):
     """Three levels, known to both sides."""
 
     code = 6
-    compiled = levels.KERNELS
-    threshold: float = 0.01
+    dense = True
+    kernel_names = levels.KERNELS
 
-    def bound(self, layout: FlatLayout) -> int:
+    def for_sum_of(self, workers: int) -> "TwoBitCodec":
+        # A sum may be `workers` times as large; with the threshold of one worker the owner's residual would grow.
+        return replace(self, threshold=self.threshold * workers)
+
+    def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + levels.bytes_of(layout.numel)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        size = self.bound(layout)
+        size = self.max_bytes(layout)
         write_head(out, self.code, layout.numel)
-        levels.pack(values, layout, self.threshold, out[HEAD.size : size], rest)
+        levels.pack(values, layout, self.threshold, out[HEAD.size : size], residual)
         return size
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         levels.check(payload[HEAD.size :])
         levels.add(payload[HEAD.size :], self.threshold, out)

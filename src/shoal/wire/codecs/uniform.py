@@ -16,18 +16,20 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import bits
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
-from shoal.wire.head import HEAD, exactly, finite, padded, read_head, write_head
+from shoal.wire.encode_context import EncodeContext, uniforms
+from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext, uniforms
 
 
 @dataclass(frozen=True)
 class UniformCodec(GradientCodec):
     """2^bits levels per layer."""
 
+    name = "uniform"
     code = 15
-    compiled = ("pack_bits", "unpack_bits")
-    feedback = False
+    # Not dense: there is no level at zero, so a sum that is coded again gains noise where gradients are zero.
+    kernel_names = ("pack_bits", "unpack_bits")
+    default_feedback = False
     unbiased = True
     bits: int = 6
 
@@ -35,24 +37,24 @@ class UniformCodec(GradientCodec):
     def steps(self) -> int:
         return (1 << self.bits) - 1
 
-    def bound(self, layout: FlatLayout) -> int:
+    def max_bytes(self, layout: FlatLayout) -> int:
         return self._body(layout) + bits.packed_size(layout.numel, self.bits)
 
     def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * len(layout.parts))
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         refuse_non_finite(values, layout)
-        size, body = self.bound(layout), self._body(layout)
-        whole = values if rest is None else rest.add_(values)
+        size, body = self.max_bytes(layout), self._body(layout)
+        whole = values if residual is None else residual.add_(values)
         write_head(out, self.code, layout.numel)
         out[HEAD.size : body].zero_()
         tops = out[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
@@ -61,17 +63,19 @@ class UniformCodec(GradientCodec):
         spread = _spread(tops, layout)
         # double, for 8 bits and 24 of noise do not fit a float's precision
         place = torch.where(spread > 0, whole / (2 * spread), 0.0).double() + 0.5
-        level = torch.floor(place * self.steps + uniforms(0, layout.numel, moment.words())).clamp_(0, self.steps)
+        level = torch.floor(place * self.steps + uniforms(0, layout.numel, context.random_words())).clamp_(
+            0, self.steps
+        )
         bits.pack(level.numpy().astype(np.uint32), self.bits, out[body:size].numpy())
-        if rest is not None:
-            rest -= self._values(level, spread)
+        if residual is not None:
+            residual -= self._values(level, spread)
         return size
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
-        exactly(payload, self.bound(layout))
+        check_length(payload, self.max_bytes(layout))
         tops = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
-        finite(tops, "scale")
+        check_finite(tops, "scale")
         if len(tops) and float(tops.min()) < 0:
             raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
         codes = bits.unpack(payload[self._body(layout) :].numpy(), self.bits, layout.numel)

@@ -1,28 +1,28 @@
 """Error feedback: what a codec did not send is added to what it sends next.
 
 Seide et al. 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
-With `decay` below 1 old errors fade, as the residuals of eSGD do. Do not use it round an unbiased codec whose noise is
+With `decay` below 1 old errors fade, as the residuals of eSGD do. Do not use it around an unbiased codec whose noise is
 larger than the gradient: the residual then grows without end.
 
 State: `residual`, as long as the bucket. sent + residual = values + residual before (times decay), to float precision.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from shoal.wire.codec import GradientCodec, State
-from shoal.wire.codecs.sparse import SparseCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
 
 RESIDUAL = "residual"
 
 
 @dataclass(frozen=True)
 class ErrorFeedback(GradientCodec):
-    """A codec that forgets nothing."""
+    """Adds what `codec` did not send to what it sends next."""
 
     codec: GradientCodec
     decay: float = 1.0
@@ -32,39 +32,58 @@ class ErrorFeedback(GradientCodec):
         return self.codec.code
 
     @property
-    def exact(self) -> bool:  # type: ignore[override]
-        return self.codec.exact
+    def fixed_size(self) -> bool:  # type: ignore[override]
+        return self.codec.fixed_size
 
-    def at(self, ratio: float) -> "ErrorFeedback":
-        """The same with another ratio, for a warm-up of a sparsifier."""
-        assert isinstance(self.codec, SparseCodec)
-        return ErrorFeedback(self.codec.at(ratio), self.decay)
+    @property
+    def dense(self) -> bool:  # type: ignore[override]
+        return self.codec.dense
 
-    def start(self, layout: FlatLayout) -> State:
-        return {RESIDUAL: torch.zeros(layout.numel), **self.codec.start(layout)}
+    @property
+    def summed_as(self) -> Literal["", "factors"]:  # type: ignore[override]
+        # What a cast loses is not known before the sum is rounded, so a cast with feedback is gathered instead.
+        return "factors" if self.codec.summed_as == "factors" else ""
 
-    def named(self, state: State, layout: FlatLayout) -> State:
-        return self.codec.named(state, layout)
+    def without_feedback(self) -> GradientCodec:
+        return self.codec
 
-    def bound(self, layout: FlatLayout) -> int:
-        return self.codec.bound(layout)
+    def summed_bytes(self, layout: FlatLayout) -> int | None:
+        return self.codec.summed_bytes(layout) if self.summable else None
 
-    def pack(
+    def get_ratio(self) -> float | None:
+        return self.codec.get_ratio()
+
+    def with_ratio(self, ratio: float) -> "ErrorFeedback":
+        return replace(self, codec=self.codec.with_ratio(ratio))
+
+    def for_sum_of(self, workers: int) -> "ErrorFeedback":
+        return replace(self, codec=self.codec.for_sum_of(workers))
+
+    def init_state(self, layout: FlatLayout) -> State:
+        return {RESIDUAL: torch.zeros(layout.numel), **self.codec.init_state(layout)}
+
+    def name_state(self, state: State, layout: FlatLayout) -> State:
+        return self.codec.name_state(state, layout)
+
+    def max_bytes(self, layout: FlatLayout) -> int:
+        return self.codec.max_bytes(layout)
+
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        residual = state[RESIDUAL]
+        kept = state[RESIDUAL]
         if self.decay != 1.0:
-            residual.mul_(self.decay)
-        return self.codec.pack(values, layout, state, moment, out, residual)
+            kept.mul_(self.decay)
+        return self.codec.encode_into(values, layout, state, context, out, kept)
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
-        self.codec.add(payload, layout, out)
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+        self.codec.decode_add(payload, layout, out)
 
-    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
-        self.codec.put(payload, layout, out)
+    def decode_into(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+        self.codec.decode_into(payload, layout, out)

@@ -10,16 +10,16 @@ parameter after its update; gradients are clipped before they are accumulated, l
 Do not use it with an optimizer that has momentum of its own: it would be applied twice.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.codecs.sparse import SparseCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
-from shoal.wire.moment import EncodeContext
-from shoal.wire.push import VelocityState
+from shoal.wire.selection import VelocityState
 from shoal.wire.wrappers.feedback import RESIDUAL
 
 VELOCITY = "velocity"
@@ -29,7 +29,7 @@ VELOCITY = "velocity"
 class MomentumCorrection(GradientCodec):
     """A sparsifier that sends velocities."""
 
-    exact = False
+    fixed_size = False
     codec: SparseCodec
     momentum: float = 0.9
     clip: float = 0.0
@@ -40,32 +40,34 @@ class MomentumCorrection(GradientCodec):
     def code(self) -> int:  # type: ignore[override]
         return self.codec.code
 
-    def start(self, layout: FlatLayout) -> State:
+    def init_state(self, layout: FlatLayout) -> State:
         return {VELOCITY: torch.zeros(layout.numel), RESIDUAL: torch.zeros(layout.numel)}
 
-    def bound(self, layout: FlatLayout) -> int:
-        return self.codec.bound(layout)
+    def max_bytes(self, layout: FlatLayout) -> int:
+        return self.codec.max_bytes(layout)
 
-    def at(self, ratio: float) -> "MomentumCorrection":
-        """The same with another ratio, for a warm-up."""
-        return MomentumCorrection(self.codec.at(ratio), self.momentum, self.clip, self.masking)
+    def get_ratio(self) -> float:
+        return self.codec.ratio
 
-    def pack(
+    def with_ratio(self, ratio: float) -> "MomentumCorrection":
+        return replace(self, codec=self.codec.with_ratio(ratio))
+
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
         if self.clip:
             values = clipped(values, layout, self.clip)
         push = VelocityState(state[VELOCITY], self.momentum, self.masking)
-        return self.codec.send(values, layout, moment, out, state[RESIDUAL], push)
+        return self.codec.encode_velocity(values, layout, context, out, state[RESIDUAL], push)
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
-        self.codec.add(payload, layout, out)
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+        self.codec.decode_add(payload, layout, out)
 
 
 def clipped(values: Tensor, layout: FlatLayout, clip: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""A codec for some layers, the others as they are: biases and norms are small, matter much and compress badly.
+"""Code some layers and send the others as they are: biases and norms are small, matter much and compress badly.
 
 By default tensors of one dimension travel as they are; `least` decides by size instead (0 codes everything), `words` by
 name. Hivemind's adaptive compression chooses by size and role in this way. Do not use it to keep large layers out: what
@@ -7,7 +7,7 @@ travels as it is, is what you wait for.
     head (count = bytes of the next) | payload of the codec | padding | values as they are
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -16,14 +16,14 @@ from torch import Tensor
 from shoal.core.errors import PayloadError, UsageError
 from shoal.wire.codec import GradientCodec, State
 from shoal.wire.codecs.raw import RawCodec
+from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import HEAD, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
-from shoal.wire.moment import EncodeContext
 
 
 @dataclass(frozen=True)
 class PartialCodec(GradientCodec):
-    """`codec` for what passes, values as they are for the rest."""
+    """Encodes the layers that pass the rule and sends the others as they are."""
 
     code = 14
     codec: GradientCodec
@@ -33,64 +33,76 @@ class PartialCodec(GradientCodec):
     """A tensor whose name contains one of these travels as it is."""
 
     @property
-    def exact(self) -> bool:  # type: ignore[override]
-        return self.codec.exact
+    def fixed_size(self) -> bool:  # type: ignore[override]
+        return self.codec.fixed_size
 
-    def coded(self, part: LayoutPart) -> bool:
+    @property
+    def divisible(self) -> bool:
+        return self.codec.dense
+
+    def get_ratio(self) -> float | None:
+        return self.codec.get_ratio()
+
+    def with_ratio(self, ratio: float) -> "PartialCodec":
+        return replace(self, codec=self.codec.with_ratio(ratio))
+
+    def is_coded(self, part: LayoutPart) -> bool:
         if any(word in part.name for word in self.words):
             return False
         return len(part.shape) >= 2 if self.least is None else part.numel >= self.least
 
-    def divided(self, layout: FlatLayout) -> tuple["LayoutPiece", "LayoutPiece"]:
-        """What is coded, and what travels as it is."""
+    def split_layout(self, layout: FlatLayout) -> tuple["LayoutPiece", "LayoutPiece"]:
+        """Return the layers that are coded, and those that travel as they are."""
         return _split(self, layout)
 
-    def start(self, layout: FlatLayout) -> State:
-        return self.codec.start(self.divided(layout)[0].layout)
+    def init_state(self, layout: FlatLayout) -> State:
+        return self.codec.init_state(self.split_layout(layout)[0].layout)
 
-    def named(self, state: State, layout: FlatLayout) -> State:
-        return self.codec.named(state, self.divided(layout)[0].layout)
+    def name_state(self, state: State, layout: FlatLayout) -> State:
+        return self.codec.name_state(state, self.split_layout(layout)[0].layout)
 
-    def bound(self, layout: FlatLayout) -> int:
-        coded, plain = self.divided(layout)
-        return HEAD.size + padded(self.codec.bound(coded.layout)) + RawCodec().bound(plain.layout)
+    def max_bytes(self, layout: FlatLayout) -> int:
+        coded, plain = self.split_layout(layout)
+        return HEAD.size + padded(self.codec.max_bytes(coded.layout)) + RawCodec().max_bytes(plain.layout)
 
-    def pack(
+    def encode_into(
         self,
         values: Tensor,
         layout: FlatLayout,
         state: State,
-        moment: EncodeContext,
+        context: EncodeContext,
         out: Tensor,
-        rest: Tensor | None = None,
+        residual: Tensor | None = None,
     ) -> int:
-        if rest is not None:
-            raise UsageError("feedback round parts would be lost; put it inside: Parts(Feedback(codec))")
-        coded, plain = self.divided(layout)
-        count = self.codec.pack(coded.of(values), coded.layout, state, moment, out[HEAD.size :])
+        if residual is not None:
+            raise UsageError(
+                "error feedback around PartialCodec would be lost; put it inside: PartialCodec(ErrorFeedback(codec))"
+            )
+        coded, plain = self.split_layout(layout)
+        count = self.codec.encode_into(coded.of(values), coded.layout, state, context, out[HEAD.size :])
         write_head(out, self.code, layout.numel, count)
         start = HEAD.size + padded(count)
         out[HEAD.size + count : start].zero_()
-        return start + RawCodec().pack(plain.of(values), plain.layout, {}, moment, out[start:])
+        return start + RawCodec().encode_into(plain.of(values), plain.layout, {}, context, out[start:])
 
-    def add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=False)
 
-    def put(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
+    def decode_into(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         self._decode(payload, layout, out, fresh=True)
 
     def _decode(self, payload: Tensor, layout: FlatLayout, out: Tensor, fresh: bool) -> None:
-        coded, plain = self.divided(layout)
+        coded, plain = self.split_layout(layout)
         count, extra = read_head(payload, self.code, layout.numel)
         start = HEAD.size + padded(count)
-        if extra or count > self.codec.bound(coded.layout) or payload.numel() < start:
+        if extra or count > self.codec.max_bytes(coded.layout) or payload.numel() < start:
             raise PayloadError(f"a payload of {payload.numel()} bytes says {count} of them are coded; it is foreign")
         for piece, codec, data in (
             (coded, self.codec, payload[HEAD.size : HEAD.size + count]),
             (plain, RawCodec(), payload[start:]),
         ):
             if piece.run is not None:
-                (codec.put if fresh else codec.add)(data, piece.layout, out[piece.run])
+                (codec.decode_into if fresh else codec.decode_add)(data, piece.layout, out[piece.run])
                 continue
             found = codec.decode(data, piece.layout)
             for part, at in zip(piece.parts, piece.layout.parts, strict=True):
@@ -114,8 +126,8 @@ class LayoutPiece:
 
 @lru_cache(maxsize=4096)
 def _split(rule: PartialCodec, layout: FlatLayout) -> tuple[LayoutPiece, LayoutPiece]:
-    coded = tuple(part for part in layout.parts if rule.coded(part))
-    plain = tuple(part for part in layout.parts if not rule.coded(part))
+    coded = tuple(part for part in layout.parts if rule.is_coded(part))
+    plain = tuple(part for part in layout.parts if not rule.is_coded(part))
     return _piece(coded), _piece(plain)
 
 

@@ -1,6 +1,6 @@
 """Randomness of codecs: a pure function of (seed, step, worker, bucket) and the element's place.
 
-A counter-based generator: element i's number is a hash of i and two words made from the moment. So an encoding can be
+A counter-based generator: element i's number is a hash of i and two words made from the context. So an encoding can be
 repeated anywhere, in any order, and no generator has a state to save. The hash is the 32-bit mixer of two
 multiplications (constants by C. Wellons, "Prospecting for hash functions", 2018); the kernels compute the same bits.
 """
@@ -17,25 +17,25 @@ MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class EncodeContext:
-    """When and where something is encoded."""
+    """When and where something is encoded: all that its random numbers depend on."""
 
     seed: int = 0
     step: int = 0
     worker: int = 0
     bucket: int = 0
 
-    def words(self, *more: int | str) -> tuple[int, int]:
-        """Two 32-bit words for this moment."""
+    def random_words(self, *more: int | str) -> tuple[int, int]:
+        """Return two 32-bit words that seed this encoding."""
         key = mix("codec", self.seed, self.step, self.worker, self.bucket, *more)
         return key & MASK, key >> 31
 
-    def common(self, *more: int | str) -> tuple[int, int]:
-        """As `words`, but the same for all workers."""
-        return EncodeContext(self.seed, self.step, -1, self.bucket).words(*more)
+    def shared_words(self, *more: int | str) -> tuple[int, int]:
+        """Return words that are the same for all workers."""
+        return EncodeContext(self.seed, self.step, -1, self.bucket).random_words(*more)
 
 
 def hashes(start: int, count: int, words: tuple[int, int]) -> Tensor:
-    """32-bit hashes of the places `start`, `start + 1`, … as int64."""
+    """Return 32-bit hashes of the places `start`, `start + 1`, … as int64."""
     x = (torch.arange(start, start + count, dtype=torch.int64) + words[0]) & MASK
     x = ((x ^ (x >> 16)) * 0x21F0AAAD) & MASK
     x = ((x ^ (x >> 15)) * 0xD35A2D97) & MASK
@@ -43,5 +43,5 @@ def hashes(start: int, count: int, words: tuple[int, int]) -> Tensor:
 
 
 def uniforms(start: int, count: int, words: tuple[int, int]) -> Tensor:
-    """float32 in [0, 1), with 24 bits."""
+    """Return float32 in [0, 1), with 24 bits."""
     return (hashes(start, count, words) >> 8).float() * 2.0**-24

@@ -1,13 +1,17 @@
-"""The terms of the wire axis that encode: what gradients travel as. `compose.py` makes one codec of a plan's terms."""
+"""Settings of the built-in codecs: what each does, costs and cites, its arguments and their ranges; without torch.
 
-import math
-from typing import ClassVar, Literal
+The docstring of a class is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`. A codec of
+`codecs/` inherits its settings from here, so that an argument is declared once.
+"""
 
-from shoal.core.errors import UsageError
-from shoal.plan.term import CodecTerm, PlanTerm
+from dataclasses import dataclass
+from typing import Literal
+
+from shoal.wire.settings import CodecSettings, CodecWrapping, share_clip
 
 
-class Fp16Term(CodecTerm, frozen=True, tag="fp16"):
+@dataclass(frozen=True)
+class Fp16Settings(CodecSettings):
     """Gradients travel as 16-bit floats, scaled so that they neither overflow nor vanish, and are summed so.
 
     Costs: half the bytes; 11 bits of precision.
@@ -15,10 +19,12 @@ class Fp16Term(CodecTerm, frozen=True, tag="fp16"):
     Avoid: inside one host, where no byte crosses a socket.
     """
 
-    name: ClassVar[str] = "fp16"
+    name = "fp16"
+    codec_class = "shoal.wire.codecs.cast:Fp16Codec"
 
 
-class Bf16Term(CodecTerm, frozen=True, tag="bf16"):
+@dataclass(frozen=True)
+class Bf16Settings(CodecSettings):
     """Gradients travel as the upper half of a 32-bit float, and are summed so.
 
     Costs: half the bytes; 8 bits of precision, float32's range.
@@ -26,10 +32,12 @@ class Bf16Term(CodecTerm, frozen=True, tag="bf16"):
     Avoid: when 8 bits of precision are too few; fp16 has 11.
     """
 
-    name: ClassVar[str] = "bf16"
+    name = "bf16"
+    codec_class = "shoal.wire.codecs.cast:Bf16Codec"
 
 
-class Int8Term(CodecTerm, frozen=True, tag="int8"):
+@dataclass(frozen=True)
+class Int8Settings(CodecSettings):
     """Gradients travel as 8-bit integers with a scale per block, rounded at random so that the mean is right.
 
     Costs: a quarter of the bytes, and 4 bytes a block.
@@ -37,16 +45,18 @@ class Int8Term(CodecTerm, frozen=True, tag="int8"):
     Avoid: when a few values of a block are far larger than the others.
     """
 
-    name: ClassVar[str] = "int8"
+    name = "int8"
+    codec_class = "shoal.wire.codecs.int8:Int8Codec"
 
     block: int = 1024
     """Elements that share a scale."""
 
     def __post_init__(self) -> None:
-        whole(self, "block", self.block, 8, 1 << 24)
+        self.check_whole("block", 8, 1 << 24)
 
 
-class FixedTerm(CodecTerm, frozen=True, tag="fixed"):
+@dataclass(frozen=True)
+class FixedSettings(CodecSettings):
     """Gradients travel in fixed point, rounded at random or to the nearest.
 
     Costs: bits/32 of the bytes.
@@ -54,7 +64,8 @@ class FixedTerm(CodecTerm, frozen=True, tag="fixed"):
     Avoid: with rounding=nearest when gradients are smaller than 2^-frac: all of them become zero.
     """
 
-    name: ClassVar[str] = "fixed"
+    name = "fixed"
+    codec_class = "shoal.wire.codecs.fixed:FixedPointCodec"
 
     bits: int = 16
     frac: int = 8
@@ -62,11 +73,12 @@ class FixedTerm(CodecTerm, frozen=True, tag="fixed"):
     rounding: Literal["stochastic", "nearest"] = "stochastic"
 
     def __post_init__(self) -> None:
-        whole(self, "bits", self.bits, 2, 24)
-        whole(self, "frac", self.frac, 0, 40)
+        self.check_whole("bits", 2, 24)
+        self.check_whole("frac", 0, 40)
 
 
-class OneBitTerm(CodecTerm, frozen=True, tag="onebit"):
+@dataclass(frozen=True)
+class OneBitSettings(CodecSettings):
     """Each element travels as its sign; each side of a block as its mean. What is lost is added to the next step.
 
     Costs: 1/32 of the bytes and 8 bytes a block; one more copy of the gradients for the residual.
@@ -75,16 +87,18 @@ class OneBitTerm(CodecTerm, frozen=True, tag="onebit"):
     Avoid: without feedback.
     """
 
-    name: ClassVar[str] = "onebit"
+    name = "onebit"
+    codec_class = "shoal.wire.codecs.onebit:OneBitCodec"
 
     block: int = 2048
     """Elements that share the two means; a block never spans two layers."""
 
     def __post_init__(self) -> None:
-        whole(self, "block", self.block, 8, 1 << 24)
+        self.check_whole("block", 8, 1 << 24)
 
 
-class TwoBitTerm(CodecTerm, frozen=True, tag="twobit"):
+@dataclass(frozen=True)
+class TwoBitSettings(CodecSettings):
     """Each element travels as +threshold, -threshold or nothing; the rest is added to the next step.
 
     Costs: 1/16 of the bytes; one more copy of the gradients for the residual.
@@ -92,15 +106,17 @@ class TwoBitTerm(CodecTerm, frozen=True, tag="twobit"):
     Avoid: when you do not know the size of a worker's gradients (divided by the number of workers).
     """
 
-    name: ClassVar[str] = "twobit"
+    name = "twobit"
+    codec_class = "shoal.wire.codecs.twobit:TwoBitCodec"
 
     threshold: float = 0.01
 
     def __post_init__(self) -> None:
-        number(self, "threshold", self.threshold, 1e-30, 1e30)
+        self.check_number("threshold", 1e-30, 1e30)
 
 
-class TernaryTerm(CodecTerm, frozen=True, tag="ternary"):
+@dataclass(frozen=True)
+class TernarySettings(CodecSettings):
     """Each element of a layer becomes +s, -s or nothing, at random so that the mean is right.
 
     Costs: 1/16 of the bytes, or 1/25 with packing=golomb, which takes longer to write; noise, which more samples a
@@ -109,7 +125,8 @@ class TernaryTerm(CodecTerm, frozen=True, tag="ternary"):
     Avoid: with small batches.
     """
 
-    name: ClassVar[str] = "ternary"
+    name = "ternary"
+    codec_class = "shoal.wire.codecs.ternary:TernaryCodec"
 
     clip: float = 2.5
     """Standard deviations of a layer beyond which values are cut off; 0 does not cut."""
@@ -117,10 +134,11 @@ class TernaryTerm(CodecTerm, frozen=True, tag="ternary"):
     """Two bits an element, or Golomb's code of the gaps between those that travel, where it is shorter."""
 
     def __post_init__(self) -> None:
-        number(self, "clip", self.clip, 0.0, 1e6)
+        self.check_number("clip", 0.0, 1e6)
 
 
-class QsgdTerm(CodecTerm, frozen=True, tag="qsgd"):
+@dataclass(frozen=True)
+class QsgdSettings(CodecSettings):
     """Each element becomes one of 2^bits - 1 levels of its bucket's norm, at random, in a code of varying length.
 
     Costs: 2 to 3 bits an element at bits=4; slow to encode, for a code begins where the one before ends.
@@ -128,18 +146,20 @@ class QsgdTerm(CodecTerm, frozen=True, tag="qsgd"):
     Avoid: on fast networks.
     """
 
-    name: ClassVar[str] = "qsgd"
+    name = "qsgd"
+    codec_class = "shoal.wire.codecs.qsgd:QsgdCodec"
 
     bits: int = 4
     bucket: int = 512
     """Elements that share a norm."""
 
     def __post_init__(self) -> None:
-        whole(self, "bits", self.bits, 1, 8)
-        whole(self, "bucket", self.bucket, 8, 1 << 24)
+        self.check_whole("bits", 1, 8)
+        self.check_whole("bucket", 8, 1 << 24)
 
 
-class NonzeroTerm(CodecTerm, frozen=True, tag="nonzero"):
+@dataclass(frozen=True)
+class NonzeroSettings(CodecSettings):
     """Elements that are not zero travel, with their places, layer by layer; a dense layer travels as it is.
 
     Costs: as few bytes as there are values that are not zero, at most a hundredth more than without it; nothing is
@@ -148,10 +168,12 @@ class NonzeroTerm(CodecTerm, frozen=True, tag="nonzero"):
     Avoid: where gradients hold no zeros.
     """
 
-    name: ClassVar[str] = "nonzero"
+    name = "nonzero"
+    codec_class = "shoal.wire.codecs.nonzero:NonzeroCodec"
 
 
-class TopKTerm(CodecTerm, frozen=True, tag="topk"):
+@dataclass(frozen=True)
+class TopKSettings(CodecSettings):
     """The largest elements of a bucket travel, about `ratio` of them; the others are added to the next step.
 
     Costs: about ratio * (1 + log2(1/ratio)/32) of the bytes; one more copy of the gradients for the residual.
@@ -159,15 +181,17 @@ class TopKTerm(CodecTerm, frozen=True, tag="topk"):
     Avoid: without feedback, and with many workers: everybody receives what everybody sends.
     """
 
-    name: ClassVar[str] = "topk"
+    name = "topk"
+    codec_class = "shoal.wire.codecs.topk:TopKCodec"
 
     ratio: float
 
     def __post_init__(self) -> None:
-        number(self, "ratio", self.ratio, 1e-6, 1.0)
+        self.check_number("ratio", 1e-6, 1.0)
 
 
-class RandomKTerm(CodecTerm, frozen=True, tag="randomk"):
+@dataclass(frozen=True)
+class RandomKSettings(CodecSettings):
     """Elements at random places travel, the same places on all workers; the others are added to the next step.
 
     Costs: ratio of the bytes, without places.
@@ -175,15 +199,17 @@ class RandomKTerm(CodecTerm, frozen=True, tag="randomk"):
     Avoid: when topk is affordable, which learns more from the same bytes.
     """
 
-    name: ClassVar[str] = "randomk"
+    name = "randomk"
+    codec_class = "shoal.wire.codecs.randomk:RandomKCodec"
 
     ratio: float
 
     def __post_init__(self) -> None:
-        number(self, "ratio", self.ratio, 1e-6, 1.0)
+        self.check_number("ratio", 1e-6, 1.0)
 
 
-class ThresholdTerm(CodecTerm, frozen=True, tag="threshold"):
+@dataclass(frozen=True)
+class ThresholdSettings(CodecSettings):
     """An element whose residual reaches t travels as +t or -t with its place; the rest of it waits.
 
     Costs: as few bytes as gradients are small; one more copy of the gradients for the residual.
@@ -191,15 +217,17 @@ class ThresholdTerm(CodecTerm, frozen=True, tag="threshold"):
     Avoid: when you do not know the size of a worker's gradients (divided by the number of workers).
     """
 
-    name: ClassVar[str] = "threshold"
+    name = "threshold"
+    codec_class = "shoal.wire.codecs.threshold:ThresholdCodec"
 
     t: float
 
     def __post_init__(self) -> None:
-        number(self, "t", self.t, 1e-30, 1e30)
+        self.check_number("t", 1e-30, 1e30)
 
 
-class DgcTerm(CodecTerm, frozen=True, tag="dgc"):
+@dataclass(frozen=True)
+class DgcSettings(CodecSettings):
     """The largest elements of each layer travel; the others accumulate with momentum, clipped, and masked when sent.
 
     Costs: about 1/600 of the bytes at ratio 0.001; two more copies of the gradients.
@@ -207,7 +235,8 @@ class DgcTerm(CodecTerm, frozen=True, tag="dgc"):
     Avoid: with an optimizer that has momentum of its own; write momentum=0 then.
     """
 
-    name: ClassVar[str] = "dgc"
+    name = "dgc"
+    codec_class = "shoal.wire.codecs.layerk:LayerKCodec"
 
     ratio: float = 0.001
     momentum: float = 0.9
@@ -218,13 +247,22 @@ class DgcTerm(CodecTerm, frozen=True, tag="dgc"):
     """Steps in which the ratio falls from 0.25."""
 
     def __post_init__(self) -> None:
-        number(self, "ratio", self.ratio, 1e-6, 1.0)
-        number(self, "momentum", self.momentum, 0.0, 0.9999)
-        number(self, "clip", self.clip, 0.0, 1e30)
-        whole(self, "warmup", self.warmup, 0, 1 << 30)
+        self.check_number("ratio", 1e-6, 1.0)
+        self.check_number("momentum", 0.0, 0.9999)
+        self.check_number("clip", 0.0, 1e30)
+        self.check_whole("warmup", 0, 1 << 30)
+
+    def codec_arguments(self) -> dict[str, object]:
+        return {"ratio": self.ratio}
+
+    def make_wrapping(self, workers: int) -> CodecWrapping:
+        # Only momentum correction clips, so a clip asks for it even without momentum.
+        momentum = self.momentum or (0.0 if self.clip else None)
+        return CodecWrapping(momentum=momentum, clip=share_clip(self.clip, workers), warmup=self.warmup)
 
 
-class EsgdTerm(CodecTerm, frozen=True, tag="esgd"):
+@dataclass(frozen=True)
+class EsgdSettings(CodecSettings):
     """The largest elements travel; the others wait in a residual that fades, so that what is out of date is forgotten.
 
     Costs: as topk. The paper also weighs coordinates by whether the loss fell; a codec does not see the loss.
@@ -232,18 +270,26 @@ class EsgdTerm(CodecTerm, frozen=True, tag="esgd"):
     Avoid: with small ratios: what waits long is mostly forgotten.
     """
 
-    name: ClassVar[str] = "esgd"
+    name = "esgd"
+    codec_class = "shoal.wire.codecs.topk:TopKCodec"
 
     ratio: float = 0.125
     momentum: float = 0.9
     """What of a residual is left a step later."""
 
     def __post_init__(self) -> None:
-        number(self, "ratio", self.ratio, 1e-6, 1.0)
-        number(self, "momentum", self.momentum, 0.0, 1.0)
+        self.check_number("ratio", 1e-6, 1.0)
+        self.check_number("momentum", 0.0, 1.0)
+
+    def codec_arguments(self) -> dict[str, object]:
+        return {"ratio": self.ratio}
+
+    def make_wrapping(self, workers: int) -> CodecWrapping:
+        return CodecWrapping(decay=self.momentum)
 
 
-class LowRankTerm(CodecTerm, frozen=True, tag="lowrank"):
+@dataclass(frozen=True)
+class LowRankSettings(CodecSettings):
     """Every matrix travels as two thin factors of rank `rank`, which are summed; the error is added to the next step.
 
     Costs: rank * (rows + columns) instead of rows * columns; two rounds; one more copy of the gradients.
@@ -251,38 +297,34 @@ class LowRankTerm(CodecTerm, frozen=True, tag="lowrank"):
     Avoid: when most parameters are in small matrices.
     """
 
-    name: ClassVar[str] = "lowrank"
+    name = "lowrank"
+    codec_class = "shoal.wire.codecs.lowrank:LowRankCodec"
+    sends_twice = True
 
     rank: int = 2
 
     def __post_init__(self) -> None:
-        whole(self, "rank", self.rank, 1, 256)
+        self.check_whole("rank", 1, 256)
 
 
-CODECS: dict[str, type[PlanTerm]] = {
-    "fp16": Fp16Term,
-    "bf16": Bf16Term,
-    "int8": Int8Term,
-    "fixed": FixedTerm,
-    "onebit": OneBitTerm,
-    "twobit": TwoBitTerm,
-    "ternary": TernaryTerm,
-    "qsgd": QsgdTerm,
-    "nonzero": NonzeroTerm,
-    "topk": TopKTerm,
-    "randomk": RandomKTerm,
-    "threshold": ThresholdTerm,
-    "dgc": DgcTerm,
-    "esgd": EsgdTerm,
-    "lowrank": LowRankTerm,
+BUILT_IN: dict[str, type[CodecSettings]] = {
+    settings.name: settings
+    for settings in (
+        Fp16Settings,
+        Bf16Settings,
+        Int8Settings,
+        FixedSettings,
+        OneBitSettings,
+        TwoBitSettings,
+        TernarySettings,
+        QsgdSettings,
+        NonzeroSettings,
+        TopKSettings,
+        RandomKSettings,
+        ThresholdSettings,
+        DgcSettings,
+        EsgdSettings,
+        LowRankSettings,
+    )
 }
-
-
-def whole(term: PlanTerm, field: str, value: int, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise UsageError(f"{term.name}({field}={value}): {field} must be a whole number from {least} to {most}")
-
-
-def number(term: PlanTerm, field: str, value: float, least: float, most: float) -> None:
-    if type(value) not in (int, float) or not math.isfinite(value) or not least <= value <= most:
-        raise UsageError(f"{term.name}({field}={value}): {field} must be a number from {least:g} to {most:g}")
+"""Name in a plan -> settings."""

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.wire import choice
+from shoal.wire import selection
 from shoal.wire.layout import FlatLayout
-from shoal.wire.shares import most, of_all, wanted
+from shoal.wire.selection import count_overall, max_count, wanted_count
 
 
 def chosen(values, count, shift=0, rest=None):
-    shares = of_all(count / values.numel(), FlatLayout.flat(values.numel()))
+    shares = count_overall(count / values.numel(), FlatLayout.flat(values.numel()))
     assert shares.rows[0, 2] == count
-    return choice.largest(values, rest, shares, shift)
+    return selection.select_largest(values, rest, shares, shift)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
@@ -27,12 +27,12 @@ def test_what_is_not_finite_is_told_wherever_it_lies(bad):
 @pytest.mark.parametrize("ratio", [0.001, 0.01, 0.1])
 def test_as_many_are_chosen_as_were_asked_for(ratio):
     numel = 300_000
-    count = wanted(ratio, numel)
+    count = wanted_count(ratio, numel)
     generator = torch.Generator().manual_seed(0)
     for shift in range(20):
         whole = torch.randn(numel, generator=generator)
         places, values = chosen(whole, count, shift)
-        assert len(places) == count <= most(count, numel)
+        assert len(places) == count <= max_count(count, numel)
         assert (np.diff(places) > 0).all()
         assert (whole.numpy()[places] == values).all()
         assert np.abs(values).min() == whole.abs().topk(count).values[-1]

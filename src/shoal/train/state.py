@@ -147,8 +147,9 @@ def _adopt(
     check: StateRule | None,
 ) -> bool:
     giver = group.giver(givers)
+    name = group.session.view.members[giver]
     own = [*parameters, *(buffer for model in models for buffer in model.buffers())]
-    remote = group.session.remote(group.session.view.members[giver]) and group.rank != giver
+    remote = group.session.remote(name) and group.rank != giver
     taken = [tensor.detach().clone() for tensor in own] if remote else own
     group.broadcast(taken, givers)
     begun = group.session.committed_view
@@ -158,14 +159,14 @@ def _adopt(
     if gives := group.rank == group.giver(givers):
         text = msgspec.json.encode(flatten([owner.state_dict() for owner in owners], tensors))
     words = group.gather(text, check=(lambda said: check(said, owners)) if check else None)
-    said = words[group.giver(givers)]
+    said = dict(zip(group.session.committed_view.members, words, strict=False)).get(name, b"")
     if not said:
         return False
     states = msgspec.json.decode(said)
     if not gives:
         states = restore(states, tensors)
     group.broadcast(tensors, givers)
-    if group.session.committed_view != begun or group.giver(givers) != giver:
+    if group.session.committed_view != begun:
         return False
     if remote:
         for tensor, value in zip(own, taken, strict=True):

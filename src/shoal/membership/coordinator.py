@@ -1,7 +1,7 @@
 """What is complete when a view ends: the one decision everything else hangs on."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from shoal.membership.bounds import false_number, forged, plate_objection, step_seconds
 from shoal.membership.failure_detector import (
@@ -322,6 +322,16 @@ class MembershipCoordinator:
         """Whether this coordinator has made a view, or found one alive."""
         return self._installs > 0 or any(member in self.seats for member in self.view.members)
 
+    @property
+    def founding(self) -> bool:
+        """Whether workers of other machines may still be in the first view, which nobody enters with a state."""
+        return self.rules.remote > 0 and not self._begun
+
+    def expect(self, remote: int, now: float) -> list[Effect]:
+        """The first view waits for so many workers of other machines, and no more."""
+        self.rules = replace(self.rules, remote=remote)
+        return self.tick(now)
+
     def _due(self, now: float) -> bool:
         """Whether a view has to be made without anybody's asking."""
         if self.proposal is not None or not self.seats:
@@ -329,7 +339,8 @@ class MembershipCoordinator:
         if not self._begun:
             waited = now - self._came if self._came is not None else 0.0
             here = sum(not self._guest(member) for member in self.seats)
-            return here > 0 and (here + self._missed >= self.rules.members or waited > self.rules.gather)
+            complete = here + self._missed >= self.rules.members and len(self.seats) - here >= self.rules.remote
+            return here > 0 and (complete or waited > self.rules.gather)
         # the coordinator before me was killed between writing that somebody is lost and saying so
         return any(member not in self.seats for member in self.view.members)
 
@@ -341,7 +352,8 @@ class MembershipCoordinator:
                 self._drop(member, "no worker of the machine the run began on is left")
             stay = ()
         # the first by name, so that ranks do not depend on who was quicker
-        own = [member for member in self.seats if not self._guest(member)]
+        founding = self.founding
+        own = [member for member in self.seats if founding or not self._guest(member)]
         self._make(stay or tuple(sorted(own, key=lambda member: (len(member), member))), 0, now)
 
     def _guest(self, member: str) -> bool:

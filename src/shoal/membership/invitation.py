@@ -57,6 +57,8 @@ class RunBrief(ProtocolMessage, frozen=True, kw_only=True):
     until: Text = ""
     """What $SHOAL_UNTIL says: workers ask each other about it."""
     members: Names = ()
+    founding: bool = False
+    """The run has not begun: these workers are in its first view, or else come as newcomers."""
 
 
 def find_version_mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> str:

@@ -40,6 +40,8 @@ class EngineWords:
     time: str = ""
     partition: str = ""
     dry_run: bool = False
+    flags: tuple[str, ...] = ()
+    """How the run is shown."""
 
 
 def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | None":
@@ -93,6 +95,7 @@ def rerun(words: EngineWords, options: "RunOptions", run: str) -> tuple[str, ...
         "--resume" if options.resume else "--name": run,
     }
     said += [word for option, value in pairs.items() if value is not None for word in (option, str(value))]
+    said += words.flags
     return (*said, *([options.script] if options.script is not None else []), *options.arguments)
 
 

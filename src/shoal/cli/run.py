@@ -81,12 +81,13 @@ def run(
     survive = (restarts, min_workers)
     wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
     options = RunOptions(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
-    machines = EngineWords(on, nodes, time, partition, dry_run)
+    flags = tuple(flag for flag, given in (("--json", json), ("--quiet", quiet)) if given)
+    machines = EngineWords(on, nodes, time, partition, dry_run, flags)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
         if bandwidth is not None:
-            limit(bandwidth, links=lab is not None or resume is not None, trusted=trusted)
+            limit(bandwidth, links=any((lab, resume, listen, on)), trusted=trusted)
 
         def train(options: RunOptions) -> int:
             return supervise(prepare(options), options, json=json, quiet=quiet)

@@ -120,6 +120,7 @@ class EngineRun:
         assert not secret.search(self.said), "a key was written to the terminal"
 
 
+@pytest.mark.timeout(300)
 class LauncherCase(ABC):
     """All methods but `command` have a meaning by default. Each test takes one start of the engine."""
 

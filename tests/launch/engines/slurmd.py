@@ -115,7 +115,9 @@ class SlurmCluster:
 
     def kill_node(self, node: str) -> None:
         """Its slurmd, its step daemons and what they run; and the controller notices."""
-        self._processes.pop(node).kill()
+        slurmd = self._processes.pop(node)
+        slurmd.kill()
+        slurmd.wait()
         mark = f"/machines/{node}".encode()
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ProcessLookupError):

@@ -169,9 +169,7 @@ def follow(kubectl: list[str], name: str, objects: list[dict[str, Any]]) -> int:
             time.sleep(0.05)
         for output in logs.values():
             _pass_on({"": output}, output.drain(Deadline.after(2.0)))
-            output.process.kill()
-            output.process.wait()
-            output.close()
+            output.end()
 
 
 def _watch(kubectl: list[str], name: str, logs: dict[str, RelayOutput]) -> int:

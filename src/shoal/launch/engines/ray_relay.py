@@ -6,6 +6,7 @@ actor.
 """
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -39,7 +40,7 @@ class JoinActor:
 def connect(address: str) -> None:
     import ray  # only where it is needed: Ray changes the process that imports it
 
-    ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
 
 
 def run_there(address: str, workers: int, words: list[str]) -> int:
@@ -103,7 +104,8 @@ def main(arguments: list[str]) -> int:
     import ray
 
     connect(address)
-    for node in ray.nodes():
+    list_nodes: Any = ray.nodes
+    for node in list_nodes():
         if node["Alive"]:
             sys.stdout.write(f"node {node['NodeManagerAddress']} {node['Resources'].get('CPU', 0)}\n")
     return 0

@@ -31,7 +31,7 @@ from shoal.launch.engines.base import (
 from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 from shoal.launch.engines.rendezvous import FileRendezvous
-from shoal.launch.engines.slurm_job import batch_script, follow, read_time, submit
+from shoal.launch.engines.slurm_job import allocate, batch_script, follow, submit
 
 LOOK = 10.0
 """Seconds between two questions for the nodes of the job."""
@@ -114,15 +114,8 @@ class SlurmEngine(LaunchEngine):
 
     def allocate(self) -> None:
         """Outside of a job: hold nodes without running anything on them yet."""
-        if self._job:
-            return
-        words = ["salloc", "--no-shell", f"--nodes={self.options.nodes or 1}", f"--job-name=pool-{self.options.name}"]
-        words += [f"--time={read_time(self.options.time)}"] if self.options.time else []
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        granted = re.search(r"Granted job allocation (\d+)", done.stderr)
-        if granted is None:
-            raise UsageError(f"salloc: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
-        self._job = self._allocated = os.environ["SLURM_JOB_ID"] = granted[1]
+        if not self._job:
+            self._job = self._allocated = os.environ["SLURM_JOB_ID"] = allocate(self.options)
 
     def find_final_reason(self, code: int, words: Sequence[str]) -> str:
         """Of srun's own failures all are worth another try, but that of a node which is not the job's any more."""

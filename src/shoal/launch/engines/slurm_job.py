@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -55,6 +56,20 @@ def batch_script(options: EngineOptions) -> str:
 
 def log_file(options: EngineOptions) -> Path:
     return options.runs / f"{options.name}.slurm.log"
+
+
+def allocate(options: EngineOptions) -> str:
+    """Hold nodes without running anything on them; the number of the job that holds them."""
+    words = ["salloc", "--no-shell", f"--nodes={options.nodes or 1}", f"--job-name=pool-{options.name}"]
+    words += [f"--cpus-per-task={options.workers}", "--ntasks-per-node=1"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise UsageError("--on slurm: there is no command 'salloc' here; see shoal doctor --on slurm") from None
+    granted = re.search(r"Granted job allocation (\d+)", done.stderr)
+    if granted is None:
+        raise UsageError(f"salloc: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    return granted[1]
 
 
 def submit(options: EngineOptions) -> tuple[str, Path]:

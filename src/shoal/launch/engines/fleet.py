@@ -138,7 +138,9 @@ class MachineFleet:
                 state.words = [*state.words[-4:], line.strip()]
 
     def _ended(self, state: MachineState, code: int) -> None:
-        said = next((word.removeprefix("shoal: ") for word in reversed(state.words)), "")
+        # the line that names the error, rather than the one that says where the record is
+        told = [word for word in state.words if " failed" in word or "error:" in word] or state.words
+        said = told[-1].removeprefix("shoal: ") if told else ""
         if code == 0:
             state.over = True
             self._note(f"{state.machine.name} has left" + (f": {said}" if said else ""))

@@ -18,6 +18,7 @@ PLACES = {
     "hosts": "links",
     "lab": "links",
     "launch": "links",
+    "launch/engines": "engines",
     "membership": "simulator",
     "models": "training",
     "plan": "training",

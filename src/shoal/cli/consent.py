@@ -29,7 +29,7 @@ def agree(address: str, key: "ClientCredentials", workers: int, yes: bool) -> "R
     check_packages(dict(shown.codecs))
     confirm(shown, address, key, yes)
     brief = ask_apart(address, key, question(workers))
-    if msgspec.structs.replace(brief, members=()) != shown:
+    if msgspec.structs.replace(brief, members=(), founding=False) != shown:
         raise UsageError(f"{address} is another run by now than the one that was shown; look at it again")
     return brief
 

@@ -15,18 +15,22 @@ from shoal.launch.policy import threads_per_worker
 if TYPE_CHECKING:
     from shoal.core.record import RunSummary
     from shoal.hosts.arena import SharedArena
+    from shoal.launch.engines.lease import StdinLease
     from shoal.launch.job import LaunchJob
     from shoal.launch.join import RemoteLauncher
     from shoal.launch.placement import WorkerPlacement
     from shoal.membership.credentials import ClientCredentials
     from shoal.membership.invitation import RunBrief
+    from shoal.transport.keys import KeyFile
 
 
 def join(
     where: Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where the run listens.", show_default=False)],
     key: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="An invitation, or this machine's own pair.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="An invitation, or this machine's own pair; -: on standard input.", show_default=False
+        ),
     ] = None,
     server: Annotated[
         str | None, typer.Option(metavar="PUBLIC", help="The run's public key, if FILE is this machine's own.")
@@ -41,25 +45,52 @@ def join(
     from shoal.cli.consent import agree
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.launch.listen import parse, towards
+    from shoal.transport.keys import KeyFile
 
     with usage_errors(), interruptible():
         host, port = parse(where, "shoal join")
-        address, known = f"tcp://{host}:{port}", credential(key, server)
-        own = towards(host, port)
+        lease = None
+        if key == "-":
+            from shoal.launch.engines.lease import read_secret
+
+            text, lease = read_secret(0)
+            known = credential(KeyFile.parse(text, "the text on standard input"), server, "standard input")
+        else:
+            known = credential(key_file(key), server, key or "")
+        address, own = f"tcp://{host}:{port}", towards(host, port)
         brief = agree(address, known, workers, yes)  # before anything slow: it may be refused
-        job = prepare(brief, address, known, own, restarts, runs)
+        job = prepare(brief, address, known, own, restarts, runs, lease)
         raise typer.Exit(visit(job, quiet))
 
 
-def credential(file: str | None, server: str | None) -> "ClientCredentials":
-    """This machine's pair, and the public key that the run must show."""
+def join_run(where: str, found: "KeyFile", workers: int, runs: Path, name: str, restarts: int = 3) -> int:
+    """Bring workers of this machine into the run at `where`; returns the exit code. An engine has started this."""
+    from shoal.cli.consent import agree
+    from shoal.launch.listen import parse, towards
+
+    host, port = parse(where, "shoal join")
+    known = credential(found, None, "the engine's key")
+    address = f"tcp://{host}:{port}"
+    brief = agree(address, known, workers, yes=True)
+    record = str(runs / brief.run / "machines" / name)
+    return visit(prepare(brief, address, known, towards(host, port), restarts, record), quiet=False)
+
+
+def key_file(file: str | None) -> "KeyFile":
     from shoal.core.errors import UsageError
-    from shoal.membership.credentials import ClientCredentials
-    from shoal.transport.keys import KeyFile, check_key
+    from shoal.transport.keys import KeyFile
 
     if file is None:
         raise UsageError("shoal join needs a key: --key FILE, made on the run's machine by shoal keys invite")
-    found = KeyFile.read(Path(file), "make one with shoal keys invite on the run's machine and copy it here")
+    return KeyFile.read(Path(file), "make one with shoal keys invite on the run's machine and copy it here")
+
+
+def credential(found: "KeyFile", server: str | None, file: str) -> "ClientCredentials":
+    """This machine's pair, and the public key that the run must show."""
+    from shoal.core.errors import UsageError
+    from shoal.membership.credentials import ClientCredentials
+    from shoal.transport.keys import check_key
+
     run = check_key(server.encode()) if server is not None else found.run
     if run is None or run == found.keys.public:
         raise UsageError(
@@ -73,7 +104,13 @@ def credential(file: str | None, server: str | None) -> "ClientCredentials":
 
 
 def prepare(
-    brief: "RunBrief", address: str, key: "ClientCredentials", own: str, restarts: int, runs: str | None
+    brief: "RunBrief",
+    address: str,
+    key: "ClientCredentials",
+    own: str,
+    restarts: int,
+    runs: str | None,
+    lease: "StdinLease | None" = None,
 ) -> "LaunchJob":
     """A folder for this machine's part of the record, with the script in it, and what to do."""
     from shoal.cli.prepare import warm
@@ -97,7 +134,7 @@ def prepare(
     from shoal.launch.policy import LossPolicy
 
     def place(_: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":
-        return RemotePlacement(brief, address, key, own, arena)
+        return RemotePlacement(brief, address, key, own, arena, lease)
 
     return LaunchJob(
         script,

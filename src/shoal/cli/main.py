@@ -9,12 +9,14 @@ from shoal.cli import (
     bench,
     bench_models,
     compare,
+    doctor,
     importing,
     join,
     keys,
     lab,
     models,
     plan,
+    pool,
     probe,
     ps,
     run,
@@ -57,6 +59,8 @@ app.command("join")(join.join)
 app.add_typer(plan.app, name="plan", help="The plan language: its terms and named plans.")
 app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, enter it, measure it.")
 app.add_typer(keys.app, name="keys", help="Keys by which machines know each other.")
+app.add_typer(pool.app, name="pool", help="Machines that are kept warm between runs.")
+app.command("doctor")(doctor.doctor)
 app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)

@@ -1,8 +1,12 @@
 """What `shoal run` was asked for, as one value."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from shoal.cli.listen import NOBODY, ListenOptions
+
+if TYPE_CHECKING:
+    from shoal.launch.engines.base import LaunchEngine
 
 PLAN, AUTO = "allreduce, every(1)", "auto"
 """What a run is started with if the command does not say."""
@@ -28,3 +32,5 @@ class RunOptions:
     """Who may join."""
     share: str | None = None
     """How much of every batch each worker computes."""
+    engine: "LaunchEngine | None" = None
+    """What starts the other machines, on the first of them."""

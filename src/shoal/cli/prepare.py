@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.engine import engine_place
 from shoal.cli.listen import check_listen, opened
 from shoal.cli.options import AUTO, PLAN, RunOptions
 from shoal.launch.policy import threads_per_worker
@@ -38,11 +39,16 @@ def prepare(options: RunOptions) -> "LaunchJob":
     named = len(options.share.split(",")) if options.share is not None else 1  # one share for each worker
     workers = options.workers if options.workers is not None else spec.size if spec else named
     chosen = check_command(options, workers)
-    listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
+    listen = place = None
+    if options.engine is not None:
+        place = engine_place(options.engine, chosen, options)
+    else:
+        listen = check_listen(options.wanted, chosen, options.script, options.arguments, lab=spec is not None)
+        place = opened(listen) if listen is not None else None
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm(chosen, workers, links=spec is not None or listen is not None)  # slow, so only once the command is right
+    warm(chosen, workers, links=spec is not None or place is not None)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
@@ -70,7 +76,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
         resume=checkpoint,
         attempt=info.attempt,
         survive=survival(options, chosen, workers),
-        place=opened(listen) if listen is not None else None,
+        place=place,
     )
 
 
@@ -86,7 +92,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
         raise UsageError(f"--min-workers {least} is more than --workers {workers}; give at most {workers}")
     ours = os.environ.get("SHOAL_ENGINE", "auto") != "collective" and not (options.lab and trusted())
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
-    if options.wanted.listen is not None:
+    if options.wanted.listen is not None or options.engine is not None:
         return LossPolicy(restarts, least)
     if workers == 1 or not ours or not isinstance(plan.exchange, AllReduceTerm) or (restarts == 0 and least == workers):
         return None

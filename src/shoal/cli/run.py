@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
+from shoal.cli.engine import EngineWords, find_engine, go
 from shoal.cli.errors import interruptible, usage_errors
 from shoal.cli.listen import MOST_GUESTS, ListenOptions
 from shoal.cli.options import RunOptions
@@ -57,6 +58,18 @@ def run(
     allow: Annotated[
         list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Machines by ssh:A,B=2, slurm, ray, k8s:IMAGE, mpi or local; see docs."),
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Of --on: machines in all; each has --workers workers.")
+    ] = None,
+    time: Annotated[str, typer.Option(metavar="TIME", help="Of --on slurm: the job's time limit, as in 2h.")] = "",
+    partition: Annotated[str, typer.Option(metavar="NAME", help="Of --on slurm: where to queue.")] = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Of --on slurm and k8s: print what would be submitted.")
+    ] = False,
     max_workers: Annotated[int, typer.Option(min=1, help="So many workers of other machines, in all.")] = MOST_GUESTS,
     share: Annotated[
         str | None, typer.Option(metavar="2,1,1", help="How much of every batch each worker computes; or auto.")
@@ -73,13 +86,20 @@ def run(
     options = RunOptions(
         script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share
     )
+    flags = tuple(flag for flag, given in (("--json", json), ("--quiet", quiet)) if given)
+    machines = EngineWords(on, nodes, time, partition, dry_run, flags)
     with usage_errors(), interruptible():
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
         if bandwidth is not None:
-            limit(bandwidth, links=lab is not None or resume is not None, trusted=trusted)
-        job = prepare(options)
-        raise typer.Exit(supervise(job, options, json=json, quiet=quiet))
+            limit(bandwidth, links=any((lab, resume, listen, on)), trusted=trusted)
+
+        def train(options: RunOptions) -> int:
+            return supervise(prepare(options), options, json=json, quiet=quiet)
+
+        engine = find_engine(machines, options)
+        code = train(options) if engine is None else go(engine, options, dry_run, train)
+        raise typer.Exit(code)
 
 
 def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:

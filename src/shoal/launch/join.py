@@ -12,6 +12,7 @@ from shoal.groups.host_workers import HostWorkers
 from shoal.groups.links import LinkedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
+from shoal.launch.engines.lease import StdinLease
 from shoal.launch.failures import WorkerProcess, parse
 from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.join_request import ask, question
@@ -39,8 +40,17 @@ GIVES_UP = 30.0
 class RemotePlacement(WorkerPlacement):
     """On this host, in the run of another; `own` is the address by which the others reach this one."""
 
-    def __init__(self, brief: RunBrief, address: str, key: ClientCredentials, own: str, arena: SharedArena) -> None:
+    def __init__(
+        self,
+        brief: RunBrief,
+        address: str,
+        key: ClientCredentials,
+        own: str,
+        arena: SharedArena,
+        lease: StdinLease | None = None,
+    ) -> None:
         self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
+        self._lease = lease
         self._host_workers = HostWorkers(tuple(sorted(map(seat_of, brief.members))))
 
     def open(self) -> None:
@@ -58,7 +68,8 @@ class RemotePlacement(WorkerPlacement):
         return LinkedGroup(self.brief.run, {}, rank, endpoint, board, session, remote=True, home=home)
 
     def tick(self, board: StatusBoard) -> None:
-        pass
+        if self._lease is not None:
+            self._lease.check()
 
     def close(self) -> None:
         pass
@@ -99,6 +110,7 @@ class RemoteSupervisor(RunSupervisor):
         """In a forked worker: the second in a seat asks for an id of its own."""
         place = self._away
         member = self._members[seat] if self.seats[seat].starts == 1 else self._ask_again(seat)
+        # a founder gives up too: the launcher of the run may end before it has begun
         return ElasticSession(
             member, place.address, place.brief.run, self.board, seconds, place.key(seat), coordinator_timeout=GIVES_UP
         )
@@ -113,7 +125,7 @@ class RemoteSupervisor(RunSupervisor):
         return brief.members[0]
 
     def founds(self, seat: int) -> bool:
-        return False
+        return self._away.brief.founding and self.seats[seat].starts == 1
 
     def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
         """Whether this machine goes on with what it has."""

@@ -154,7 +154,16 @@ class LocalLauncher:
             self._requests.press(self.workers)
             self._look()
             self.place.tick(self.board)
+            self._pass_on()
             self.watcher.tick(self.board)
+
+    def _pass_on(self) -> None:
+        """What workers of other machines write, and what became of those machines."""
+        for said in self.place.take_news():
+            if said.worker is None:
+                self.watcher.note(said.text)
+            else:
+                self.watcher.line(said.worker, said.stream, said.text)
 
     def _look(self) -> None:
         """What others may want to know later, or now."""
@@ -286,6 +295,7 @@ class LocalLauncher:
                 self.watcher.note(line)
             self.supervisor.close(well=blame(self.workers) is None)
         self.place.close()
+        self._pass_on()
         self.announcement.close()
         self.arena.close()
         for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it

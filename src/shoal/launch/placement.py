@@ -15,6 +15,16 @@ from shoal.membership.grants import JoinPolicy
 
 
 @dataclass(frozen=True)
+class PlacementNews:
+    """A line from another machine."""
+
+    text: str
+    worker: int | None = None
+    """Who wrote it; None: it is for the user."""
+    stream: str = "out"
+
+
+@dataclass(frozen=True)
 class CoordinatorEndpoint:
     """Where the coordinator of a run sits."""
 
@@ -31,6 +41,8 @@ class WorkerPlacement(ABC):
 
     speed: float = 1.0
     """In a worker that has entered: below 1, it has to slow itself down by sleeping."""
+    expects: int = 0
+    """How many workers of other machines the run begins with; may fall while they are on their way."""
     replay: bool = False
     """Whether workers sleep instead of computing, once it is known how long it takes."""
 
@@ -56,6 +68,10 @@ class WorkerPlacement(ABC):
     @abstractmethod
     def tick(self, board: StatusBoard) -> None:
         """Time passes, about twenty times a second."""
+
+    def take_news(self) -> "list[PlacementNews]":
+        """What other machines have said since the last time."""
+        return []
 
     @abstractmethod
     def close(self) -> None: ...

@@ -102,7 +102,7 @@ class RunSupervisor:
         self.seats = {seat: WorkerSlot() for seat in job.seats}
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
-        log, rules = directory / "members.log", MembershipRules(members=workers)
+        log, rules = directory / "members.log", MembershipRules(members=workers, remote=place.expects)
         setup = CoordinatorSetup(
             run,
             coordinator_endpoint.address,
@@ -197,6 +197,8 @@ class RunSupervisor:
 
     def tick(self) -> tuple[list[int], list[int]]:
         """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
+        if not self.begun and self.place.expects != self.handle.setup.rules.remote:
+            self.handle.expect(self.place.expects)
         if not self.handle.alive():
             self.tick_news()
             if self.outage.over:

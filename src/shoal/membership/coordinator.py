@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from shoal.membership.bounds import false_number
 from shoal.membership.failure_detector import CLOSED, FailureDetector, MembershipRules, SuspicionTable
@@ -273,14 +274,26 @@ class MembershipCoordinator:
         """Return whether this coordinator has made a view, or found one alive."""
         return self._installs > 0 or any(member in self.roster for member in self.view.members)
 
+    @property
+    def founding(self) -> bool:
+        """Whether workers of other machines may still be in the first view, which nobody enters with a state."""
+        return self.rules.remote > 0 and not self._begun
+
+    def expect(self, remote: int, now: float) -> list[Effect]:
+        """The first view waits for so many workers of other machines, and no more."""
+        self.rules = replace(self.rules, remote=remote)
+        return self.tick(now)
+
     def _due(self, now: float) -> bool:
         """Return whether a view has to be made though nobody asks for one."""
         if self.proposal is not None or not self.roster.statuses:
             return False
         if not self._begun:
             waited = now - self._first_join if self._first_join is not None else 0.0
-            here = len(self.roster.own)
-            return here > 0 and (here + self._missed >= self.rules.members or waited > self.rules.gather)
+            own = len(self.roster.own)
+            remote = len(self.roster.statuses) - own
+            complete = own + self._missed >= self.rules.members and remote >= self.rules.remote
+            return own > 0 and (complete or waited > self.rules.gather)
         # the coordinator before me was killed between writing that somebody is lost and saying so
         return any(member not in self.roster for member in self.view.members)
 
@@ -292,7 +305,8 @@ class MembershipCoordinator:
                 self._drop(member, "no worker of the machine the run began on is left")
             stay = ()
         # the first by name, so that ranks do not depend on who was quicker
-        self._make(stay or tuple(sorted(self.roster.own, key=lambda member: (len(member), member))), 0, now)
+        first = tuple(self.roster.statuses) if self.founding else self.roster.own
+        self._make(stay or tuple(sorted(first, key=lambda member: (len(member), member))), 0, now)
 
     def _orphaned(self, stay: tuple[str, ...]) -> bool:
         """Return whether nobody is left who keeps ledger and checkpoints, though there is more to be trained."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 from shoal.core.clock import Deadline
-from shoal.core.errors import DeadlineError, PeerLost, RunEnded, ShoalError, ViewEnded
+from shoal.core.errors import DeadlineError, Evicted, PeerLost, RunEnded, ShoalError, ViewEnded
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials
@@ -67,9 +67,11 @@ class ElasticSession(MembershipSession):
             self.agent.info = info
 
     def start(self) -> None:
-        """Become a member with all other founders."""
+        """Become a member with all other founders. Evicted: the run has begun without this one."""
         self.agent.start()
-        self.agent.wait_settled(Deadline.after(self.seconds))
+        self._await_view(Deadline.after(self.seconds), None)
+        if self.install.donor and self.member in self.install.fresh:
+            raise Evicted(f"{self.member} was to be in the first view of the run, which has begun without it")
         self.agent.filled()
         self._look()
 

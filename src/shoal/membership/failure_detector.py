@@ -15,6 +15,8 @@ class MembershipRules:
 
     members: int = 1
     """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
+    remote: int = 0
+    """So many workers of other machines are in it too; the launcher lowers the number if a machine cannot start."""
     gather: float = 120.0
     """Seconds the first view waits for them; those that die before it count as having come."""
     silence: float = 3.0

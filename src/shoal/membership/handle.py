@@ -23,6 +23,7 @@ from shoal.membership.server import (
     CoordinatorReady,
     CoordinatorServer,
     CoordinatorSetup,
+    ExpectRemote,
     LauncherChannel,
     News,
     StopCoordinator,
@@ -115,6 +116,12 @@ class CoordinatorHandle:
         self._gone[member] = reason
         self._unsaid.append(member)
         self.tick()
+
+    def expect(self, remote: int) -> None:
+        """The first view waits for so many workers of other machines; a coordinator that is started again knows it."""
+        self.setup = replace(self.setup, rules=replace(self.setup.rules, remote=remote))
+        if self._channel is not None:
+            self._channel.send(ExpectRemote(count=remote))
 
     def tick(self) -> None:
         """Several times a second."""

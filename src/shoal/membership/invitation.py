@@ -59,6 +59,8 @@ class RunBrief(ProtocolMessage, frozen=True, kw_only=True):
     members: Names = ()
     codecs: Annotated[tuple[tuple[Text, Text], ...], msgspec.Meta(max_length=8)] = ()
     """Codecs of the plan that other packages bring: each one's name, and its package with version."""
+    founding: bool = False
+    """The run has not begun: these workers are in its first view, or else come as newcomers."""
 
 
 def find_version_mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> str:

@@ -48,6 +48,12 @@ class StopCoordinator(ChannelMessage, frozen=True, kw_only=True):
     reason: Text = "it is over"
 
 
+class ExpectRemote(ChannelMessage, frozen=True, kw_only=True):
+    """The first view waits for so many workers of other machines."""
+
+    count: int
+
+
 class CoordinatorReady(ChannelMessage, frozen=True, kw_only=True):
     """The coordinator serves, at this address."""
 
@@ -60,12 +66,12 @@ class CoordinatorFailed(ChannelMessage, frozen=True, kw_only=True):
     reason: str
 
 
-Command = ProcessExited | StopCoordinator
+Command = ProcessExited | StopCoordinator | ExpectRemote
 News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(
-    ProcessExited | StopCoordinator | CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
+    ProcessExited | StopCoordinator | ExpectRemote | CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
 )
 
 
@@ -188,6 +194,8 @@ class CoordinatorServer:
         for said in self.channel.receive():
             if isinstance(said, ProcessExited):
                 self._do(self.machine.hear(said, now()))
+            elif isinstance(said, ExpectRemote):
+                self._do(self.machine.expect(said.count, now()))
             elif isinstance(said, StopCoordinator):
                 self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
         if self.channel.over:
@@ -276,7 +284,8 @@ class CoordinatorServer:
         if refusal or not told or self.setup.welcome is None:
             self._refuse(message, refusal or "all seats are taken; join when some are free", ASKING)
         else:
-            brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told))
+            founding = self.machine.founding
+            brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told), founding=founding)
             self.socket.send(message.sender, ASKING.seal(brief))
 
     def _refuse(self, message: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None) -> None:

@@ -9,7 +9,17 @@ Subclass a case in a test file, say how to make the thing, and pytest collects w
 
 from shoal.testing.codec import CodecCase
 from shoal.testing.exchange import ExchangeCase
+from shoal.testing.launcher import EngineRun, LauncherCase
 from shoal.testing.synchronizer import SynchronizerCase
 from shoal.testing.world import WorkerWorld, WorldError, run_world
 
-__all__ = ["CodecCase", "ExchangeCase", "SynchronizerCase", "WorkerWorld", "WorldError", "run_world"]
+__all__ = [
+    "CodecCase",
+    "EngineRun",
+    "ExchangeCase",
+    "LauncherCase",
+    "SynchronizerCase",
+    "WorkerWorld",
+    "WorldError",
+    "run_world",
+]

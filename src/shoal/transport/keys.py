@@ -57,11 +57,16 @@ class KeyFile:
 
     def write(self, path: Path) -> None:
         """Make the file, mode 0600; one that is there already stays as it is."""
+        write_private(path, self.text)
+
+    @property
+    def text(self) -> str:
+        """What stands in the file: a secret."""
         head = "A key pair of Shoal" if self.run is None else "An invitation to a run of Shoal, for one machine"
         lines = [f"# {head}. Keep it to yourself."]
         lines += [f'run = "{self.run.decode()}"'] if self.run is not None else []
         lines += [f'public = "{self.keys.public.decode()}"', f'secret = "{self.keys.secret.decode()}"']
-        write_private(path, "\n".join(lines) + "\n")
+        return "\n".join(lines) + "\n"
 
     @classmethod
     def read(cls, path: Path, way_out: str = "make one with shoal keys new") -> Self:
@@ -70,12 +75,17 @@ class KeyFile:
             data = read_private(path, LARGEST_FILE)
         except OSError as error:
             raise UsageError(f"cannot read the keys in {str(path)!r}: {error.strerror}; {way_out}") from None
+        return cls.parse(data, repr(str(path)), way_out)
+
+    @classmethod
+    def parse(cls, data: bytes, name: str, way_out: str = "make one with shoal keys new") -> Self:
+        """From the text of a key file, called `name` in an error."""
         try:
             found = msgspec.toml.decode(data, type=dict[str, str])
             keys = CurveKeyPair(check_key(found["public"].encode()), check_key(found["secret"].encode()))
             return cls(keys, check_key(found["run"].encode()) if "run" in found else None)
         except (msgspec.MsgspecError, KeyError, UsageError):
-            raise UsageError(f"{str(path)!r} is no key file; {way_out}") from None
+            raise UsageError(f"{name} is no key file; {way_out}") from None
 
 
 def check_key(text: bytes) -> bytes:

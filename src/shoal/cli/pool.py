@@ -1,0 +1,109 @@
+"""`shoal pool`: machines that are kept warm between runs.
+
+shoal pool start --on slurm --nodes 4     in a terminal of its own; Ctrl-C gives the machines back
+shoal run --on pool train.py              as often as wanted: starts without importing anything
+shoal pool show · shoal pool stop
+"""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Option("--name", help="Of the pool.")]
+READY = 300.0
+
+
+@app.callback()
+def pool() -> None:
+    """Machines that are kept warm between runs."""
+
+
+@app.command()
+def start(
+    on: Annotated[str, typer.Option(metavar="ENGINE", help="What starts the machines: ssh:A,B, slurm, ray, local.")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Machines in all, this one included.")] = None,
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Of each machine.")] = 1,
+    name: Name = "default",
+) -> None:
+    """Start an agent on every machine and wait for runs; Ctrl-C, or shoal pool stop, ends it."""
+    from shoal.cli.errors import interruptible, usage_errors
+    from shoal.cli.prepare import warm
+    from shoal.core import record
+    from shoal.core.clock import Deadline
+    from shoal.launch.engines.base import EngineOptions
+    from shoal.launch.engines.table import make_engine, split_on
+    from shoal.launch.pool.server import PoolServer
+
+    with usage_errors(), interruptible():
+        kind, where = split_on(on)
+        engine = make_engine(kind, EngineOptions(where, nodes, workers, name=name, runs=record.runs_root().absolute()))
+        engine.allocate()
+        server = PoolServer(engine, name, run_words)
+        try:
+            server.open()
+            warm()
+            machines, deadline = len(engine.machines()), Deadline.after(READY)
+            while server.ready < machines and not server.stopping and not deadline.expired:
+                server.serve()
+            said = f"{server.ready} of {machines} machines are warm"
+            typer.echo(f"shoal: pool {name}: {said}; shoal run --on pool{suffix(name)} uses them", err=True)
+            while not server.stopping:
+                server.serve(0.05)
+        finally:
+            server.close()
+
+
+@app.command()
+def serve() -> None:
+    """An agent of a pool on its machine; shoal pool start runs it."""
+    from shoal.cli.prepare import warm
+    from shoal.launch.pool.agent import PoolAgent
+
+    warm()
+    PoolAgent(run_words).serve()
+
+
+@app.command()
+def show(name: Name = "default") -> None:
+    """The machines of a pool, and which of them are leased."""
+    from shoal.cli.errors import usage_errors
+    from shoal.launch.pool.protocol import AskMachines, PoolConnection, PoolMachines
+
+    with usage_errors():
+        connection = PoolConnection.open(name)
+        connection.send(AskMachines())
+        answer, _ = connection.receive()
+        assert isinstance(answer, PoolMachines)
+        for row in answer.rows:
+            state = "leased" if row.leased else "free" if row.ready else "starting"
+            typer.echo(f"{row.name}: {row.workers} workers, {state}, leased {row.leases} times")
+
+
+@app.command()
+def stop(name: Name = "default") -> None:
+    """End a pool and give its machines back."""
+    from shoal.cli.errors import usage_errors
+    from shoal.launch.pool.protocol import PoolConnection, StopPool
+
+    with usage_errors():
+        connection = PoolConnection.open(name)
+        connection.send(StopPool())
+        while not connection.over:
+            connection.receive()
+
+
+def suffix(name: str) -> str:
+    return "" if name == "default" else f":{name}"
+
+
+def run_words(words: list[str]) -> int:
+    """A command in this forked process; returns its exit code."""
+    from shoal.cli.main import main
+    from shoal.core.signals import as_python_has_them
+
+    as_python_has_them()
+    try:
+        main(words)
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1

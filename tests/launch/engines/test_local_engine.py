@@ -1,0 +1,91 @@
+"""`shoal run --on local`: the machines of a list are processes of this one."""
+
+from pathlib import Path
+
+import pytest
+from forked import shoal
+
+from shoal.core.errors import UsageError
+from shoal.launch.engines.base import EngineOptions
+from shoal.launch.engines.local import LocalEngine
+from shoal.launch.engines.machines import MachineList
+from shoal.launch.engines.table import ENGINES, make_engine, split_on
+from shoal.testing import EngineRun, LauncherCase
+
+
+class TestLocal(LauncherCase):
+    def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
+        (folder / "machines").write_text("a\nb  # the second\n")
+        return ["--on", "local:@machines"], {}
+
+    def test_starts_survives_and_ends(self, tmp_path: Path) -> None:
+        """As the case has it; docs/systems.toml names it."""
+        super().test_starts_survives_and_ends(tmp_path)
+
+    def lose_node(self, run: EngineRun) -> "object":
+        """A machine is taken out of the list while the run trains, and comes back."""
+        machines = run.folder / "machines"
+        machines.write_text("a\n")
+        run.wait_for(lambda: "has left" in run.said, "b leaves")
+        run.wait_for(lambda: len(run.training(2)) >= 2, "two train on")
+        before = run.training(3)
+
+        def back() -> None:
+            machines.write_text("a\nb\n")
+            run.wait_for(lambda: self.replaced(run, before), "b is back")
+
+        return back
+
+
+def test_the_table_of_engines_is_complete() -> None:
+    for name in ENGINES:
+        where = {"ssh": "host", "kubernetes": "image"}.get(name, "")
+        assert make_engine(name, EngineOptions(where)).name == name
+    assert split_on("k8s:image:tag") == ("kubernetes", "image:tag")
+    assert split_on("ray://head:10001") == ("ray", "ray://head:10001")
+    for text, complaint in {"slrum": "did you mean 'slurm'", "torchrun": "without shoal run"}.items():
+        with pytest.raises(UsageError, match=complaint):
+            split_on(text)
+
+
+def test_machines_are_read_as_users_write_them(tmp_path: Path) -> None:
+    assert [(m.name, m.workers) for m in MachineList("a,me@b=3,c=0", 2, "--on x").read()] == [("a", 2), ("me@b", 3)]
+    for text, complaint in {"a,a": "twice", "-oProxyCommand=x": "no machine", "a=b": "no machine"}.items():
+        with pytest.raises(UsageError, match=complaint):
+            MachineList(text, 1, "--on x")
+    file = tmp_path / "machines"
+    file.write_text("a\n# none\nb=2\n")
+    machines = MachineList(f"@{file}", 1, "--on x")
+    assert [m.name for m in machines.read()] == ["a", "b"]
+    file.write_text("a\nb==\n")
+    assert [m.name for m in machines.read()] == ["a", "b"], "a file that cannot be read changes nothing"
+    file.write_text("b\n")
+    assert [m.name for m in machines.read()] == ["b"]
+
+
+def test_nodes_are_machines_in_all() -> None:
+    assert len(LocalEngine(EngineOptions(nodes=3)).machines()) == 2
+    with pytest.raises(UsageError, match="drop --nodes"):
+        LocalEngine(EngineOptions("a,b", nodes=3))
+
+
+def test_what_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    cases = {
+        ("--nodes", "2"): "say which with --on",
+        ("--dry-run",): "say which with --on",
+        ("--on", "slrum"): "did you mean 'slurm'",
+        ("--on", "ssh"): "names no machine",
+        ("--on", "local:a", "--lab", "2 hosts"): "drop one of the two",
+        ("--on", "local:a", "--key", "k"): "drop --key",
+        ("--on", "local:a", "--plan", "alone"): "use allreduce",
+        ("--on", "local:a", "--dry-run"): "submits nothing",
+        ("--on", "mpi"): "mpirun has not started this",
+        ("--on", "k8s"): "names no image",
+        ("--on", "slurm", "--time", "soon", "--dry-run"): "is no time",
+    }
+    for words, text in cases.items():
+        outcome = shoal(tmp_path, "run", *words, "script.py")
+        assert outcome.code == 2, (words, outcome.err)
+        assert text in outcome.err.splitlines()[-1], outcome.err
+    assert not (tmp_path / "runs").exists(), "nothing was begun"

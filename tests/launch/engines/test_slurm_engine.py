@@ -1,0 +1,124 @@
+"""`shoal run --on slurm`: a real controller and two nodes, from Debian's packages, on this machine."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from forked import shoal, soon
+from slurmd import SlurmCluster, missing
+
+from shoal.launch.engines.base import EngineOptions, EngineRole
+from shoal.launch.engines.slurm import SlurmEngine
+from shoal.launch.engines.slurm_job import batch_script, read_time
+from shoal.testing import EngineRun, LauncherCase
+
+needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm lacks {missing()}")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    found = SlurmCluster(tmp_path_factory.mktemp("s") / "slurm")
+    yield found
+    found.close()
+
+
+@needs_slurm
+class TestSlurm(LauncherCase):
+    """Submitted from outside, followed to its end."""
+
+    size = 2
+    cluster: SlurmCluster
+
+    @pytest.fixture(autouse=True)
+    def _use(self, cluster: SlurmCluster, request: pytest.FixtureRequest) -> Iterator[None]:
+        request.instance.cluster = cluster
+        yield
+        cluster.tool("scancel", "--user=root")
+        cluster.wait_idle()
+
+    def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
+        words = ["--on", "slurm", "--nodes", "2", "--time", "10m", "--partition", "p"]
+        return words, {**self.cluster.environment, "SHOAL_ADDRESS": "127.0.0.1"}
+
+    def lose_node(self, run: EngineRun) -> object:
+        """With --no-kill the job stays, and the run goes on smaller."""
+        self.cluster.kill_node("n2")
+        run.wait_for(lambda: run.training(1), "the run goes on smaller")
+        return lambda: self.cluster.restore_node("n2")
+
+    def check_nothing_left(self) -> None:
+        assert soon(30.0, lambda: not self.cluster.jobs()), self.cluster.jobs()
+
+
+def options(folder: Path, *command: str) -> EngineOptions:
+    return EngineOptions(nodes=4, workers=2, time="2h", partition="gpu", name="one", runs=folder, command=command)
+
+
+def test_the_script_that_is_submitted(tmp_path: Path) -> None:
+    text = batch_script(options(tmp_path, "--on", "slurm", "--plan", "topk(0.01), every(1)", "train.py"))
+    for line in ("--nodes=4", "--time=02:00:00", "--partition=gpu", "--requeue", "--no-kill", "--signal=B:USR1@90"):
+        assert f"#SBATCH {line}\n" in text
+    assert re.search(
+        r"^exec .* -m shoal run --on slurm --plan 'topk\(0.01\), every\(1\)' train.py$", text, re.MULTILINE
+    )
+    assert [read_time(each) for each in ("90m", "1d12h", "30", "")] == ["01:30:00", "36:00:00", "30", ""]
+    assert subprocess.run(["sh", "-n"], input=text, text=True, check=False).returncode == 0
+
+
+def test_dry_run_prints_it(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    words = ("--on", "slurm", "--nodes", "2", "--name", "one", "--dry-run")
+    outcome = shoal(tmp_path, "run", *words, "script.py", SLURM_JOB_ID="")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("#!/bin/sh\n#SBATCH --job-name=one\n#SBATCH --nodes=2\n")
+    assert not (tmp_path / "runs").exists(), "nothing was submitted"
+
+
+def test_the_role_follows_from_the_variables(tmp_path: Path) -> None:
+    def role(**variables: str) -> EngineRole:
+        return SlurmEngine(options(tmp_path), variables).role
+
+    task = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "3"}
+    assert role() is EngineRole.SUBMIT
+    assert role(SLURM_JOB_ID="7", SLURM_PROCID="0") is EngineRole.HEAD
+    assert role(**task, SLURM_PROCID="0") is EngineRole.HEAD
+    assert role(**task, SLURM_PROCID="2") is EngineRole.JOIN
+    assert SlurmEngine(options(tmp_path), {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}).begins_again
+    assert len(SlurmEngine(options(tmp_path), {**task, "SLURM_PROCID": "0"}).machines()) == 2
+
+
+@needs_slurm
+@pytest.mark.soak("engines")
+def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """SIGUSR1, as Slurm sends it before the limit: a checkpoint, the same job again, --resume, the same ledger."""
+    cluster.wait_idle()
+    environment = {**cluster.environment, "SHOAL_ADDRESS": "127.0.0.1"}
+    words = ["--on", "slurm", "--nodes", "2", "--time", "10m", "--checkpoint", "20steps"]
+    run = EngineRun(tmp_path, words, environment)
+    run.wait_training(2)
+    job = cluster.jobs()[0].split()[0]
+    cluster.tool("scancel", "--batch", "--signal=USR1", job)
+    run.wait_for(lambda: "is queued again and goes on from the checkpoint" in run.said, "the job is queued again")
+    assert soon(60.0, lambda: f"{job} PENDING" in cluster.jobs()), cluster.jobs()
+    cluster.tool("scontrol", "update", f"jobid={job}", "starttime=now")  # Slurm would wait for two minutes
+    run.wait_for(lambda: "it goes on from its checkpoint" in run.said, "the run goes on")
+    run.wait_for(lambda: run.said.count("trains pid=") >= 4, "all train again")
+    assert run.end() == 0, run.said
+    rows = shoal(tmp_path, "show", run.name, "--ledger", "--json").json["epochs"]
+    assert rows
+    assert all({"missing": 0, "duplicate": 0}.items() <= row.items() for row in rows)
+
+
+@needs_slurm
+@pytest.mark.soak("engines")
+def test_tasks_of_a_step_are_machines(cluster: SlurmCluster, tmp_path: Path) -> None:
+    cluster.wait_idle()
+    environment = {**cluster.environment, "SHOAL_ADDRESS": "127.0.0.1"}
+    step = ["srun", "--nodes=2", "--ntasks=2", sys.executable, "-m", "shoal", "run", "--on", "slurm"]
+    run = EngineRun(tmp_path, step, environment)
+    run.wait_training(2)
+    assert run.end() == 0, run.said
+    run.check_tidy()

@@ -2,7 +2,7 @@
 # Installs what the tests need from Debian, when we are root and apt exists; otherwise says what is missing.
 # One line of `needs` per package: command:package
 set -eu
-needs="c++:g++ cc:gcc ip:iproute2"   # torch.compile and the lab's switch (link.c) are compiled; the lab makes namespaces
+needs="c++:g++ cc:gcc ip:iproute2 chromium:chromium"   # torch.compile and the lab's switch (link.c) are compiled; the lab makes namespaces; chromium opens the page of shoal watch
 missing=""
 for need in $needs; do
     command -v "${need%%:*}" >/dev/null 2>&1 || missing="$missing ${need##*:}"

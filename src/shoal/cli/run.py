@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.companions import RunCompanions
 from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
 from shoal.cli.errors import interruptible, usage_errors
 from shoal.cli.listen import MOST_GUESTS, ListenOptions
@@ -58,6 +59,10 @@ def run(
         list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
     ] = None,
     max_workers: Annotated[int, typer.Option(min=1, help="So many workers of other machines, in all.")] = MOST_GUESTS,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that shows the run; see shoal watch.")] = False,
+    export: Annotated[
+        list[str] | None, typer.Option(metavar="KIND[=URI]", help="Hand the run to mlflow or otel too.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -69,12 +74,18 @@ def run(
     wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
     options = RunOptions(script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted)
     with usage_errors(), interruptible():
+        beside = RunCompanions(watch, export or ())
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
         if bandwidth is not None:
             limit(bandwidth, links=lab is not None or resume is not None, trusted=trusted)
         job = prepare(options)
-        raise typer.Exit(supervise(job, options, json=json, quiet=quiet))
+        try:
+            beside.start(job.dir)
+            code = supervise(job, options, json=json, quiet=quiet)
+        finally:
+            beside.close()
+        raise typer.Exit(code)
 
 
 def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:

@@ -1,6 +1,7 @@
 // The page: which view the address names, following the server's changes, and the keyboard.
 
 import { ask, follow, takeToken } from "./api.js";
+import { plotly } from "./charts.js";
 import { el } from "./dom.js";
 import { CompareView, RunsView } from "./runs.js";
 import { RunView } from "./run.js";
@@ -94,4 +95,5 @@ addEventListener("keydown", press);
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => view?.redraw());
 open();
+plotly().catch(() => {}); // fetched while the first view is read
 ask("/api/runs").then((found) => { document.querySelector("[data-page=train]").hidden = !found.can_launch; }).catch(complain);

@@ -29,7 +29,7 @@ function layout(titles, more = {}) {
   const axis = (title) => ({ title: { text: title }, gridcolor: colour("line"), zerolinecolor: colour("line"), automargin: true });
   return {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12 },
-    margin: { l: 55, r: 12, t: 10, b: 40 }, legend: { orientation: "h", y: 1.12 }, uirevision: "kept",
+    margin: { l: 55, r: 12, t: 10, b: 40 }, legend: { orientation: "h", y: -0.25 }, uirevision: "kept",
     hovermode: "x unified", hoverlabel: { bgcolor: colour("panel"), font: { color: ink } },
     xaxis: axis(titles[0]), yaxis: axis(titles[1]), ...more,
   };

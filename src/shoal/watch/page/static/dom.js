@@ -3,7 +3,8 @@
 export function el(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    if (name.startsWith("aria-")) element.setAttribute(name, String(value));
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value === true) element.setAttribute(name, "");
     else if (value !== false && value !== null && value !== undefined) element.setAttribute(name, String(value));
   }
@@ -34,7 +35,7 @@ export function table(columns, rows, caption) {
 
 export function facts(pairs) {
   return el("dl", { class: "facts" }, pairs.filter(([, value]) => value !== null && value !== undefined && value !== "")
-    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+    .map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", { "data-fact": name }, value))));
 }
 
 export function state(text) {

@@ -11,6 +11,7 @@ matrix, and samples that were named wrongly.
 import argparse
 import csv
 import json
+import re
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,29 @@ class LabelledData:
 def read_csv(path: Path, label: str) -> LabelledData:
     """A header, then rows of numbers; the class is in the column `label`, or in the last."""
     with path.open(newline="", encoding="utf-8-sig") as file:
-        header, *rows = [row for row in csv.reader(file) if row]
+        header, *rows = [row for row in csv.reader(file) if row] or [[]]
+    return _table(path, header, rows, label)
+
+
+def read_arff(path: Path, label: str) -> LabelledData:
+    """Weka's format: `@attribute` lines instead of a header, then `@data` and rows; the class may be nominal."""
+    header, rows, data = [], [], False
+    for line in path.read_text(encoding="utf-8-sig").splitlines():
+        words = line.strip()
+        if not words or words.startswith("%"):
+            continue
+        if data:
+            rows += [[value.strip(" '\"") for value in next(csv.reader([words], quotechar="'", skipinitialspace=True))]]
+        elif words.lower().startswith("@attribute"):
+            found = re.match(r"""@attribute\s+('[^']*'|"[^"]*"|\S+)\s+\S""", words, re.IGNORECASE)
+            if found is None:
+                raise SystemExit(f"{path.name}: {words!r} names no attribute with a type")
+            header.append(found.group(1).strip("'\""))
+        data = data or words.lower().startswith("@data")
+    return _table(path, header, rows, label)
+
+
+def _table(path: Path, header: list[str], rows: list[list[str]], label: str) -> LabelledData:
     if label and label not in header:
         raise SystemExit(f"{path.name} has no column {label!r}; it has {', '.join(header)}")
     at = header.index(label) if label else len(header) - 1
@@ -168,7 +191,12 @@ def read(data: str, label: str) -> LabelledData:
     path = Path(data)
     if path.is_dir():
         return read_folder(path)
-    readers = {".csv": lambda: read_csv(path, label), ".npz": lambda: read_npz(path), ".zip": lambda: read_zip(path)}
+    readers = {
+        ".csv": lambda: read_csv(path, label),
+        ".arff": lambda: read_arff(path, label),
+        ".npz": lambda: read_npz(path),
+        ".zip": lambda: read_zip(path),
+    }
     if path.suffix.lower() not in readers or not path.is_file():
         raise SystemExit(
             f"cannot read {data!r}; give {', '.join([*known, 'a CSV, an NPZ, a ZIP or a folder of images'])}"
@@ -225,7 +253,9 @@ def _shown(data: LabelledData, place: int, named: int) -> dict[str, object]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", required=True, help="digits, patterns, a CSV, an NPZ, a ZIP or a folder of images")
+    parser.add_argument(
+        "--data", required=True, help="digits, patterns, a CSV, an ARFF, an NPZ, a ZIP or a folder of images"
+    )
     parser.add_argument("--label", default="", help="column of a CSV that holds the class; else the last")
     parser.add_argument("--model", choices=[name for name in TABLE if TABLE[name].kind == "classifier"], default="mlp")
     parser.add_argument("--epochs", type=int, default=5)

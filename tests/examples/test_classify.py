@@ -39,6 +39,18 @@ def test_a_table(classify, tmp_path: Path) -> None:
         classify.network("lstm", data)
 
 
+def test_a_table_of_weka(classify, tmp_path: Path) -> None:
+    path = tmp_path / "t.arff"
+    path.write_text(
+        "% Iris\n@RELATION r\n@attribute 'a b' NUMERIC\n@ATTRIBUTE class {x, 'y z'}\n@DATA\n1,x\n\n2, 'y z'\n"
+    )
+    data = classify.read(str(path), "")
+    assert (data.inputs.tolist(), data.labels.tolist(), data.classes) == ([[1.0], [2.0]], [0, 1], ["x", "y z"])
+    path.write_text("@attribute a\n@data\n")
+    with pytest.raises(SystemExit, match="names no attribute"):
+        classify.read(str(path), "")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -46,6 +58,7 @@ def test_a_table(classify, tmp_path: Path) -> None:
         ("a,b\nq,x\n1,y\n", "must hold numbers"),
         ("a,b\n1\n", "line 2: 1 values where the header has 2"),
         ("a,b\n", "no rows"),
+        ("", "no rows"),
     ],
 )
 def test_a_table_that_is_wrong(classify, tmp_path: Path, text: str, said: str) -> None:

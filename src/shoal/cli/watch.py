@@ -1,5 +1,6 @@
 """`shoal watch`: a page in the browser that follows runs, or an exporter that hands them to another tool."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,4 +70,5 @@ def serve_page(options: "PageOptions") -> None:
             note = "the page is not encrypted: on a network that is not yours, use ssh -L instead of --host"
             typer.echo(f"shoal: note: {note}", err=True)
 
-    serve(options, say)
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+        serve(options, say)

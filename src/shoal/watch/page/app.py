@@ -79,6 +79,7 @@ class WatchApp:
     async def state(self, name: str) -> RunState:
         """The run, read as far as a first answer can wait for."""
         state = self.catalog.state(self.folder(name))
+        state.live = self.catalog.notice(state.dir) is not None
         deadline = clock.now() + FIRST
         while True:
             state.read(SLICE)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.errors import ShoalError
+from shoal.core.events import StepFinished
 from shoal.core.record import RunInfo, RunSummary, read_info, worker_file
 from shoal.launch.live_runs import RunNotice, live
 from shoal.watch.page.run_state import RunState
@@ -145,4 +146,4 @@ def last_step(path: Path) -> int:
     except OSError:
         return 0
     events = (decode(line) for line in reversed(lines))
-    return next((step + 1 for event in events if isinstance(step := getattr(event, "step", None), int)), 0)
+    return next((event.step + event.steps for event in events if isinstance(event, StepFinished)), 0)

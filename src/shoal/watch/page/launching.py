@@ -1,6 +1,6 @@
 """Training without code: a form's answers become `shoal run examples/classify.py …`, in a process of its own.
 
-POST /api/uploads?name=…   a CSV, NPZ or ZIP, streamed to the disk        GET /api/form      what may be chosen
+POST /api/uploads?name=…   a CSV, ARFF, NPZ or ZIP, streamed to the disk        GET /api/form      what may be chosen
 POST /api/launch           the answers, as JSON                           GET /api/launches/ID  how it began
 """
 
@@ -35,7 +35,7 @@ LARGEST_UPLOAD, LARGEST_OF_ALL = 256 << 20, 4 << 30
 LARGEST_FORM = 1 << 16
 MOST_LAUNCHED = 4
 """Runs of this server that may be live at a time."""
-SUFFIXES = (".csv", ".npz", ".zip")
+SUFFIXES = (".csv", ".arff", ".npz", ".zip")
 MODELS = ("mlp", "alexnet", "googlenet", "resnet18", "resnet50", "densenet", "lstm")
 """Those of examples/models that name a class of an image or a row."""
 DATASETS = {"digits": "8x8 digits (scikit-learn)", "patterns": "ten patterns under noise (made up)"}
@@ -184,13 +184,15 @@ class RunLauncher:
                 raise UsageError(f"no built-in set {form.data!r}; there are {', '.join(DATASETS)}")
             return form.data
         if form.source == "upload":
-            if not re.fullmatch(r"[0-9a-f]{16}\.(csv|npz|zip)", form.data):
+            if not re.fullmatch(r"[0-9a-f]{16}\.(csv|arff|npz|zip)", form.data):
                 raise UsageError(f"{form.data!r} is no upload of this page; upload the file again")
             path = self.root / UPLOADS / form.data
         else:
             path = Path(form.data).expanduser()
         if not path.exists():
-            raise UsageError(f"nothing at {form.data!r} on this machine; give a CSV, an NPZ or a folder of images")
+            raise UsageError(
+                f"nothing at {form.data!r} on this machine; give a CSV, an ARFF, an NPZ or a folder of images"
+            )
         return str(path.absolute())
 
     async def launched(self, request: Request) -> Response:

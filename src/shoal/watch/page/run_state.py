@@ -76,6 +76,8 @@ class RunState:
     def __init__(self, directory: Path) -> None:
         self.dir = directory
         self.version = 0
+        self.live = False
+        """Whether the run has a launcher now; whoever knows says so."""
         self._begin()
 
     def _begin(self) -> None:
@@ -195,9 +197,9 @@ class RunState:
 
     @property
     def now(self) -> float:
-        """The moment the page is of: this one while the run goes on, else its last."""
+        """The moment the page is of: this one while the run is live, else its last."""
         last = max((worker.seen_at for worker in self.workers.values()), default=self.opened.info.started)
-        return last if self.finished else max(last, min(time.time(), last + 3600))
+        return max(last, time.time()) if self.live else last
 
     def records(self) -> list[WorkerRecord]:
         return [worker.record(self.finished) for _, worker in sorted(self.workers.items())]

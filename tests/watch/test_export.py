@@ -120,7 +120,8 @@ def test_a_run_that_was_killed_is_exported_and_left(tmp_path: Path, monkeypatch:
         def close(self, record: RunRecord) -> str:
             return "closed"
 
-    monkeypatch.setitem(follow.MAKERS, "kept", lambda: Kept)
+    monkeypatch.setitem(follow.MAKERS, "kept", Kept)
+    monkeypatch.setitem(follow.PACKAGES, "kept", "json")
     export_runs("kept", [record.dir], heard.append)
     assert len(heard) == 3
     assert heard[-1] == "closed"

@@ -14,6 +14,7 @@ from shoal.core.errors import UsageError
 
 PATIENCE_PAGE, PATIENCE_EXPORT = 5.0, 120.0
 """Seconds a page may take to end, and an exporter to hand over what is left."""
+PAGE_PACKAGES = ("starlette", "uvicorn", "plotly")
 _PR_SET_PDEATHSIG = 1
 
 
@@ -66,13 +67,10 @@ def check_companions(page: bool, exports: Sequence[str]) -> None:
     """Refuse what is not installed before anything starts."""
     import importlib.util
 
-    from shoal.watch.export.follow import MAKERS
+    from shoal.watch.export.follow import choose
 
     for kind in exports:
-        if kind.partition("=")[0] not in MAKERS:
-            raise UsageError(f"no exporter {kind!r}; there are {', '.join(MAKERS)}")
-    needs = [("dashboard", name) for name in ("starlette", "uvicorn", "plotly")] if page else []
-    needs += [(kind, {"mlflow": "mlflow", "otel": "opentelemetry"}[kind.partition("=")[0]]) for kind in exports]
-    for extra, name in needs:
-        if importlib.util.find_spec(name) is None:
-            raise UsageError(f"{name} is not installed; install it with: pip install 'shoal[{extra}]'")
+        choose(kind)
+    missing = [name for name in PAGE_PACKAGES if page and importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(f"{missing[0]} is not installed; install it with: pip install 'shoal[dashboard]'")

@@ -3,6 +3,7 @@
 It is a process of its own, so that nothing of that tool is loaded into the training, and its trouble is not the run's.
 """
 
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from shoal.core.errors import UsageError
 from shoal.core.events import AnyEvent
 from shoal.core.record import worker_file
 from shoal.launch.live_runs import live
+from shoal.watch.export.mlflow import MlflowExporter
+from shoal.watch.export.opentelemetry import OpenTelemetryExporter
 from shoal.watch.record import RunRecord, recorded_ranks
 from shoal.watch.tail import JournalTail
 
@@ -31,6 +34,9 @@ class RunExporter(Protocol):
 
 
 Maker = Callable[[RunRecord, str], RunExporter]
+MAKERS: dict[str, Maker] = {"mlflow": MlflowExporter, "otel": OpenTelemetryExporter}
+PACKAGES = {"mlflow": "mlflow", "otel": "opentelemetry"}
+"""What each needs; the extra of Shoal that brings it has the exporter's name."""
 
 
 def export_runs(kind: str, folders: Sequence[Path], say: Callable[[str], None]) -> None:
@@ -51,27 +57,9 @@ def choose(text: str) -> tuple[Maker, str]:
     kind, _, place = text.partition("=")
     if kind not in MAKERS:
         raise UsageError(f"no exporter {kind!r}; there are {', '.join(MAKERS)}")
-    try:
-        return MAKERS[kind](), place
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"{kind} is not installed ({error.name}); install it with: pip install 'shoal[{kind}]'"
-        ) from None
-
-
-def _mlflow() -> Maker:
-    from shoal.watch.export.mlflow import MlflowExporter
-
-    return MlflowExporter
-
-
-def _otel() -> Maker:
-    from shoal.watch.export.opentelemetry import OpenTelemetryExporter
-
-    return OpenTelemetryExporter
-
-
-MAKERS: dict[str, Callable[[], Maker]] = {"mlflow": _mlflow, "otel": _otel}
+    if importlib.util.find_spec(PACKAGES[kind]) is None:
+        raise UsageError(f"{PACKAGES[kind]} is not installed; install it with: pip install 'shoal[{kind}]'")
+    return MAKERS[kind], place
 
 
 class RunFollower:

@@ -9,9 +9,6 @@ import re
 from math import isfinite
 from typing import Any
 
-from mlflow.entities import Metric, Param, RunTag
-from mlflow.tracking import MlflowClient
-
 from shoal.core.events import AnyEvent, ResultsReported, StepFinished, ValuesLogged
 from shoal.watch.export.step_means import StepMeans, scalars
 from shoal.watch.record import RunRecord
@@ -28,14 +25,19 @@ class MlflowExporter:
     """Of one run."""
 
     def __init__(self, record: RunRecord, place: str) -> None:
+        from mlflow.entities import Metric  # not at the top: importing it changes warnings and logging
+        from mlflow.tracking import MlflowClient
+
         uri = place or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{record.dir.parent.absolute()}/mlflow.db"
-        self.uri = uri
+        self.uri, self._metric = uri, Metric
         self._client = MlflowClient(tracking_uri=uri)
         self._run = self._create(record)
         self._steps: dict[int, StepMeans] = {}
         self._waiting: list[Any] = []
 
     def _create(self, record: RunRecord) -> str:
+        from mlflow.entities import Param, RunTag
+
         found = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = found.experiment_id if found is not None else self._client.create_experiment(EXPERIMENT)
         folder = str(record.dir.resolve())
@@ -65,9 +67,9 @@ class MlflowExporter:
     def _add_scalars(self, rank: int, event: StepFinished | ValuesLogged | ResultsReported) -> None:
         at = int(1000 * event.at)
         for name, value in scalars(event).items():
-            key = re.sub(r"[^\w\-. :/]", "_", f"worker-{rank}/{name}")[:250]
+            key = to_key(f"worker-{rank}/{name}")
             if isfinite(value):  # databases differ in what they make of others
-                self._waiting.append(Metric(key, value, at, event.step))
+                self._waiting.append(self._metric(key, value, at, event.step))
 
     def flush(self) -> None:
         while self._waiting:
@@ -89,8 +91,15 @@ class MlflowExporter:
             at = int(1000 * (record.info.started + summary.seconds))
             for name, value in totals.items():
                 if isfinite(value):
-                    self._waiting.append(Metric(re.sub(r"[^\w\-. :/]", "_", name)[:250], value, at, summary.steps))
+                    self._waiting.append(
+                        self._metric(re.sub(r"[^\w\-. :/]", "_", name)[:250], value, at, summary.steps)
+                    )
         self.flush()
         status = "KILLED" if summary is None or summary.exit == 130 else "FINISHED" if summary.exit == 0 else "FAILED"
         self._client.set_terminated(self._run, status)
         return f"run {record.info.run} is in MLflow: {self.uri}, run {self._run}"
+
+
+def to_key(name: str) -> str:
+    """A name that MLflow takes."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:250]

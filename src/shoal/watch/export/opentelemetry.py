@@ -3,11 +3,6 @@
 Sums by worker: shoal.steps, shoal.samples, shoal.sent.bytes, shoal.phase.seconds. Gauges: shoal.logged, shoal.reported.
 """
 
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import Resource
-
 from shoal.core.events import AnyEvent, ResultsReported, StepFinished, ValuesLogged
 from shoal.core.version import __version__
 from shoal.watch.record import RunRecord
@@ -21,6 +16,11 @@ class OpenTelemetryExporter:
     """Of one run."""
 
     def __init__(self, record: RunRecord, place: str) -> None:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+
         exporter = OTLPMetricExporter(endpoint=place) if place else OTLPMetricExporter()
         info = record.info
         resource = Resource.create(

@@ -22,7 +22,7 @@ from shoal.core.errors import ShoalError
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
 from shoal.watch.page.catalog import RunCatalog
-from shoal.watch.page.launching import RunLauncher
+from shoal.watch.page.launching import RunLauncher, json_answer
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
 from shoal.watch.worker_logs import read_log
@@ -89,28 +89,28 @@ class WatchApp:
 
     def view(self, make: View) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            return _json(make(await self.state(request.path_params["run"])))
+            return json_answer(make(await self.state(request.path_params["run"])))
 
         return answer
 
     async def runs(self, request: Request) -> Response:
-        return _json({"runs": self.catalog.rows(), "can_launch": self.launcher is not None})
+        return json_answer({"runs": self.catalog.rows(), "can_launch": self.launcher is not None})
 
     async def compare(self, request: Request) -> Response:
         names = request.query_params.getlist("run")[:MOST_COMPARED]
         found = {name: views.curves(await self.state(name)) for name in names}
-        return _json({"runs": found})
+        return json_answer({"runs": found})
 
     async def timeline(self, request: Request) -> Response:
         seconds = min(_number(request, "seconds", 60.0), LONGEST_TIMELINE)
-        return _json(views.timeline(await self.state(request.path_params["run"]), seconds))
+        return json_answer(views.timeline(await self.state(request.path_params["run"]), seconds))
 
     async def log(self, request: Request) -> Response:
         after = _number(request, "after", -1.0)
         rank = int(_number(request, "worker", 0.0))
         folder = self.folder(request.path_params["run"])
         lines, end = read_log(folder, rank, int(after) if after >= 0 else None)
-        return _json({"worker": rank, "lines": lines, "end": end})
+        return json_answer({"worker": rank, "lines": lines, "end": end})
 
     async def evaluation(self, request: Request) -> Response:
         path = self.folder(request.path_params["run"]) / "evaluation.json"
@@ -124,7 +124,7 @@ class WatchApp:
         notice = self.catalog.notice(self.folder(request.path_params["run"]))
         if notice is None or not notice.launcher.send(signal.SIGTERM, signal.SIGCONT):
             raise HTTPException(409, "the run is not live any more")
-        return _json({"stopping": notice.run}, 202)
+        return json_answer({"stopping": notice.run}, 202)
 
     async def metrics(self, request: Request) -> Response:
         states = [self.catalog.state(path) for path in self.catalog.folders().values() if self.catalog.notice(path)]
@@ -172,10 +172,6 @@ async def chart_code(request: Request) -> Response:
         raise HTTPException(404, "plotly is not installed; install it with: pip install 'shoal[dashboard]'")
     path = Path(found.origin).with_name("package_data") / "plotly.min.js"
     return FileResponse(path, media_type="text/javascript", headers={"Cache-Control": "private, max-age=86400"})
-
-
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

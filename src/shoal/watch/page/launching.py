@@ -93,7 +93,7 @@ class RunLauncher:
 
     async def form(self, request: Request) -> Response:
         found = examples_folder()
-        return _json(
+        return json_answer(
             {
                 "available": found is not None,
                 "datasets": DATASETS,
@@ -118,7 +118,7 @@ class RunLauncher:
             raise HTTPException(507, f"{folder} holds {LARGEST_OF_ALL >> 30} GB of uploads; remove those not needed")
         path = folder / f"{secrets.token_hex(8)}{suffix}"
         await self._keep(request, path)
-        return _json({"data": path.name}, 201)
+        return json_answer({"data": path.name}, 201)
 
     async def _keep(self, request: Request, path: Path) -> None:
         size = 0
@@ -147,7 +147,7 @@ class RunLauncher:
         if len(living) >= MOST_LAUNCHED:
             raise HTTPException(409, f"{len(living)} runs of this page are live; stop one first")
         name = await asyncio.to_thread(self.start, form)
-        return _json({"run": name}, 202)
+        return json_answer({"run": name}, 202)
 
     def start(self, form: LaunchForm) -> str:
         """Check the answers and start the run; returns its id. UsageError says what is wrong."""
@@ -200,7 +200,7 @@ class RunLauncher:
         run = self.started.get(name)
         if run is None:
             raise HTTPException(404, f"this page has started no run {name[:80]!r}")
-        return _json(run.describe(self.root / name))
+        return json_answer(run.describe(self.root / name))
 
 
 def examples_folder() -> Path | None:
@@ -225,5 +225,6 @@ def _size(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
 
 
-def _json(value: Any, status: int = 200) -> Response:
+def json_answer(value: Any, status: int = 200) -> Response:
+    """What is no number in `value` becomes null."""
     return Response(msgspec.json.encode(value), status, media_type="application/json")

@@ -38,6 +38,9 @@ def shoot(page: Page, address: str) -> None:
     page.get_by_role("link", name="digits-plain").click()
     for name, tab in SHOTS.items():
         page.get_by_role("tab", name=tab).click()
+        if name == "timeline":
+            page.get_by_label("Last").select_option("60")
+            page.get_by_label("Zoom").select_option("50")
         page.wait_for_timeout(2500)  # for the picture only: charts fade in
         page.screenshot(path=HERE / f"page-{name}.png")
     page.goto(re.sub("#.*", "#train", page.url))
@@ -56,7 +59,7 @@ def main() -> None:
             assert server.stderr is not None
             address = server.stderr.readline().split()[-1]
             browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-            shoot(browser.new_page(viewport={"width": 1280, "height": 860}), address)
+            shoot(browser.new_page(viewport={"width": 1280, "height": 960}), address)
             dark = browser.new_page(viewport={"width": 400, "height": 820}, color_scheme="dark")
             dark.goto(address.replace("#runs", "#run=digits-plain"))
             dark.locator(".js-plotly-plot .scatterlayer .trace").first.wait_for(state="attached", timeout=60_000)

@@ -91,9 +91,7 @@ class MlflowExporter:
             at = int(1000 * (record.info.started + summary.seconds))
             for name, value in totals.items():
                 if isfinite(value):
-                    self._waiting.append(
-                        self._metric(re.sub(r"[^\w\-. :/]", "_", name)[:250], value, at, summary.steps)
-                    )
+                    self._waiting.append(self._metric(to_key(name), value, at, summary.steps))
         self.flush()
         status = "KILLED" if summary is None or summary.exit == 130 else "FINISHED" if summary.exit == 0 else "FAILED"
         self._client.set_terminated(self._run, status)

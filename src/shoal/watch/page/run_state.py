@@ -51,7 +51,6 @@ class WorkerFollower:
     """Steps it has made."""
     pieces: Iterator[AnyEvent] | None = None
     """Of a file that is sampled: what is still to be read before its end is followed."""
-    seen_at: float = 0.0
     attempt: int = 1
 
     @property
@@ -156,7 +155,6 @@ class RunState:
         if self._is_taken_back(worker, event):
             return
         worker.tally.add(event)
-        worker.seen_at = max(worker.seen_at, event.at)
         match event:
             case StepFinished():
                 self._add_step(worker, event)
@@ -197,8 +195,9 @@ class RunState:
 
     @property
     def now(self) -> float:
-        """The moment the page is of: this one while the run is live, else its last."""
-        last = max((worker.seen_at for worker in self.workers.values()), default=self.opened.info.started)
+        """The moment the page is of: this one while the run is live, else the end of its last step."""
+        ends = [worker.recent.last.at for worker in self.workers.values() if worker.recent.last is not None]
+        last = max(ends, default=self.opened.info.started)
         return max(last, time.time()) if self.live else last
 
     def records(self) -> list[WorkerRecord]:

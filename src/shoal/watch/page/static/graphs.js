@@ -33,8 +33,8 @@ export function drawNetwork({ nodes, edges, seconds: spent }) {
   });
   const rows = table([
     ["from", "number", (edge) => edge.from], ["to", "number", (edge) => edge.to],
-    ["rate", "number", (edge) => (edge.rate ? `${size(edge.rate)}/s` : "not measured")],
-    ["round trip", "number", (edge) => (edge.rtt ? seconds(edge.rtt) : "not measured")],
+    ["rate", "number", (edge) => (edge.rate ? `${size(edge.rate)}/s` : "–")],
+    ["round trip", "number", (edge) => (edge.rtt ? seconds(edge.rtt) : "–")],
     ["payload", "number", (edge) => size(edge.payload)], ["on sockets", "number", (edge) => size(edge.wire)],
     ["mean a second", "number", (edge) => (spent ? `${size((edge.wire || edge.payload) / spent)}/s` : "–")],
   ], edges.slice(0, 400), "Links");

@@ -19,9 +19,12 @@ from shoal.core.events import LayerTimes, ModelsJoined, ResultsReported, RunEven
 from shoal.watch.worker_logs import LogWriter
 
 CHROMIUM = which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium; scripts/debian.sh installs it")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium; scripts/debian.sh installs it"),
+    pytest.mark.timeout(400),
+]
 
-WAIT = 60.0
+WAIT = 180.0
 HOSTILE = '<img src=x onerror="window.hacked=1"><b>bold</b>'
 TRAIN = """
 import time, torch, shoal
@@ -112,7 +115,7 @@ def quiet_worker(rank: int, loss: float) -> list[RunEvent]:
     return [started(rank), joined, *steps, times, traffic, report, ended()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)  # it imports torch while the first tests look at other runs
 def running(page: ServedPage) -> Iterator[subprocess.Popen[bytes]]:
     """A run of two workers that goes on until it is stopped."""
     (page.folder / "script.py").write_text(TRAIN)

@@ -31,7 +31,7 @@ PLACES = {
     "wire": "codecs",
 }
 """Longer paths win. A path below tests/ -> part."""
-BY_MARK = {"clock", "mnist", "shakespeare"}
+BY_MARK = {"clock", "mnist", "page", "shakespeare"}
 """Parts that only a mark names."""
 PARTS = BY_MARK | set(PLACES.values())
 

@@ -23,6 +23,7 @@ from shoal.cli import (
     show,
     stop,
     systems,
+    watch,
 )
 from shoal.cli.errors import EXIT_USAGE
 from shoal.core.version import __version__
@@ -65,6 +66,7 @@ app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("show")(show.show)
+app.command("watch")(watch.watch)
 app.command("compare")(compare.compare)
 app.add_typer(models.app, name="models", help="The registry of trained models: versions, lineage, aliases.")
 app.command("import")(importing.import_)

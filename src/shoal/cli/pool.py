@@ -68,7 +68,7 @@ def serve() -> None:
 def show(name: Name = "default") -> None:
     """The machines of a pool, and which of them are leased."""
     from shoal.cli.errors import usage_errors
-    from shoal.launch.pool.protocol import AskMachines, PoolConnection, PoolMachines
+    from shoal.launch.engines.pool_protocol import AskMachines, PoolConnection, PoolMachines
 
     with usage_errors():
         connection = PoolConnection.open(name)
@@ -84,7 +84,7 @@ def show(name: Name = "default") -> None:
 def stop(name: Name = "default") -> None:
     """End a pool and give its machines back."""
     from shoal.cli.errors import usage_errors
-    from shoal.launch.pool.protocol import PoolConnection, StopPool
+    from shoal.launch.engines.pool_protocol import PoolConnection, StopPool
 
     with usage_errors():
         connection = PoolConnection.open(name)

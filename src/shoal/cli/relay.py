@@ -11,6 +11,7 @@ from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.watch.live import ProgressDisplay, WorkerRow
 from shoal.watch.tensorboard import TensorBoardMirror, available
 from shoal.watch.waits import WaitTotals
+from shoal.watch.worker_logs import LogWriter
 
 DISPLAY_SECONDS = 0.2
 MIRROR_SECONDS, MIRROR_SHARE, MIRROR_REST = 1.0, 0.05, 5.0
@@ -23,10 +24,12 @@ class JobRelay(JobWatcher):
     def __init__(self, job: LaunchJob, display: ProgressDisplay, quiet: bool) -> None:
         self.job, self.display, self.quiet = job, display, quiet
         self.mirror = TensorBoardMirror(job.dir) if available() else None
+        self.logs = LogWriter(job.dir)
         self.one_terminal, self.waits = _one_terminal(), WaitTotals()
         self.began = self.drawn = self.mirrored = now()
 
     def line(self, rank: int, stream: str, text: str) -> None:
+        self.logs.add(rank, text)
         if stream == "err" or (self.one_terminal and not self.quiet):
             self.display.print(f"[{rank}] {text}")
         elif not self.quiet:
@@ -50,6 +53,7 @@ class JobRelay(JobWatcher):
     def close(self) -> None:
         """The last frame has been drawn; TensorBoard gets what is missing."""
         self.display.stop()
+        self.logs.close()
         self._update(MIRROR_REST)
         if self.mirror is not None:
             self.mirror.close()

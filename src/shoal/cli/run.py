@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.companions import RunCompanions
 from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
 from shoal.cli.engine import EngineWords, find_engine, go
 from shoal.cli.errors import interruptible, usage_errors
@@ -74,6 +75,10 @@ def run(
     share: Annotated[
         str | None, typer.Option(metavar="2,1,1", help="How much of every batch each worker computes; or auto.")
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that shows the run; see shoal watch.")] = False,
+    export: Annotated[
+        list[str] | None, typer.Option(metavar="KIND[=URI]", help="Hand the run to mlflow or otel too.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
 ) -> None:
@@ -89,13 +94,19 @@ def run(
     flags = tuple(flag for flag, given in (("--json", json), ("--quiet", quiet)) if given)
     machines = EngineWords(on, nodes, time, partition, dry_run, flags)
     with usage_errors(), interruptible():
+        beside = RunCompanions(watch, export or ())
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
         if bandwidth is not None:
             limit(bandwidth, links=any((lab, resume, listen, on)), trusted=trusted)
 
         def train(options: RunOptions) -> int:
-            return supervise(prepare(options), options, json=json, quiet=quiet)
+            job = prepare(options)
+            try:
+                beside.start(job.dir)
+                return supervise(job, options, json=json, quiet=quiet)
+            finally:
+                beside.close()
 
         engine = find_engine(machines, options)
         code = train(options) if engine is None else go(engine, options, dry_run, train)

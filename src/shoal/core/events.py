@@ -56,6 +56,8 @@ class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     """Elements of all parameters."""
     loss: str = "mean"
     """What the script's loss is over samples: gradients of a `mean` are averaged, those of a `sum` added up."""
+    layers: dict[str, tuple[str, int]] = {}
+    """Layer (a module that owns parameters) -> its class, and the elements of its parameters; in the model's order."""
 
 
 class StepFinished(RunEvent, tag="step", frozen=True, kw_only=True):
@@ -111,6 +113,8 @@ class LayerTimes(RunEvent, tag="layers", frozen=True, kw_only=True):
     """From the gradient before to this layer's own, without exchange and packing."""
     aggregation: dict[str, float]
     """From its bucket being full to the mean being back; a bucket's time is shared out by bytes."""
+    gradient: dict[str, float] = {}
+    """Norm of this worker's own gradient in one of those steps, estimated from some of its elements."""
 
 
 class BucketFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,6 +233,8 @@ class TrafficCounted(RunEvent, tag="traffic", frozen=True, kw_only=True):
 
     step: int
     peers: dict[str, tuple[int, int]]
+    links: dict[str, tuple[float | None, float | None]] = {}
+    """Peer's rank as text -> (bytes a second, seconds of a round trip), as the link estimates them; None: not known."""
 
 
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):

@@ -123,15 +123,20 @@ def write_info(directory: Path, info: RunInfo) -> None:
     DISK.sync_folder(directory.parent)
 
 
+def attempt_file(directory: Path, attempt: int) -> Path:
+    """Of a run that was continued; attempts count from 1, and the first is in run.json."""
+    return directory / f"attempt-{attempt}.json"
+
+
 def write_attempt(directory: Path, info: RunInfo) -> None:
     """Add to the record of a run that it goes on."""
-    write_file(directory / f"attempt-{info.attempt}.json", msgspec.json.format(msgspec.json.encode(info)), mode=PRIVATE)
+    write_file(attempt_file(directory, info.attempt), msgspec.json.format(msgspec.json.encode(info)), mode=PRIVATE)
 
 
 def read_attempts(directory: Path) -> list[RunInfo]:
     """What the run was started with, and each time it was continued, in order."""
     attempts = [read_info(directory)]
-    while (path := directory / f"attempt-{len(attempts) + 1}.json").exists():
+    while (path := attempt_file(directory, len(attempts) + 1)).exists():
         try:
             attempts.append(msgspec.json.decode(path.read_bytes(), type=RunInfo))
         except ValueError as error:

@@ -75,6 +75,10 @@ class WorkerGroup(ABC):
         """How newcomers get the state: by default through memory of this host."""
         return MemoryStateTransfer(self.board)
 
+    def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
+        """Peer -> (bytes a second, seconds of a round trip), where links to it estimate them."""
+        return {}
+
     def state_stream_server(self) -> StateStreamServer | None:
         """Where this worker lends its state to newcomers before they enter; None: they get it fast enough then."""
         return None

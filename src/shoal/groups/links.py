@@ -185,6 +185,10 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def transfer(self) -> StateTransfer:
         return LinkStateTransfer(self.mesh)
 
+    def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
+        estimates = {rank: self.mesh.link(rank).out.estimate for rank in self.mesh.view.others}
+        return {rank: (each.rate, each.rtt) for rank, each in estimates.items()}
+
     def state_stream_server(self) -> StateStreamServer | None:
         return StateStreamServer(self.mesh, self.session) if isinstance(self.session, ElasticSession) else None
 

@@ -22,6 +22,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduceTerm
 from shoal.train.checkpoint.writer import clear
+from shoal.train.layers import layer_of
 from shoal.train.members import JoinedMembers
 from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 
@@ -103,6 +104,7 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
         optimizers=[type(optimizer).__name__ for optimizer in members.optimizers],
         parameters=sum(parameter.numel() for parameter in members.parameters),
         loss=members.loss,
+        layers=describe_layers(members),
     )
 
 
@@ -110,3 +112,18 @@ def default_device(rank: int) -> torch.device:
     """The device of a worker: one of the host's CUDA devices in turn, or the CPU."""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", rank)) % count) if count else torch.device("cpu")
+
+
+def describe_layers(members: JoinedMembers) -> dict[str, tuple[str, int]]:
+    """Class and size of every module that owns parameters."""
+    several = len(members.models) > 1
+    kinds = {
+        f"{number}.{name}" if several else name: type(module).__name__
+        for number, model in enumerate(members.models)
+        for name, module in model.named_modules()
+    }
+    found: dict[str, tuple[str, int]] = {}
+    for name, parameter in zip(members.names, members.parameters, strict=True):
+        layer = layer_of(name)
+        found[layer] = (kinds.get(layer, ""), found.get(layer, ("", 0))[1] + parameter.numel())
+    return found

@@ -27,6 +27,7 @@ class StepProgress:
     """Counts steps and samples of one worker, and times their phases."""
 
     def __init__(self, sink: EventSink, group: WorkerGroup, speed: float = 1.0) -> None:
+        self._group = group
         self.sink, self.board, self.seat, self.seconds, self.speed = sink, group.board, group.seat, group.seconds, speed
         self.step = 0
         self.epoch = 0
@@ -240,21 +241,23 @@ class StepProgress:
                     wire + exchange.observer.wire_bytes // len(exchange.peers),
                 )
         if peers:
-            self.sink.emit(TrafficCounted(at=time.time(), step=self.step, peers=peers))
+            links = {str(peer): found for peer, found in self._group.link_estimates().items() if any(found)}
+            self.sink.emit(TrafficCounted(at=time.time(), step=self.step, peers=peers, links=links))
 
     def tell_layers(self) -> None:
         """Means by layer so far; several joins are told apart by their number."""
         backward: dict[str, float] = {}
         aggregation: dict[str, float] = {}
+        gradient: dict[str, float] = {}
         for number, layers in enumerate(self._layers):
             before = f"{number}." if len(self._layers) > 1 else ""
             for sums, means in zip((backward, aggregation), layers.means(), strict=True):
                 sums.update({before + layer: value for layer, value in means.items()})
+            gradient.update({before + layer: value for layer, value in layers.take_norms().items()})
         samples = max((layers.samples for layers in self._layers), default=0)
         if samples:
-            self.sink.emit(
-                LayerTimes(at=time.time(), step=self.step, samples=samples, backward=backward, aggregation=aggregation)
-            )
+            told = {"backward": backward, "aggregation": aggregation, "gradient": gradient}
+            self.sink.emit(LayerTimes(at=time.time(), step=self.step, samples=samples, **told))
 
     def tell_buckets(self) -> None:
         """What was measured of every bucket since this was last told."""

@@ -14,6 +14,7 @@ from shoal.core.events import (
     CodecPriced,
     GuardChecked,
     LayerTimes,
+    ModelsJoined,
     ResultsReported,
     SharesChanged,
     StepFinished,
@@ -30,6 +31,7 @@ from shoal.watch.exchanged import ExchangeTotals, add_buckets
 from shoal.watch.record import RunRecord
 
 PHASES = StepPhases.__struct_fields__
+_MEANS = ("forward", "transfer", "exposed")
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True):
@@ -60,6 +62,14 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """Layer -> mean seconds of its backward pass."""
     aggregation_by_layer: dict[str, float] = {}
     """Layer -> mean seconds from its bucket being full to the mean being back."""
+    gradient_by_layer: dict[str, float] = {}
+    """Layer -> norm of its own gradient, as told last."""
+    layers: dict[str, tuple[str, int]] = {}
+    """Layer -> class and elements."""
+    models: list[str] = []
+    """Classes of what it joined."""
+    links: dict[str, tuple[float | None, float | None]] = {}
+    """Peer's rank as text -> (bytes a second, seconds of a round trip), as its links estimated last."""
     metrics: dict[str, float] = {}
     """What it reported last."""
     peers: dict[str, tuple[int, int]] = {}
@@ -98,27 +108,44 @@ def read_workers(record: RunRecord) -> list[WorkerRecord]:
 
 def read_worker(record: RunRecord, rank: int) -> WorkerRecord:
     worker = tally(rank, record.events(rank))
-    worker.state = worker.state or _without_end(worker, record.finished)
+    worker.state = find_state(worker, record.finished)
     return worker
 
 
 def tally(rank: int, events: Iterable[AnyEvent]) -> WorkerRecord:
     """Add up one worker's events; `state` stays empty if no end was recorded."""
-    worker = WorkerRecord(rank=rank)
-    totals = dict.fromkeys(PHASES, 0.0)
+    sums = WorkerTally(rank)
     for event in events:
+        sums.add(event)
+    return sums.result()
+
+
+class WorkerTally:
+    """Adds up one worker's events as they come."""
+
+    def __init__(self, rank: int) -> None:
+        self._sums = WorkerRecord(rank=rank)
+        self._phases = dict.fromkeys(PHASES, 0.0)
+
+    def add(self, event: AnyEvent) -> None:
         if isinstance(event, StepFinished):
-            _add_step(worker, event)
+            _add_step(self._sums, event)
             for phase in PHASES:
-                totals[phase] += getattr(event, phase)
+                self._phases[phase] += getattr(event, phase)
         else:
-            _add_other(worker, event)
-    worker.phases = mean_phases(totals, worker.steps)
-    for name in ("forward", "transfer", "exposed"):
-        setattr(worker, name, round(getattr(worker, name) / max(1, worker.steps), SECONDS))
-    worker.seconds = round(worker.seconds, SECONDS)
-    worker.samples_per_second = worker.samples / worker.seconds if worker.seconds else 0.0
-    return worker
+            _add_other(self._sums, event)
+
+    def result(self) -> WorkerRecord:
+        """What it came to so far."""
+        sums = self._sums
+        means = {name: round(getattr(sums, name) / max(1, sums.steps), SECONDS) for name in _MEANS}
+        return msgspec.structs.replace(
+            sums,
+            phases=mean_phases(self._phases, sums.steps),
+            seconds=round(sums.seconds, SECONDS),
+            samples_per_second=sums.samples / sums.seconds if sums.seconds else 0.0,
+            **means,
+        )
 
 
 def mean_phases(totals: dict[str, float], steps: int) -> StepPhases:
@@ -143,8 +170,9 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
         case WorkerStarted(host=host, pid=pid, threads=threads, device=device):
             worker.host, worker.pid, worker.threads, worker.device = host, pid, threads, device
             worker.state = worker.error = ""
-        case LayerTimes(backward=backward, aggregation=aggregation):
+        case LayerTimes(backward=backward, aggregation=aggregation, gradient=gradient):
             worker.backward_by_layer, worker.aggregation_by_layer = backward, aggregation
+            worker.gradient_by_layer = gradient or worker.gradient_by_layer
         case BucketTimes():
             add_buckets(worker.exchanges, event)
         case CodecPriced():
@@ -157,15 +185,18 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.shares.append(event)
         case ResultsReported(metrics=metrics):
             worker.metrics = metrics
-        case TrafficCounted(peers=peers):
-            worker.peers = peers
+        case TrafficCounted(peers=peers, links=links):
+            worker.peers, worker.links = peers, links or worker.links
         case _:
             _add_word(worker, event)
 
 
 def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
-    """What is told in a sentence."""
+    """What is told in a sentence, or once."""
     match event:
+        case ModelsJoined(models=models, layers=layers):
+            worker.models = [*worker.models, *models]
+            worker.layers = worker.layers | layers
         case WarningRaised(text=text):
             worker.warnings.append(text)
         case StepSkipped(step=step, workers=guilty):
@@ -176,6 +207,11 @@ def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
         case WorkerEnded(exit=state, error=error, step=step, fingerprint=fingerprint):
             worker.state, worker.error = state, error
             worker.ended_at, worker.fingerprint = step, fingerprint
+
+
+def find_state(worker: WorkerRecord, finished: bool) -> str:
+    """How the worker stands, whether or not it recorded an end."""
+    return worker.state or _without_end(worker, finished)
 
 
 def _without_end(worker: WorkerRecord, finished: bool) -> str:

@@ -10,8 +10,7 @@ from types import FrameType
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine
 from shoal.launch.engines.findings import Finding
-from shoal.launch.engines.relay import RelayProcess
-from shoal.launch.pool.protocol import (
+from shoal.launch.engines.pool_protocol import (
     AskMachines,
     Ended,
     LeaseMachine,
@@ -22,6 +21,7 @@ from shoal.launch.pool.protocol import (
     SendSignal,
     StartRun,
 )
+from shoal.launch.engines.relay import RelayProcess
 
 LEASE_VARIABLE = "SHOAL_POOL"
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)

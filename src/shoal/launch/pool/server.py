@@ -16,9 +16,7 @@ import msgspec
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, JoinOrder, LaunchEngine
-from shoal.launch.engines.relay import RelayOutput
-from shoal.launch.pool.agent import AgentNews, AgentOrder
-from shoal.launch.pool.protocol import (
+from shoal.launch.engines.pool_protocol import (
     AskMachines,
     Ended,
     LeaseMachine,
@@ -32,6 +30,8 @@ from shoal.launch.pool.protocol import (
     close_all,
     socket_file,
 )
+from shoal.launch.engines.relay import RelayOutput
+from shoal.launch.pool.agent import AgentNews, AgentOrder
 
 TICK, ENDS = 0.02, 20.0
 LEASE_VARIABLE = "SHOAL_POOL"

@@ -1,0 +1,112 @@
+"""Who may ask: whoever has the token, from a page of this server, by a name that is this machine's own.
+
+- The token comes as `Authorization: Bearer …`. It is in no cookie, so another site's form or image cannot use it. The
+  printed address holds it behind `#`, which browsers send to nobody.
+- The Host header must be an IP address or a name of this machine: a foreign name that was made to point here (DNS
+  rebinding) is refused.
+- A request that names an Origin must come from the page itself.
+"""
+
+import hmac
+import ipaddress
+import platform
+import secrets
+from pathlib import Path
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shoal.core.errors import UsageError
+from shoal.core.private_file import read_private, write_private
+
+LEAST_TOKEN, MOST_TOKEN = 16, 512
+OPEN = ("/", "/static/", "/plotly.min.js", "/favicon.ico")
+"""What holds nothing of a run, and is served without a token: a path, or the beginning of one."""
+HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def new_token() -> str:
+    return secrets.token_urlsafe(24)
+
+
+def read_token(path: Path) -> str:
+    """The token in a private file, which is made if it is missing."""
+    try:
+        text = read_private(path, MOST_TOKEN + 1).decode("ascii").strip()
+    except FileNotFoundError:
+        write_private(path, (text := new_token()) + "\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {str(path)!r} cannot be read: {error}; name a text file of your own") from None
+    if not LEAST_TOKEN <= len(text) <= MOST_TOKEN or not text.isprintable() or " " in text:
+        raise UsageError(
+            f"--token-file {str(path)!r} holds {len(text)} characters; a token is one word of {LEAST_TOKEN} to "
+            f"{MOST_TOKEN}; remove the file, and a new one is made"
+        )
+    return text
+
+
+class AccessGuard:
+    """ASGI middleware: checks every request before anything else sees it."""
+
+    def __init__(self, app: ASGIApp, token: str, names: tuple[str, ...] = ()) -> None:
+        self.app, self._token = app, token.encode()
+        self._names = {"localhost", platform.node().lower(), *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            raise RuntimeError(f"no {scope['type']!r} here; this server speaks HTTP alone")
+        headers = Headers(scope=scope)
+        status, error = self._refusal(scope["path"], headers)
+        if status:
+            answer = JSONResponse({"error": error}, status_code=status)
+            await answer(scope, receive, _with_headers(send))
+            return
+        await self.app(scope, receive, _with_headers(send))
+
+    def _refusal(self, path: str, headers: Headers) -> tuple[int, str]:
+        host = headers.get("host", "")
+        if not self._is_own(host):
+            return 403, f"the name {host[:80]!r} is not this machine's; use its address, 127.0.0.1, or localhost"
+        origin = headers.get("origin")
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return 403, f"requests from {origin[:80]!r} are refused; open the page that shoal watch printed"
+        if path in OPEN or path.startswith("/static/"):
+            return 0, ""
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
+            return 401, "the token is missing or wrong; use the address that shoal watch printed"
+        return 0, ""
+
+    def _is_own(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+        name = name.strip("[]").lower()
+        if name in self._names:
+            return bool(name)
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _with_headers(send: Send) -> Send:
+    async def wrapped(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-store")
+        await send(message)
+
+    return wrapped

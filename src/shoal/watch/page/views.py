@@ -1,0 +1,219 @@
+"""What the page draws of a run, as plain values for JSON. Each function is one address under /api/runs/ID."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from shoal.core.errors import ShoalError
+from shoal.plan.explain import explain
+from shoal.plan.load import load
+from shoal.train.checkpoint.manifest import listed
+from shoal.watch.page.catalog import RunCatalog, state_of
+from shoal.watch.page.culprit import WINDOW, name_culprit
+from shoal.watch.page.run_state import COLUMNS, RunState
+from shoal.watch.page.series import StepBlocks, rounded, totals
+from shoal.watch.running import look
+from shoal.watch.summary import read_summary, summarise_workers
+from shoal.watch.verdict import verdict
+from shoal.watch.worker import WorkerRecord
+
+GANTT = ("load", "forward", "backward", "encode", "exchange_wait", "update", "other")
+"""Within a step, in the order they are drawn."""
+MOST_TIMELINE = 20_000
+"""Steps or blocks of all workers in one answer."""
+
+
+def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
+    """Everything but curves, timeline and logs."""
+    records, notice, info = state.records(), catalog.notice(state.dir), state.opened.info
+    summary = read_summary(state.dir) or summarise_workers(state.opened, records, -1)
+    live = look(notice) if notice is not None else None
+    return {
+        "run": info.run,
+        "dir": str(state.dir),
+        "plan": info.plan,
+        "workers": info.workers,
+        "script": info.script,
+        "arguments": info.arguments,
+        "started": info.started,
+        "seed": info.seed,
+        "lab": info.lab,
+        "machine": info.machine,
+        "versions": info.versions,
+        "state": state_of(notice, read_summary(state.dir)),
+        "summary": summary,
+        "estimated": any(worker.estimated for worker in state.workers.values()),
+        "reading": not state.caught_up,
+        "culprit": culprit(state, records, live is not None),
+        "broken": state.broken,
+        "members": members(state, records, live),
+        "news": state.news[-100:],
+        "verdict": verdict(records),
+        "chosen": [event for record in records[:1] for event in record.chosen],
+        "guarded": [event for record in records for event in record.guarded][-5:],
+        "checkpoints": checkpoints(state),
+        "reports": state.reports[-50:],
+        "evaluation": (state.dir / "evaluation.json").exists(),
+        "can_stop": live is not None and live.state in ("running", "stopped"),
+    }
+
+
+def culprit(state: RunState, records: list[WorkerRecord], live: bool) -> str:
+    since = state.now - WINDOW
+    recent = {rank: list(worker.recent.since(since)) for rank, worker in sorted(state.workers.items())}
+    ends = [worker.recent.last.at for worker in state.workers.values() if worker.recent.last is not None]
+    silence = time.time() - max(ends) if live and ends else 0.0
+    return name_culprit(recent, records, silence)
+
+
+def members(state: RunState, records: list[WorkerRecord], live: Any) -> list[dict[str, Any]]:
+    """One for each worker: what it does now if the run is live, and what it did."""
+    now = {member.worker: member for member in live.members} if live is not None else {}
+    front = max((worker.front for worker in state.workers.values()), default=0)
+    since = state.now - WINDOW
+    found = []
+    for record in records:
+        member, worker = now.get(record.rank), state.workers[record.rank]
+        minute = list(worker.recent.since(since))
+        steps = sum(step.steps for step in minute)
+        bars = {name: rounded(sum(getattr(s, name) for s in minute) / steps) if steps else 0.0 for name in GANTT}
+        found.append(
+            {
+                "worker": record.rank,
+                "host": record.host,
+                "pid": record.pid,
+                "device": record.device,
+                "state": member.state if member is not None else record.state,
+                "cause": (member.reason if member is not None else "") or record.error,
+                "starts": member.starts if member is not None else 1,
+                "silent": member.last_progress if member is not None else None,
+                "step": worker.front,
+                "behind": front - worker.front,
+                "samples": record.samples,
+                "samples_per_second": record.samples_per_second,
+                "bytes_sent": record.bytes_sent,
+                "bytes_wire": record.bytes_wire,
+                "minute": bars,
+                "exposed": rounded(sum(step.exposed for step in minute) / steps) if steps else 0.0,
+                "warnings": record.warnings[-5:],
+            }
+        )
+    return found
+
+
+def curves(state: RunState) -> dict[str, Any]:
+    """Every logged scalar, samples and bytes a second, by step; `axes` gives the same steps in other units."""
+    blocks = [worker.blocks for worker in state.workers.values()]
+    axes = {name: _axis(blocks, name) for name in ("samples", "sent")}
+    width, seconds = totals(blocks, COLUMNS.index("seconds"))
+    workers = max(1, len(blocks))
+    axes["seconds"] = {"width": width, "values": [rounded(each / workers) for each in seconds]}
+    return {
+        "scalars": {
+            name: {"step": each.steps(), "value": each.means(0), "width": each.width}
+            for name, each in state.scalars.items()
+        },
+        "speed": _speed(blocks),
+        "axes": axes,
+        "reports": [{"step": each.step, "epoch": each.epoch, "metrics": each.metrics} for each in state.reports],
+        "broken": state.broken,
+    }
+
+
+def _axis(blocks: list[StepBlocks], name: str) -> dict[str, Any]:
+    width, found = totals(blocks, COLUMNS.index(name))
+    return {"width": width, "values": [rounded(each) for each in found]}
+
+
+def _speed(blocks: list[StepBlocks]) -> dict[str, Any]:
+    """Samples and bytes of all workers per second of training, block by block."""
+    width, samples = totals(blocks, COLUMNS.index("samples"))
+    _, seconds = totals(blocks, COLUMNS.index("seconds"))
+    _, sent = totals(blocks, COLUMNS.index("sent"))
+    workers = max(1, len(blocks))
+
+    def rate(amounts: list[float], number: int) -> float | None:
+        before = number - 1
+        spent = (seconds[number] - (seconds[before] if number else 0.0)) / workers
+        return rounded((amounts[number] - (amounts[before] if number else 0.0)) / spent) if spent > 0 else None
+
+    return {
+        "step": [number * width for number in range(len(samples))],
+        "samples_per_second": [rate(samples, number) for number in range(len(samples))],
+        "bytes_per_second": [rate(sent, number) for number in range(len(sent))],
+    }
+
+
+def timeline(state: RunState, seconds: float) -> dict[str, Any]:
+    """Steps of the last `seconds`: [end, step, steps, transfer, then the phases in order]; older ones are merged."""
+    since = state.now - seconds
+    rows = {
+        rank: [
+            [round(s.at, 3), s.step, s.steps, s.transfer, *(round(getattr(s, name), 5) for name in GANTT)]
+            for s in worker.recent.since(since)
+        ]
+        for rank, worker in sorted(state.workers.items())
+    }
+    most = max(1, MOST_TIMELINE // max(1, len(rows)))
+    return {"now": state.now, "phases": GANTT, "workers": {rank: steps[-most:] for rank, steps in rows.items()}}
+
+
+def network(state: RunState) -> dict[str, Any]:
+    """Workers, and what each has sent to every other, with the link's rate and delay where they were measured."""
+    records = state.records()
+    edges = []
+    for record in records:
+        for peer in sorted({*record.peers, *record.links}, key=int):
+            payload, wire = record.peers.get(peer, (0, 0))
+            rate, rtt = record.links.get(peer, (None, None))
+            edges.append(
+                {"from": record.rank, "to": int(peer), "payload": payload, "wire": wire, "rate": rate, "rtt": rtt}
+            )
+    nodes = [{"worker": record.rank, "host": record.host, "state": record.state} for record in records]
+    return {"nodes": nodes, "edges": edges, "seconds": max((record.seconds for record in records), default=0.0)}
+
+
+def model(state: RunState) -> dict[str, Any]:
+    """Layers in order: class, elements, norm of the gradient, backward and aggregation times (mean over workers)."""
+    records = state.records()
+    first = next((record for record in records if record.layers), None)
+    if first is None:
+        return {"models": [], "layers": []}
+
+    def mean(field: str, layer: str) -> float | None:
+        known = [getattr(record, field).get(layer) for record in records]
+        numbers = [number for number in known if number is not None]
+        return rounded(sum(numbers) / len(numbers)) if numbers else None
+
+    layers = [
+        {
+            "name": name,
+            "class": kind,
+            "elements": elements,
+            "gradient": mean("gradient_by_layer", name),
+            "backward": mean("backward_by_layer", name),
+            "aggregation": mean("aggregation_by_layer", name),
+        }
+        for name, (kind, elements) in first.layers.items()
+    ]
+    return {"models": first.models, "layers": layers}
+
+
+def plan_parts(state: RunState) -> dict[str, Any]:
+    """The plan by part, in the words of its terms."""
+    info = state.opened.info
+    try:
+        found = explain(load(info.plan), info.workers)
+    except ShoalError as error:  # of a version that knew other terms
+        return {"plan": info.plan, "names": [], "parts": [], "error": str(error)}
+    traffic = str(found.traffic) if found.traffic is not None else ""
+    return {"plan": found.plan, "names": found.names, "parts": found.parts, "traffic": traffic, "error": ""}
+
+
+def checkpoints(state: RunState) -> list[dict[str, Any]]:
+    """Newest last; `kept` tells which are still on the disk."""
+    kept = {int(path.name.rpartition("-")[2]) for path in listed(state.dir)}
+    told = [msgspec.structs.asdict(event) | {"kept": event.step in kept} for event in state.saved[-30:]]
+    missing = kept - {event.step for event in state.saved}
+    return [*({"step": step, "kept": True} for step in sorted(missing)), *told]

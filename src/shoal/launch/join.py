@@ -127,6 +127,10 @@ class RemoteSupervisor(RunSupervisor):
     def founds(self, seat: int) -> bool:
         return self._away.brief.founding and self.seats[seat].starts == 1
 
+    def never_entered(self) -> list[str]:
+        """Nothing: views are told to the launcher of the run, and not to this one."""
+        return []
+
     def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
         """Whether this machine goes on with what it has."""
         place = self.seats[seat]

@@ -192,11 +192,13 @@ class LauncherCase(ABC):
         run.wait_for(lambda: "its script failed" in run.said, "the machine is given up")
         assert run.end() == 0, run.said
 
-    @pytest.mark.parametrize("number", [signal.SIGINT])
-    def test_ctrl_c_ends_all_machines(self, tmp_path: Path, number: signal.Signals) -> None:
+    exit_interrupted = (130,)
+    """Exit codes after Ctrl-C; an engine that starts this command itself has its own."""
+
+    def test_ctrl_c_ends_all_machines(self, tmp_path: Path) -> None:
         with self.started(tmp_path) as run:
             run.wait_training(self.size)
-            run.process.send_signal(number)
-            assert run.process.wait(WAIT) == 130, run.said
+            run.process.send_signal(signal.SIGINT)
+            assert run.process.wait(WAIT) in self.exit_interrupted, run.said
             run.check_tidy()
         self.check_nothing_left()

@@ -11,12 +11,13 @@ from pathlib import Path
 import fake_kubectl
 import pytest
 from forked import shoal
+from soaked import SoakedEnds
 
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.kubernetes import KubernetesEngine
 from shoal.launch.engines.kubernetes_job import PodSettings, exit_code, manifest, new_keys
-from shoal.testing import EngineRun, LauncherCase
+from shoal.testing import EngineRun
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 
@@ -87,7 +88,7 @@ def test_the_exit_code_is_that_of_the_newest_pod_0() -> None:
     assert exit_code([]) is None
 
 
-class TestKubernetes(LauncherCase):
+class TestKubernetes(SoakedEnds):
     """The Secret, the roles and the following are real; the cluster is a folder."""
 
     root: Path

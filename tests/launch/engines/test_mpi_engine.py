@@ -6,18 +6,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from soaked import SoakedEnds
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder
 from shoal.launch.engines.mpi import MpiEngine
-from shoal.testing import EngineRun, LauncherCase
+from shoal.testing import EngineRun
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_NAMESPACE": "1234@5"}
 
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
-class TestMpi(LauncherCase):
+class TestMpi(SoakedEnds):
+    exit_interrupted = (1, 130, 143)  # of mpirun
+
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
         mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "3"]
         shoal = [sys.executable, "-m", "shoal", "run", "--on", "mpi"]

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from soaked import SoakedEnds
 
-from shoal.testing import EngineRun, LauncherCase
+from shoal.testing import EngineRun
 
 lacks = importlib.util.find_spec("ray") is None or os.getuid() != 0 or shutil.which("unshare") is None
 
@@ -51,7 +52,7 @@ def ray_cluster() -> Iterator[RayProcess]:
 
 
 @pytest.mark.skipif(lacks, reason="needs root, unshare and shoal[ray]")
-class TestRay(LauncherCase):
+class TestRay(SoakedEnds):
     cluster: RayProcess
 
     @pytest.fixture(autouse=True)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from forked import shoal, soon
 from slurmd import SlurmCluster, missing
+from soaked import SoakedEnds
 
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.slurm import SlurmEngine
 from shoal.launch.engines.slurm_job import batch_script, read_time
-from shoal.testing import EngineRun, LauncherCase
+from shoal.testing import EngineRun
 
 needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm lacks {missing()}")
 
@@ -26,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 
 
 @needs_slurm
-class TestSlurm(LauncherCase):
+class TestSlurm(SoakedEnds):
     """Submitted from outside, followed to its end."""
 
     size = 2

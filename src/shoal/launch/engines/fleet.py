@@ -38,6 +38,8 @@ class MachineState:
     due: float = 0.0
     over: bool = False
     """Whether it is not started again."""
+    removed: bool = False
+    """Whether it was taken out of the engine's list, and so asked to leave."""
     words: list[str] = field(default_factory=list)
     """Its last lines that are no worker's."""
 
@@ -86,14 +88,16 @@ class MachineFleet:
             self._note(f"cannot ask {self._engine.name} for its machines: {error}")
             return
         for name, machine in listed.items():
-            self._states.setdefault(name, MachineState(machine))
+            known = self._states.get(name)
+            if known is None or (known.removed and known.output is None):  # listed again it is a new machine
+                self._states[name] = MachineState(machine)
         for name, state in list(self._states.items()):
-            if name not in listed and not state.over:
-                self._note(f"{name} is taken out of the list; it leaves the run")
-                state.over = True
-                self._ask_to_leave(state)
-            if name not in listed and state.output is None:
-                del self._states[name]  # listed again it is a new machine
+            if name not in listed:
+                state.removed = True
+                if not state.over:
+                    self._note(f"{name} is taken out of the list; it leaves the run")
+                    state.over = True
+                    self._ask_to_leave(state)
 
     def _ask_to_leave(self, state: MachineState) -> None:
         if state.output is not None:

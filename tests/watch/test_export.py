@@ -30,6 +30,8 @@ def finished(tmp_path: Path) -> RunRecord:
     return record
 
 
+@pytest.mark.soak("page")  # importing MLflow and making its tables takes ten seconds of processor
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # MLflow's and Alembic's own
 def test_mlflow_holds_one_run_with_metrics_of_each_worker(finished: RunRecord, tmp_path: Path) -> None:
     from mlflow.tracking import MlflowClient

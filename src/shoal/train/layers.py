@@ -123,8 +123,8 @@ def estimate_norm(gradient: Tensor) -> Tensor:
     """The norm as some thousand elements at equal distances tell it: tens of microseconds for any size."""
     flat = gradient.detach().reshape(-1) if gradient.is_contiguous() else gradient.detach().flatten()
     stride = max(1, flat.numel() // NORM_ELEMENTS)
-    norm: Tensor = torch.linalg.vector_norm(flat[::stride].float())
-    return norm * float(stride**0.5)
+    norm: Tensor = torch.linalg.vector_norm(flat[::stride].float()) * stride**0.5
+    return norm
 
 
 def layer_of(parameter: str) -> str:

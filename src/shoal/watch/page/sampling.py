@@ -10,10 +10,10 @@ from pathlib import Path
 
 from shoal.core.events import AnyEvent, decode
 
-WHOLE = 24 << 20
-"""Bytes of all journals of a run that are read whole: about half a second."""
-HEAD, END, PIECE = 64 << 10, 128 << 10, 4 << 10
-MOST_PIECES = 16384
+WHOLE = 12 << 20
+"""Bytes of all journals of a run that are read whole: some seconds of processor."""
+HEAD, END, PIECE = 16 << 10, 64 << 10, 2 << 10
+MOST_PIECES = 4096
 """Of all workers together."""
 
 

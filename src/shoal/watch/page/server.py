@@ -17,6 +17,7 @@ from shoal.watch.page.launching import RunLauncher
 
 PORT = 8765
 """Unless another is asked for; a free one if it is taken."""
+BACKLOG = 128
 GRACE = 1
 """Seconds that open connections have when the server ends."""
 
@@ -65,6 +66,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
+        listening.listen(BACKLOG)  # whoever opens the printed address at once must not be refused
     except OSError:
         listening.close()
         raise

@@ -53,7 +53,7 @@ export async function drawBars(place, labels, parts, title) {
   const traces = parts.map((part) => ({
     name: part.name, x: labels, y: part.values, type: "bar", marker: { color: colour(part.colour) },
   }));
-  const figure = layout(["worker", title], { barmode: "stack", showlegend: true });
+  const figure = layout(["", title], { barmode: "stack", showlegend: true });
   figure.xaxis.type = "category";
   await library.react(place, traces, figure, CONFIG);
 }

@@ -53,6 +53,7 @@ BOUND = {
     "inside the process, where ZeroMQ asks whose key it is",
     "lab/probes.py": "inside a namespace that has no way out",
     "groups/probe.py": "to one address, for one connection, which must know a token",
+    "watch/page/server.py": "to loopback; elsewhere only with a token of a private file",
 }
 
 

@@ -58,7 +58,7 @@ class RunCompanions:
                 process.wait(PATIENCE_PAGE if page else PATIENCE_EXPORT)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(PATIENCE_PAGE)
                 if not page:
                     typer.echo(f"shoal: {what} did not end within {PATIENCE_EXPORT:.0f} s; it was killed", err=True)
 

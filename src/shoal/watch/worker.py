@@ -117,7 +117,7 @@ def tally(rank: int, events: Iterable[AnyEvent]) -> WorkerRecord:
     sums = WorkerTally(rank)
     for event in events:
         sums.add(event)
-    return sums.result()
+    return sums.totals()
 
 
 class WorkerTally:
@@ -135,7 +135,7 @@ class WorkerTally:
         else:
             _add_other(self._sums, event)
 
-    def result(self) -> WorkerRecord:
+    def totals(self) -> WorkerRecord:
         """What it came to so far."""
         sums = self._sums
         means = {name: round(getattr(sums, name) / max(1, sums.steps), SECONDS) for name in _MEANS}

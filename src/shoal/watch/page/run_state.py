@@ -59,7 +59,7 @@ class WorkerFollower:
 
     def record(self, finished: bool) -> WorkerRecord:
         """Totals; where steps were passed over, as if those had been like the others."""
-        found = self.tally.result()
+        found = self.tally.totals()
         found.state = find_state(found, finished)
         if self.estimated and self.counted:
             share = self.front / self.counted

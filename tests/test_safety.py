@@ -35,6 +35,8 @@ REVIEWED = {
     ("lab/probes.py", "accept"): "its children are killed when the measuring parent's deadline is over",
     ("groups/probe.py", "accept"): "the listener has a timeout",
     ("groups/process_group.py", "wait"): "work of a gloo group, which has a timeout since it was made",
+    ("launch/pool/server.py", "accept"): "the selector has said that somebody connects",
+    ("testing/launcher.py", "wait"): "of a process that was just killed",
     ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
 }
 
@@ -49,10 +51,12 @@ REVIEWED_CALLS = {
 BOUND = {
     "membership/coordinator_socket.py": "to an address that `check_address` lets pass: a private folder, or with keys",
     "launch/listen.py": "to see whether an address is free; nothing listens, and it is closed at once",
-    "transport/endpoint.py": "who connects must show a key of the address book; without keys only files are bound; and "
-    "inside the process, where ZeroMQ asks whose key it is",
+    "transport/endpoint.py": "who connects must show a key of the address book; without keys only files are bound",
+    "transport/authenticator.py": "inside the process, where ZeroMQ asks whose key it is",
     "lab/probes.py": "inside a namespace that has no way out",
     "groups/probe.py": "to one address, for one connection, which must know a token",
+    "cli/doctor.py": "to the address a run would listen at, for one connection of its own",
+    "launch/pool/server.py": "a socket file in the user's private folder",
     "watch/page/server.py": "to loopback; elsewhere only with a token of a private file",
 }
 

@@ -41,7 +41,7 @@ def test_explain_prints_one_json_object_for_a_file(tmp_path: Path) -> None:
     result = shoal.invoke(app, ["explain", str(tmp_path / "mine.toml"), "--json"])
     explained = json.loads(result.stdout)
     assert explained["plan"] == "alone, every(1)"
-    assert [part["axis"] for part in explained["parts"]] == ["exchange", "pace", "wire", "split"]
+    assert [part["axis"] for part in explained["parts"]] == ["exchange", "pace", "wire", "split", "balance"]
 
 
 def test_a_misspelt_plan_is_refused_on_one_line() -> None:

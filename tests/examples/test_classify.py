@@ -13,6 +13,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture(scope="module")
 def classify() -> object:
+    # other tests have a module `models` of their own
+    others = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "models"}
     sys.path.insert(0, str(EXAMPLES))
     try:
         import classify
@@ -20,6 +22,9 @@ def classify() -> object:
         return classify
     finally:
         sys.path.remove(str(EXAMPLES))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "models"]:
+            del sys.modules[name]
+        sys.modules.update(others)
 
 
 def picture(path: Path, tone: int) -> None:

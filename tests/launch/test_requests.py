@@ -134,11 +134,14 @@ class Anything:
     def __getattr__(self, name):
         return lambda *_, **__: ()
 
+    def __call__(self, *_, **__):
+        return None
+
     def __bool__(self):
         return False
 
 
-Sweeping.survival, Sweeping.job = None, types.SimpleNamespace(dir=pathlib.Path("/nowhere"))
+Sweeping.supervisor, Sweeping.job = None, types.SimpleNamespace(dir=pathlib.Path("/nowhere"))
 Sweeping()._end_all(at_once=True)
 Sweeping()._sweep()
 requests = StopRequests()

@@ -43,7 +43,7 @@ def test_a_machine_that_cannot_start_is_not_waited_for() -> None:
 def test_the_wait_has_an_end() -> None:
     coordinator = waiting(1)
     late = coordinator.rules.gather + 1.0
-    coordinator.seats["w0"].heard = late
+    coordinator.roster.statuses["w0"].heard = late
     assert proposed(coordinator.tick(late)) == ("w0",)
 
 

@@ -63,7 +63,7 @@ class Gathering(NoExchange):
     """What this worker says, and the same of another; the first gather is cut short by the end of a view."""
 
     def __init__(self) -> None:
-        self.raw = self.sent = 0
+        super().__init__()
         self.cut = True
 
     def gather(self, data: bytes, limit: int = 0, check: object = None) -> list[bytes]:

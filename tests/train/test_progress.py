@@ -21,6 +21,7 @@ from shoal.core.events import (
 from shoal.core.record import worker_file
 from shoal.groups.base import SingleWorkerGroup
 from shoal.sync.cost import ExchangeCost
+from shoal.sync.observer import ExchangeObserver
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train import progress as module
 from shoal.train.progress import StepProgress
@@ -146,7 +147,7 @@ def test_phases_of_a_step_by_a_clock_of_our_own(monkeypatch: pytest.MonkeyPatch)
     sink, spent = Kept(), ExchangeCost()
     progress = StepProgress(sink, SingleWorkerGroup())
     progress.has_loader = True
-    progress.watch(spent, SimpleNamespace(raw=0, sent=0, wire=0, peers=()))  # type: ignore[arg-type]
+    progress.watch(spent, SimpleNamespace(observer=ExchangeObserver(), peers=()))  # type: ignore[arg-type]
 
     def passes(seconds: float) -> None:
         clock.now += seconds

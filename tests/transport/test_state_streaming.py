@@ -21,7 +21,7 @@ def session() -> Any:
     info = MemberInfo("tcp://127.0.0.1:9", CurveKeyPair.new().public.decode(), "h", True)
     partners = StreamingPartners()
     partners.hear(StreamStateTo(generation=3, member=NEWCOMER, info=info))
-    return SimpleNamespace(agent=SimpleNamespace(introductions=partners), view=MembershipView(3, ("w0.0", "w1.0")))
+    return SimpleNamespace(agent=SimpleNamespace(streaming_partners=partners), view=MembershipView(3, ("w0.0", "w1.0")))
 
 
 def test_a_newcomer_that_takes_nothing_is_stalled_and_its_queue_goes_with_it(
@@ -48,9 +48,9 @@ def test_who_asks_again_after_a_silence_does_not_add_to_what_waits(
 ) -> None:
     with meshes(2) as made:
         desk = StateStreamServer(made[0], session)
-        asked = session.agent.introductions.asked[NEWCOMER]
+        asked = session.agent.streaming_partners.asked[NEWCOMER]
         for _ in range(3):
-            session.agent.introductions.asked[NEWCOMER] = asked
+            session.agent.streaming_partners.asked[NEWCOMER] = asked
             desk.open(NEWCOMER)
             desk.give(NEWCOMER, bytes(1 << 20))
             made[0]._command(lambda: None)  # what was handed in before is in the queue now

@@ -16,8 +16,9 @@ from strangers import GREETING, stranger
 
 from shoal.core.clock import now
 from shoal.membership.coordinator_socket import CoordinatorSocket
-from shoal.membership.credentials import ClientCredentials, KeyPair, ServerCredentials
+from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.transport.connection import MOST_BACK, PeerConnection, bytes_read
+from shoal.transport.keys import CurveKeyPair
 from shoal.transport.messages import CHUNK
 from shoal.transport.unfinished import EVERY, MOST_OF_ALL, MOST_OF_ONE, UnfinishedLimiter
 
@@ -77,14 +78,14 @@ def test_large_messages_that_end_are_no_offence() -> None:
 
 
 def test_the_coordinator_closes_a_member_that_never_finishes_a_message() -> None:
-    pair, member = KeyPair.new(), KeyPair.new()
+    pair, member = CurveKeyPair.new(), CurveKeyPair.new()
     endpoint = CoordinatorSocket("tcp://127.0.0.1:*", ServerCredentials(pair, {member.public: 1}))
     proxy = Stalling(endpoint.address)
     try:
         with stranger(proxy.address, ClientCredentials(member, pair.public)) as liar:
             assert endpoint._limiter is not None
             liar.say(b"a", b"word")
-            assert soon(WAIT, lambda: bool(endpoint.wait(0.02) or list(endpoint.letters())))
+            assert soon(WAIT, lambda: bool(endpoint.wait(0.02) or list(endpoint.messages())))
             assert endpoint._unfinished is not None
             assert soon(WAIT, lambda: bool(endpoint.wait(0.02) or not endpoint._unfinished._heard))
             proxy.left = 2 * MOST_OF_ONE
@@ -93,7 +94,7 @@ def test_the_coordinator_closes_a_member_that_never_finishes_a_message() -> None
 
             def closed() -> bool:
                 endpoint.wait(0.02)
-                assert not list(endpoint.letters())
+                assert not list(endpoint.messages())
                 assert endpoint._limiter is not None
                 return not before.keys() & endpoint._limiter.accepted().keys()
 

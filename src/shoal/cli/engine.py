@@ -46,11 +46,6 @@ class EngineWords:
 
 def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | None":
     """The engine the command names; None: this machine alone, as without --on."""
-    from shoal.core import record
-    from shoal.core.ids import new_id
-    from shoal.launch.engines.base import EngineOptions
-    from shoal.launch.engines.table import make_engine, split_on
-
     if words.on is None:
         for given, option in ((words.nodes, "--nodes"), (words.time, "--time"), (words.partition, "--partition")):
             if given:
@@ -58,6 +53,12 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
         if words.dry_run:
             raise UsageError("--dry-run shows what is handed to an engine; say which with --on slurm or --on k8s")
         return None
+
+    from shoal.core import record
+    from shoal.core.ids import new_id
+    from shoal.launch.engines.base import EngineOptions
+    from shoal.launch.engines.table import make_engine, split_on
+
     name, where = split_on(words.on)
     if options.lab is not None:
         raise UsageError(f"--on {words.on} --lab: the hosts of a lab are not the engine's; drop one of the two")

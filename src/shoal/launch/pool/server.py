@@ -254,6 +254,9 @@ class PoolServer:
                 self._selector.select(TICK)
                 for each in self._machines.values():
                     each.output.read()
+        for each in self._machines.values():
+            each.output.close()
+        self._selector.close()
         self._listener.close()
         self._file.unlink(missing_ok=True)
         self._engine.close()

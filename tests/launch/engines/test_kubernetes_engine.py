@@ -14,6 +14,7 @@ from forked import shoal
 from soaked import SoakedEnds
 
 from shoal.core.errors import UsageError
+from shoal.launch.engines import kubernetes_job
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.kubernetes import KubernetesEngine
 from shoal.launch.engines.kubernetes_job import PodSettings, exit_code, manifest, new_keys
@@ -86,6 +87,24 @@ def test_the_exit_code_is_that_of_the_newest_pod_0() -> None:
     assert exit_code([pod(0, "1", 137), pod(0, "2", None), pod(1, "1", 0)]) is None
     assert exit_code([pod(0, "1", 137), pod(0, "2", 3)]) == 3
     assert exit_code([]) is None
+
+
+def test_a_job_that_ends_between_two_looks_keeps_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every answer of kubectl is older than the next: pod 0 ends right after the first of a round."""
+    asked: list[str] = []
+
+    def answer(words: list[str], what: str) -> str:
+        asked.append(words[1])
+        ended = len(asked) > 1
+        if words[1] == "pods":
+            state = {"terminated": {"exitCode": 0}} if ended else {"running": {}}
+            head = {"name": "pod-0", "annotations": {"batch.kubernetes.io/job-completion-index": "0"}}
+            status = {"phase": "Pending", "containerStatuses": [{"state": state}]}
+            return json.dumps({"items": [{"metadata": head, "status": status}]})
+        return json.dumps({"status": {"conditions": [{"type": "Complete", "status": "True"}] if ended else []}})
+
+    monkeypatch.setattr(kubernetes_job, "run_tool", answer)
+    assert kubernetes_job._watch([], "name", {}) == 0
 
 
 class TestKubernetes(SoakedEnds):

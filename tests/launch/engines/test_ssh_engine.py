@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from forked import shoal
+from soaked import SoakedEnds
 from sshd import SSHD, SshMachines
 
 from shoal.launch.engines.base import EngineOptions
 from shoal.launch.engines.ssh import SshEngine, far_side
-from shoal.testing import EngineRun, LauncherCase
+from shoal.testing import EngineRun
 
 pytestmark = pytest.mark.skipif(
     not (shutil.which("ssh") and Path(SSHD).exists() and os.getuid() == 0), reason="needs root, ssh and sshd"
@@ -28,7 +29,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
     found.close()
 
 
-class TestSsh(LauncherCase):
+class TestSsh(SoakedEnds):
     machines: SshMachines
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -180,13 +180,14 @@ def _watch(kubectl: list[str], name: str, logs: dict[str, RelayOutput]) -> int:
         if time.monotonic() < due:
             continue
         due = time.monotonic() + LOOK
+        # the job before its pods: once it is complete, what the pods say is final
+        job_said = json.loads(run_tool([*kubectl, "get", f"job/{name}", "-o", "json"], "kubectl"))
         said = run_tool([*kubectl, "get", "pods", "-l", f"app.kubernetes.io/instance={name}", "-o", "json"], "kubectl")
         pods = json.loads(said)["items"]
         for each in pods:
             known = each["metadata"]["name"]
             if known not in logs and each["status"].get("phase") in ("Running", "Succeeded", "Failed"):
                 logs[known] = RelayOutput(open_relay([*kubectl, "logs", "--follow", known]))
-        job_said = json.loads(run_tool([*kubectl, "get", f"job/{name}", "-o", "json"], "kubectl"))
         ended = any(
             c["type"] in ("Complete", "Failed") and c["status"] == "True"
             for c in job_said["status"].get("conditions", [])

@@ -3,7 +3,7 @@
     python benchmarks/balance.py [--speeds 1,1,1,0.25] [--rounds 3] [--out benchmarks/reports]
 
 DDP, equal shares and `balance(auto)` take turns; a step sleeps as long as its samples take at a worker's speed (see
-`balance_script.py`). The capacity is the sum of all speeds: what the workers would do if nobody ever waited.
+`balance_script.py`). The capacity is the sum of all speeds: the rate without any waiting.
 """
 
 import argparse

@@ -112,7 +112,7 @@ class LaunchEngine:
 
     def submit(self) -> int:
         """Hand the command over and follow it; returns its exit code. KeyboardInterrupt: end it."""
-        raise NotImplementedError
+        raise UsageError(f"--on {self.name} submits nothing: it starts machines from here")
 
     # on the first machine
 
@@ -137,7 +137,7 @@ class LaunchEngine:
     def start(self, machine: EngineMachine, order: JoinOrder) -> RelayProcess | None:
         """Start `shoal join` there; returns a local process that carries its output, ends with its exit code, and
         whose end by SIGTERM ends it. None: the machine has started by itself, and now has its invitation."""
-        raise NotImplementedError
+        raise UsageError(f"--on {self.name} has no machine {machine.name!r} to start")
 
     def stop(self, output: RelayOutput) -> None:
         """Ask a machine to leave after its step, while the others train on."""
@@ -166,7 +166,7 @@ class LaunchEngine:
 
     def receive(self, deadline: Deadline) -> tuple[str, str]:
         """On a machine that the engine has started: HOST:PORT of the run, and the text of an invitation."""
-        raise NotImplementedError
+        raise UsageError(f"--on {self.name} starts shoal join on its machines; nothing is received here")
 
     @property
     def own_name(self) -> str:

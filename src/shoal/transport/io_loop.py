@@ -164,7 +164,9 @@ class IoLoop(threading.Thread):
             peer.into.reset()
         for peer in (self.peers[rank] for rank in self.view.others):
             peer.awaited = now()
-            self.chunk_sender.ack(peer, again=True)  # whoever was first has sent into the void
+            # Tells whoever was first that its chunks may leave. It must not ask for them again: a chunk of ours may
+            # overtake this word on the other connection, and a whole window would be on the link twice.
+            self.chunk_sender.ack(peer)
 
     def hurry(self) -> None:
         """The end is near: whoever waits for a word of ours gets it at once."""

@@ -3,13 +3,14 @@
 import msgspec
 from fake_runs import step
 
-from shoal.core.events import StepFinished
 from shoal.watch.page.culprit import name_culprit
+from shoal.watch.page.recent import StepSums, add_up, sums_of
 from shoal.watch.worker import WorkerRecord
 
 
-def steps(compute: float, wait: float, count: int = 10, **more: float) -> list[StepFinished]:
-    return [msgspec.structs.replace(step(n, compute + wait, wait=wait), **more) for n in range(count)]
+def steps(compute: float, wait: float, count: int = 10, **more: float) -> StepSums:
+    each = [msgspec.structs.replace(step(n, compute + wait, wait=wait), **more) for n in range(count)]
+    return add_up([sums_of(one) for one in each])
 
 
 def record(rank: int, host: str = "a", **links: tuple[float, float]) -> WorkerRecord:
@@ -22,7 +23,7 @@ def test_a_worker_that_computes_longer_is_named() -> None:
 
 
 def test_a_worker_whose_data_come_late_is_named() -> None:
-    slow = [msgspec.structs.replace(each, load=0.5, forward_backward=0.5) for each in steps(1.0, 0.0)]
+    slow = steps(1.0, 0.0, load=0.5, forward_backward=0.5)
     words = name_culprit({0: steps(0.5, 0.5), 1: slow}, [])
     assert words == "worker 1 waits for its data while the others wait: it cost 50% of the last minute"
 
@@ -53,5 +54,5 @@ def test_silence_is_the_news_and_who_is_furthest_behind() -> None:
 
 def test_nobody_is_blamed_for_nothing() -> None:
     assert name_culprit({0: steps(0.99, 0.01), 1: steps(0.99, 0.01)}, []).startswith("nothing stands out: 99%")
-    assert name_culprit({0: []}, []) == "no step was recorded in the last minute"
+    assert name_culprit({}, []) == "no step was recorded in the last minute"
     assert "waiting for data" in name_culprit({0: steps(0.5, 0.0, load=0.5)}, [])

@@ -112,6 +112,11 @@ def test_the_last_minutes_of_fast_steps_are_merged() -> None:
     assert len(kept) < 5000 / 100 + SINGLE
     assert sum(each.steps for each in kept) == 5000
     assert kept[-1] == fast[-1]
+    sums = recent.sums(105.0)
+    assert sums is not None
+    assert sums.steps == pytest.approx(2500, abs=500), "whole seconds"
+    assert sums["exchange_wait"] == pytest.approx(0.001 * sums.steps)
+    assert (sums.step, recent.sums(200.0)) == (4999, None)
 
 
 def _fast(number: int) -> StepFinished:

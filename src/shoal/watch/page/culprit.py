@@ -7,8 +7,8 @@ its time is the cause: computing, loading, packing, or bytes on a slow link.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shoal.core.events import StepFinished
 from shoal.watch import figures
+from shoal.watch.page.recent import StepSums
 from shoal.watch.worker import WorkerRecord
 
 WINDOW = 60.0
@@ -33,33 +33,28 @@ class MinuteSums:
     update: float
 
     @classmethod
-    def of(cls, rank: int, steps: Sequence[StepFinished]) -> "MinuteSums":
-        def total(*names: str) -> float:
-            return float(sum(getattr(step, name) for step in steps for name in names))
-
+    def of(cls, rank: int, steps: StepSums) -> "MinuteSums":
         return cls(
             rank,
-            total("seconds"),
-            total("load"),
-            total("forward_backward"),
-            total("encode"),
-            total("exchange_wait"),
-            total("exposed"),
-            total("update", "other"),
+            steps["seconds"],
+            steps["load"],
+            steps["forward_backward"],
+            steps["encode"],
+            steps["exchange_wait"],
+            steps["exposed"],
+            steps["update"] + steps["other"],
         )
 
     def share(self, name: str) -> float:
         return float(getattr(self, name)) / self.seconds if self.seconds else 0.0
 
 
-def name_culprit(
-    recent: Mapping[int, Sequence[StepFinished]], records: Sequence[WorkerRecord], silence: float = 0.0
-) -> str:
-    """The sentence; `silence` is how long ago the last step of a live run ended."""
-    sums = [MinuteSums.of(rank, steps) for rank, steps in recent.items() if steps]
+def name_culprit(recent: Mapping[int, StepSums], records: Sequence[WorkerRecord], silence: float = 0.0) -> str:
+    """The sentence, from every worker's last minute; `silence`: how long ago the last step of a live run ended."""
+    sums = [MinuteSums.of(rank, steps) for rank, steps in recent.items()]
     if not sums:
         return "no step was recorded in the last minute"
-    count = sum(step.steps for step in max(recent.values(), key=len))
+    count = max(steps.steps for steps in recent.values())
     usual = max(each.seconds for each in sums) / max(1, count)
     if silence > max(QUIET, QUIET_STEPS * usual):
         return f"no step has ended for {figures.seconds(silence)}{_where(recent)}"
@@ -68,8 +63,8 @@ def name_culprit(
     return _straggler(sums) or _link(sums, records) or _encoding(sums) or _alone(_mean(sums))
 
 
-def _where(recent: Mapping[int, Sequence[StepFinished]]) -> str:
-    last = {rank: steps[-1].step for rank, steps in recent.items() if steps}
+def _where(recent: Mapping[int, StepSums]) -> str:
+    last = {rank: steps.step for rank, steps in recent.items()}
     behind = [rank for rank, step in last.items() if step == min(last.values())]
     if len(behind) == len(last) or not behind:
         return ""

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf, isfinite
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -29,11 +30,15 @@ from shoal.watch.page.sampling import MOST_PIECES, end_offset, is_large, sample,
 from shoal.watch.page.series import StepBlocks
 from shoal.watch.record import RunRecord
 from shoal.watch.tail import JournalTail
-from shoal.watch.worker import PHASES, WorkerRecord, WorkerTally, find_state
+from shoal.watch.worker import WorkerRecord, WorkerTally, find_state
 
-COLUMNS = ("seconds", "samples", "raw", "sent", "wire", "forward", "backward", "transfer", "exposed", *PHASES)
+COLUMNS = ("seconds", "samples", "sent")
+"""What is drawn by step of every worker."""
 MOST_NAMES, MOST_NEWS = 48, 500
 """Logged scalars that are drawn; lines that are kept of what happened."""
+
+
+_columns = attrgetter(*COLUMNS)
 
 
 @dataclass
@@ -172,7 +177,7 @@ class RunState:
     def _add_step(self, worker: WorkerFollower, event: StepFinished) -> None:
         worker.counted += event.steps
         worker.front = max(worker.front, event.step + event.steps)
-        worker.blocks.add(event.step, event.steps, [getattr(event, column) for column in COLUMNS])
+        worker.blocks.add(event.step, event.steps, _columns(event))
         worker.recent.add(event)
 
     def _add_scalar(self, name: str, step: int, steps: int, value: float) -> None:

@@ -8,6 +8,9 @@ from array import array
 from collections.abc import Sequence
 from math import isfinite
 
+import numpy
+from numpy.typing import NDArray
+
 MOST = 512
 
 
@@ -63,18 +66,25 @@ def totals(blocks: Sequence[StepBlocks], column: int, most: int = MOST) -> tuple
     A block that was not read, because the file is large, counts as much a step as the one before it.
     """
     width = max((each.width for each in blocks), default=1)
-    sums = [0.0] * most
+    sums = numpy.zeros(most)
     for each in blocks:
-        mean = 0.0
-        for number, (total, weight) in enumerate(zip(each.sums[column], each.weights, strict=True)):
-            mean = total / weight if weight else mean
-            sums[number * each.width // width] += total if weight else mean * each.width
+        found = _with_gaps_filled(each, column)
+        places = numpy.arange(len(found)) * each.width // width
+        sums += numpy.bincount(places, found, most)
     last = max((len(each.weights) * each.width for each in blocks), default=0)
-    running, found = 0.0, []
-    for total in sums[: -(-last // width)]:
-        running += total
-        found.append(running)
-    return width, found
+    return width, list(numpy.cumsum(sums[: -(-last // width)]).tolist())
+
+
+def _with_gaps_filled(blocks: StepBlocks, column: int) -> NDArray[numpy.float64]:
+    """The sum of each block; one without steps has the mean of the last one that has."""
+    found, weights = numpy.array(blocks.sums[column]), numpy.array(blocks.weights)
+    seen = weights > 0
+    if seen.all():
+        return found
+    before = numpy.maximum.accumulate(numpy.where(seen, numpy.arange(len(found)), -1))
+    means = numpy.divide(found, weights, out=numpy.zeros_like(found), where=seen)
+    filled = numpy.where(before >= 0, means[before], 0.0) * blocks.width
+    return numpy.where(seen, found, filled)
 
 
 def rounded(number: float) -> float | None:

@@ -1,6 +1,8 @@
 """What the page draws of a run, as plain values for JSON. Each function is one address under /api/runs/ID."""
 
 import time
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -11,8 +13,9 @@ from shoal.plan.load import load
 from shoal.train.checkpoint.manifest import listed
 from shoal.watch.page.catalog import RunCatalog, state_of
 from shoal.watch.page.culprit import WINDOW, name_culprit
+from shoal.watch.page.recent import StepSums
 from shoal.watch.page.run_state import COLUMNS, RunState
-from shoal.watch.page.series import StepBlocks, rounded, totals
+from shoal.watch.page.series import rounded, totals
 from shoal.watch.running import look
 from shoal.watch.summary import read_summary, summarise_workers
 from shoal.watch.verdict import verdict
@@ -29,6 +32,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     records, notice, info = state.records(), catalog.notice(state.dir), state.opened.info
     summary = read_summary(state.dir) or summarise_workers(state.opened, records, -1)
     live = look(notice) if notice is not None else None
+    minutes = last_minutes(state)
     return {
         "run": info.run,
         "dir": str(state.dir),
@@ -45,9 +49,9 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "summary": summary,
         "estimated": any(worker.estimated for worker in state.workers.values()),
         "reading": not state.caught_up,
-        "culprit": culprit(state, records, live is not None),
+        "culprit": culprit(state, minutes, records, live is not None),
         "broken": state.broken,
-        "members": members(state, records, live),
+        "members": members(state, minutes, records, live),
         "news": state.news[-100:],
         "verdict": verdict(records),
         "chosen": [event for record in records[:1] for event in record.chosen],
@@ -59,25 +63,30 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     }
 
 
-def culprit(state: RunState, records: list[WorkerRecord], live: bool) -> str:
+def last_minutes(state: RunState) -> dict[int, StepSums]:
+    """Of every worker that made a step in the last minute."""
     since = state.now - WINDOW
-    recent = {rank: list(worker.recent.since(since)) for rank, worker in sorted(state.workers.items())}
+    minutes = {rank: worker.recent.sums(since) for rank, worker in sorted(state.workers.items())}
+    return {rank: minute for rank, minute in minutes.items() if minute is not None}
+
+
+def culprit(state: RunState, minutes: dict[int, StepSums], records: list[WorkerRecord], live: bool) -> str:
     ends = [worker.recent.last.at for worker in state.workers.values() if worker.recent.last is not None]
     silence = time.time() - max(ends) if live and ends else 0.0
-    return name_culprit(recent, records, silence)
+    return name_culprit(minutes, records, silence)
 
 
-def members(state: RunState, records: list[WorkerRecord], live: Any) -> list[dict[str, Any]]:
+def members(
+    state: RunState, minutes: dict[int, StepSums], records: list[WorkerRecord], live: Any
+) -> list[dict[str, Any]]:
     """One for each worker: what it does now if the run is live, and what it did."""
     now = {member.worker: member for member in live.members} if live is not None else {}
     front = max((worker.front for worker in state.workers.values()), default=0)
-    since = state.now - WINDOW
     found = []
     for record in records:
         member, worker = now.get(record.rank), state.workers[record.rank]
-        minute = list(worker.recent.since(since))
-        steps = sum(step.steps for step in minute)
-        bars = {name: rounded(sum(getattr(s, name) for s in minute) / steps) if steps else 0.0 for name in GANTT}
+        minute = minutes.get(record.rank)
+        bars = {name: rounded(minute[name] / minute.steps) if minute else 0.0 for name in (*GANTT, "exposed")}
         found.append(
             {
                 "worker": record.rank,
@@ -94,8 +103,8 @@ def members(state: RunState, records: list[WorkerRecord], live: Any) -> list[dic
                 "samples_per_second": record.samples_per_second,
                 "bytes_sent": record.bytes_sent,
                 "bytes_wire": record.bytes_wire,
+                "exposed": bars.pop("exposed"),
                 "minute": bars,
-                "exposed": rounded(sum(step.exposed for step in minute) / steps) if steps else 0.0,
                 "warnings": record.warnings[-5:],
             }
         )
@@ -105,44 +114,30 @@ def members(state: RunState, records: list[WorkerRecord], live: Any) -> list[dic
 def curves(state: RunState) -> dict[str, Any]:
     """Every logged scalar, samples and bytes a second, by step; `axes` gives the same steps in other units."""
     blocks = [worker.blocks for worker in state.workers.values()]
-    axes = {name: _axis(blocks, name) for name in ("samples", "sent")}
-    width, seconds = totals(blocks, COLUMNS.index("seconds"))
-    workers = max(1, len(blocks))
-    axes["seconds"] = {"width": width, "values": [rounded(each / workers) for each in seconds]}
+    width, samples = totals(blocks, COLUMNS.index("samples"))
+    sent = totals(blocks, COLUMNS.index("sent"))[1]
+    seconds = [each / max(1, len(blocks)) for each in totals(blocks, COLUMNS.index("seconds"))[1]]
+    axes = {"samples": samples, "sent": sent, "seconds": seconds}
     return {
         "scalars": {
             name: {"step": each.steps(), "value": each.means(0), "width": each.width}
             for name, each in state.scalars.items()
         },
-        "speed": _speed(blocks),
-        "axes": axes,
+        "speed": {
+            "step": [number * width for number in range(len(samples))],
+            "samples_per_second": _rates(samples, seconds),
+            "bytes_per_second": _rates(sent, seconds),
+        },
+        "axes": {name: {"width": width, "values": [rounded(each) for each in values]} for name, values in axes.items()},
         "reports": [{"step": each.step, "epoch": each.epoch, "metrics": each.metrics} for each in state.reports],
         "broken": state.broken,
     }
 
 
-def _axis(blocks: list[StepBlocks], name: str) -> dict[str, Any]:
-    width, found = totals(blocks, COLUMNS.index(name))
-    return {"width": width, "values": [rounded(each) for each in found]}
-
-
-def _speed(blocks: list[StepBlocks]) -> dict[str, Any]:
-    """Samples and bytes of all workers per second of training, block by block."""
-    width, samples = totals(blocks, COLUMNS.index("samples"))
-    _, seconds = totals(blocks, COLUMNS.index("seconds"))
-    _, sent = totals(blocks, COLUMNS.index("sent"))
-    workers = max(1, len(blocks))
-
-    def rate(amounts: list[float], number: int) -> float | None:
-        before = number - 1
-        spent = (seconds[number] - (seconds[before] if number else 0.0)) / workers
-        return rounded((amounts[number] - (amounts[before] if number else 0.0)) / spent) if spent > 0 else None
-
-    return {
-        "step": [number * width for number in range(len(samples))],
-        "samples_per_second": [rate(samples, number) for number in range(len(samples))],
-        "bytes_per_second": [rate(sent, number) for number in range(len(sent))],
-    }
+def _rates(amounts: Sequence[float], seconds: Sequence[float]) -> list[float | None]:
+    """How much a second in each block, where both are totals up to its end; None where no time passed."""
+    pairs = zip(pairwise([0.0, *amounts]), pairwise([0.0, *seconds]), strict=True)
+    return [rounded((b - a) / (after - before)) if after > before else None for (a, b), (before, after) in pairs]
 
 
 def timeline(state: RunState, seconds: float) -> dict[str, Any]:

@@ -187,6 +187,20 @@ def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) ->
     assert (there / "runs/one/script/script.py").read_text() == TRAIN
 
 
+def test_a_worker_elsewhere_that_ends_with_another_model_is_named_and_harms_nobody(tmp_path: Path) -> None:
+    odd = "if run.worker_id == 1:\n    model[0].weight.data.add_(1.0)\n"
+    script = TRAIN.replace("print(", odd + "print(")
+    with home(tmp_path, "--workers", "1", script=script) as here:
+        there = tmp_path / "there"
+        guest = joined(there, here, "--workers", "1")
+        trained(there, "one", 1, guest)
+        here.over.touch()
+        outcome = here.process.wait(WAIT)
+        assert guest.wait(WAIT).code == 0
+    assert outcome.code == 0, outcome.err
+    assert "warning: at the end worker 1, of another machine, holds other parameters" in outcome.err
+
+
 def test_a_machine_needs_the_package_of_the_plans_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site, there = tmp_path / "site", tmp_path / "there"
     site.mkdir()

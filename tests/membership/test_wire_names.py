@@ -10,7 +10,7 @@ FROZEN = {
     "Heartbeat": ("Heartbeat", "member epoch promised applied step period idle doing sent"),
     "ProposeAck": ("ProposeAck", "member epoch applied formed blank lent between dealt"),
     "SuspectMember": ("SuspectMember", "member of closed reason late"),
-    "LeaveRequest": ("LeaveRequest", "member early"),
+    "LeaveRequest": ("LeaveRequest", "member early step fingerprint"),
     "ProcessExited": ("ProcessExited", "member reason"),
     "LeaseRenewal": ("LeaseRenewal", "sent seconds"),
     "ProposeView": ("ProposeView", "view missing step"),

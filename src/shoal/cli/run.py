@@ -134,7 +134,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     from shoal.cli.again import again
     from shoal.watch.record import RunRecord
     from shoal.watch.summary import summarise
-    from shoal.watch.worker import find_different, read_workers
+    from shoal.watch.worker import find_different, find_different_remote, read_workers
 
     failure, code = None, EXIT_INTERRUPTED
     try:
@@ -148,7 +148,8 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
         pass  # everything is stopped; what there is of the run is summed up below
     sweep(job.dir)
     record = RunRecord.open(job.dir)
-    different = find_different(read_workers(record)) if code == 0 else ""
+    workers = read_workers(record) if code == 0 else []
+    different, odd = find_different(workers), find_different_remote(workers, record.remote_ends())
     code = EXIT_FAILED if different else code
     summary = summarise(record, code)
     keep_summary(summary, job)
@@ -158,6 +159,8 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
         explain(failure, job)
     elif code or not quiet:
         typer.echo(last_line(summary, job), err=True)
+    if odd:  # a warning: whoever joins a run must not be able to make it fail
+        typer.echo(f"shoal: warning: {odd}", err=True)
     if summary.losses and not quiet:
         typer.echo(lost_line(summary), err=True)
     if json:

@@ -324,6 +324,14 @@ class WorkerLost(RunEvent, tag="lost", frozen=True, kw_only=True):
     attempt: int = 1
 
 
+class RemoteWorkerEnded(RunEvent, tag="remote_ended", frozen=True, kw_only=True):
+    """A worker of another machine has come to its end, and said what it holds; its record is there."""
+
+    worker: int
+    step: int
+    fingerprint: str
+
+
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):
     """How long the trained model took for one sample, where a benchmark asked for it."""
 
@@ -367,6 +375,7 @@ AnyEvent = (
     | WorkerEntered
     | LabEventApplied
     | WorkerLost
+    | RemoteWorkerEnded
     | InferenceTimed
     | WorkerEnded
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import ShoalError
-from shoal.core.events import WarningRaised, WorkerLost
+from shoal.core.events import RemoteWorkerEnded, WarningRaised, WorkerLost
 from shoal.core.journal import EventJournal
 from shoal.core.record import launcher_file
 from shoal.hosts.status_board import StatusBoard
@@ -23,7 +23,7 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
-from shoal.membership.server import CoordinatorFailed, CoordinatorSetup, StopCoordinator
+from shoal.membership.server import CoordinatorFailed, CoordinatorSetup, ReplicaHeld, StopCoordinator
 from shoal.membership.session import member_name, seat_of, start_of
 from shoal.membership.wal import Written, members, read
 
@@ -244,6 +244,11 @@ class RunSupervisor:
             self.members = tuple(seat_of(member) for member in said.install.view.members)
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)
+        elif isinstance(said, ReplicaHeld):
+            ended = RemoteWorkerEnded(
+                at=time.time(), worker=seat_of(said.member), step=said.step, fingerprint=said.fingerprint
+            )
+            self._journal.emit(ended)
         elif isinstance(said, MemberLost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, MemberLost):
@@ -275,6 +280,7 @@ class RunSupervisor:
     def close(self, well: bool = True) -> None:
         """`well`: the training came to its end."""
         reason = "the training is over" if well else "it was stopped, or failed, where it began"
+        self.tick_news()
         self.handle.stop(Deadline.after(5.0), StopCoordinator(well=well, reason=reason))
         self._journal.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -79,7 +79,8 @@ class MembershipAgent:
         self._doubts: tuple[SuspectMember, ...] = ()
         self._accusations: dict[str, SuspectMember] = {}
         self._began = self._heard = now()
-        self._closing = self._leaving = self._early = False
+        self._closing = False
+        self._goodbye: LeaveRequest | None = None
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
         self.disturbed = True
         """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
@@ -90,9 +91,15 @@ class MembershipAgent:
         self._began = self._heard = now()
         self._thread.start()
 
-    def close(self, leave: bool = True, seconds: float = 5.0, early: bool = False) -> None:
-        """End the thread; `leave` tells the others that this worker goes, `early` that there is more to be done."""
-        self._early, self._leaving, self._closing = early, leave, True
+    def close(
+        self, leave: bool = True, seconds: float = 5.0, early: bool = False, held: tuple[int, str] = (0, "")
+    ) -> None:
+        """End the thread; `leave` tells the others that this worker goes, `early` that there is more to be done.
+
+        `held`: the step after which it goes, and the fingerprint of what it holds then.
+        """
+        goodbye = LeaveRequest(member=self.id, early=early, step=held[0], fingerprint=held[1])
+        self._goodbye, self._closing = goodbye if leave else None, True
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
@@ -249,8 +256,8 @@ class MembershipAgent:
                     self.streaming_partners.hear(order)
                     self.disturbed = self._error is not None or not self._member.settled
                     self._changed.notify_all()
-        if self._leaving:
-            line.say(LeaveRequest(member=self.id, early=self._early))
+        if self._goodbye is not None:
+            line.say(self._goodbye)
 
     def _answer(self, line: CoordinatorClient) -> None:
         """What the training thread has to say; if it gets lost, the coordinator asks again."""

@@ -124,9 +124,9 @@ class ElasticSession(MembershipSession):
         """Leave at `close` as one without whom the training goes on."""
         self._early = True
 
-    def close(self, leave: bool = True) -> None:
+    def close(self, leave: bool = True, held: tuple[int, str] = (0, "")) -> None:
         """Say goodbye, or end without a word: the launcher then says why."""
-        self.agent.close(leave, early=self._early)
+        self.agent.close(leave, early=self._early, held=held)
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]

@@ -104,6 +104,10 @@ class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
     member: Name
     early: bool = False
     """The training goes on without me."""
+    step: Count = 0
+    """How many steps I have made."""
+    fingerprint: Text = ""
+    """Of the parameters I hold; empty if they need not be those of the others."""
 
 
 class ProcessExited(ProtocolMessage, frozen=True, kw_only=True):

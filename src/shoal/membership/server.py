@@ -23,6 +23,7 @@ from shoal.membership.invitation import RunQuery
 from shoal.membership.log_entries import Effect, Entry, MemberLost, ViewInstalled, WriteEntry
 from shoal.membership.protocol import (
     LONGEST_TEXT,
+    Count,
     JoinRefused,
     JoinRequest,
     LeaveRequest,
@@ -32,6 +33,7 @@ from shoal.membership.protocol import (
     RunOver,
     Text,
 )
+from shoal.membership.view import Name
 from shoal.membership.wal import CoordinatorLog
 
 LARGEST = 128 << 10
@@ -66,12 +68,27 @@ class CoordinatorFailed(ChannelMessage, frozen=True, kw_only=True):
     reason: str
 
 
+class ReplicaHeld(ChannelMessage, frozen=True, kw_only=True):
+    """A worker of another machine says what it holds at its end; its record stays there."""
+
+    member: Name
+    step: Count
+    fingerprint: Text
+
+
 Command = ProcessExited | StopCoordinator | ExpectRemote
-News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
+News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled | ReplicaHeld
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(
-    ProcessExited | StopCoordinator | ExpectRemote | CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled
+    ProcessExited
+    | StopCoordinator
+    | ExpectRemote
+    | CoordinatorReady
+    | CoordinatorFailed
+    | MemberLost
+    | ViewInstalled
+    | ReplicaHeld
 )
 
 
@@ -223,7 +240,14 @@ class CoordinatorServer:
             said = self.envelope.report(message.frames)
             seats = self.machine.roster.statuses
             if isinstance(said, LeaveRequest) and not self.register.objection(said, message.key, seats, len(seats)):
+                self._note_held(said)
                 seats.pop(said.member, None)
+
+    def _note_held(self, goodbye: LeaveRequest) -> None:
+        """The launcher reads the records of this machine's workers itself."""
+        if goodbye.fingerprint and self.machine.roster.is_remote(goodbye.member):
+            step, found = goodbye.step, goodbye.fingerprint
+            self.channel.send(ReplicaHeld(member=goodbye.member, step=step, fingerprint=found))
 
     def _open(self, message: ReceivedMessage) -> None:
         """A message that is not in order changes nothing; one of Shoal's own is told why."""
@@ -256,6 +280,8 @@ class CoordinatorServer:
             or report.member in self.machine.memory.lost
         ):
             self._where[report.member] = message.sender  # of others nothing is kept, however many there are
+        if isinstance(report, LeaveRequest):
+            self._note_held(report)
         try:
             return self.machine.hear(report, now())
         except Exception as error:  # noqa: BLE001  (whatever it is, this member's report was the cause)

@@ -95,8 +95,11 @@ class MembershipSession(ABC):
         """End the run when a member is lost, because of `reason`."""
         self.rigid = reason
 
-    def close(self, leave: bool = True) -> None:  # noqa: B027  (nothing to do is right for a steady one)
-        """End this worker's membership; `leave` tells the others that the training is over here."""
+    def close(self, leave: bool = True, held: tuple[int, str] = (0, "")) -> None:  # noqa: B027  (may do nothing)
+        """End this worker's membership; `leave` tells the others that the training is over here.
+
+        `held`: the step after which it is over, and the fingerprint of the parameters this worker holds then.
+        """
 
     def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
         """Repeat an operation until it is complete in some view, because a view may end in the middle of it.

@@ -410,7 +410,7 @@ class Run:
         self._group.board.note(self._group.seat, WorkerState.ended)
         if self._group.remote and error is not None and isinstance(self._group.session, ElasticSession):
             self._group.session.leave_early()  # a guest's failure is its own: the others go on
-        self._group.session.close(leave=not isinstance(error, Quarantined))
+        self._group.session.close(not isinstance(error, Quarantined), (ended.step, ended.fingerprint))
         atexit.unregister(self._close_at_exit)
         if error is None:
             compare_at_end(self._group, ended)

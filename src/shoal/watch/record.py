@@ -8,7 +8,15 @@ from math import inf
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import AnyEvent, LabEventApplied, StepFinished, ValuesLogged, WorkerLost, WorkerStarted
+from shoal.core.events import (
+    AnyEvent,
+    LabEventApplied,
+    RemoteWorkerEnded,
+    StepFinished,
+    ValuesLogged,
+    WorkerLost,
+    WorkerStarted,
+)
 from shoal.core.merging import split_step
 from shoal.core.record import RunInfo, launcher_file, read_attempts, read_info, run_dir, worker_file
 from shoal.watch.tail import JournalTail
@@ -52,6 +60,13 @@ class RunRecord:
     def losses(self) -> list[WorkerLost]:
         """Workers that were lost on the way, in order."""
         return [event for event in JournalTail(launcher_file(self.dir)).read() if isinstance(event, WorkerLost)]
+
+    def remote_ends(self) -> dict[int, tuple[int, str]]:
+        """By worker of another machine: the step after which it ended, and the fingerprint of what it held then."""
+        events = [
+            event for event in JournalTail(launcher_file(self.dir)).read() if isinstance(event, RemoteWorkerEnded)
+        ]
+        return {event.worker: (event.step, event.fingerprint) for event in events}
 
     def events(self, rank: int) -> Iterator[AnyEvent]:
         """What worker `rank` recorded, in order; nothing if it left no file.

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -98,7 +98,26 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
 
 def find_different(workers: Sequence[WorkerRecord]) -> str:
     """What is wrong if workers that ended after the same step hold different parameters; empty if they do not."""
-    return name_different({worker.rank: (worker.ended_at, worker.fingerprint) for worker in workers})
+    return name_different(_ends(workers))
+
+
+def find_different_remote(workers: Sequence[WorkerRecord], remote: Mapping[int, tuple[int, str]]) -> str:
+    """Which workers of other machines ended with other parameters than those of this one, whose word is not doubted."""
+    ends = _ends(workers)
+    known = {end for end in ends.values() if end[1]}
+    steps = {step for step, _ in known}
+    odd = [f"worker {worker}" for worker, end in sorted(remote.items()) if end[0] in steps and end not in known]
+    if not odd:
+        return ""
+    hold = "holds" if len(odd) == 1 else "hold"
+    return (
+        f"at the end {', '.join(odd)}, of another machine, {hold} other parameters than the workers here: "
+        "look at its log; the model that was kept is that of this machine"
+    )
+
+
+def _ends(workers: Sequence[WorkerRecord]) -> dict[int, tuple[int, str]]:
+    return {worker.rank: (worker.ended_at, worker.fingerprint) for worker in workers}
 
 
 def read_workers(record: RunRecord) -> list[WorkerRecord]:

@@ -9,7 +9,8 @@ import sys
 from ray.cluster_utils import Cluster
 
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+# The head has room for nobody: each of the other two nodes then runs one machine, and removing one loses a worker.
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
 nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
 cluster.wait_for_nodes()
 sys.stdout.write(f"address {cluster.address}\n")

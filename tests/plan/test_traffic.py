@@ -12,7 +12,7 @@ from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, Speed
 from shoal.plan.plan import Plan
 from shoal.plan.traffic import traffic
 from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
-from shoal.sync.engine.algorithms.tree import TreeAllReduce
+from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce
 
 shoal = CliRunner()
 
@@ -48,10 +48,17 @@ def test_straight_sends_everything_to_everybody() -> None:
     assert found("allreduce(ring)", 4).sent == found("bsp", 4).sent
 
 
-@pytest.mark.parametrize(("workers", "tree", "butterfly"), [(2, 1, 1), (3, 2, 2), (4, 2, 2), (5, 3, 3), (8, 3, 3)])
-def test_topologies_send_whole_gradients(workers: int, tree: int, butterfly: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "tree", "butterfly", "chain"), [(2, 1, 1, 1), (3, 2, 2, 2), (4, 2, 2, 2), (5, 3, 3, 2), (8, 3, 3, 2)]
+)
+def test_topologies_send_whole_gradients(workers: int, tree: int, butterfly: int, chain: int) -> None:
     """By the worker that sends most, as the algorithms count themselves."""
-    for by, times, kind in (("tree", tree, TreeAllReduce), ("butterfly", butterfly, ButterflyAllReduce)):
+    for by, times, kind in (
+        ("tree", tree, TreeAllReduce),
+        ("butterfly", butterfly, ButterflyAllReduce),
+        ("chain", chain, ChainAllReduce),
+        ("star", workers - 1, StarAllReduce),
+    ):
         assert found(f"allreduce({by})", workers).sent == times * 16_000_000
         assert max(kind.sent_bytes(1, workers, place) for place in range(workers)) == times
 

@@ -38,7 +38,7 @@ class TestAllReduceByLinks(ExchangeCase):
 
 
 @in_short
-@pytest.mark.parametrize("by", ["ring", "owners", "straight", "tree", "butterfly"])
+@pytest.mark.parametrize("by", ["ring", "owners", "straight", "tree", "chain", "star", "butterfly"])
 class TestAllReduceByOneWay(ExchangeCase):
     """All buckets the same way, as `allreduce(ring)` says."""
 

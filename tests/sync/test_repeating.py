@@ -121,7 +121,7 @@ def test_the_others_go_on_with_the_same_bits_and_nothing_is_lost(plan: str, stag
 
 
 @pytest.mark.parametrize("stage", [Stage.started, Stage.whole], ids=lambda stage: stage.name)
-@pytest.mark.parametrize("by", ["tree", "butterfly"])
+@pytest.mark.parametrize("by", ["tree", "chain", "star", "butterfly"])
 def test_a_topology_is_made_anew_without_a_lost_worker(by: str, stage: Stage) -> None:
     one, two, _ = results = run_world(SIZE, lambda world: train(world, True, f"allreduce({by})", stage))
     assert torch.equal(one["results"], two["results"])

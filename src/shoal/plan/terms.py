@@ -37,14 +37,17 @@ __all__ = [
 
 class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model. Over links between
-    hosts in one of five ways: round a ring, through an owner of each part, straight from each to all others, up and
-    down a tree, or by pairs in a butterfly; auto chooses among the first three by size.
+    hosts in one of seven ways: round a ring, through an owner of each part, straight from each to all others, up and
+    down a tree, along a chain, through one worker as a star, or by pairs in a butterfly; auto chooses among the first
+    three by size.
 
     Costs: with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times, in a tree up to
-    3 times, in a butterfly log2(p) times; inside one host nothing crosses a socket.
+    3 times, in a chain 2 times, the middle of a star p-1 times, in a butterfly log2(p) times; inside one host nothing
+    crosses a socket.
     Cites: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"; Rabenseifner
     2004, "Optimization of collective reduction operations"; Agarwal et al. 2014, "A reliable effective terascale linear
-    learning system" (tree); Thakur et al. 2005, "Optimization of collective communication operations in MPICH"
+    learning system" (tree); Wang et al. 2014, "A parameter communication optimization strategy for distributed machine
+    learning" (topologies); Thakur et al. 2005, "Optimization of collective communication operations in MPICH"
     (butterfly).
     Avoid: when one link or one worker is much slower than the rest, for every worker waits for it.
     """
@@ -52,7 +55,7 @@ class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     axis: ClassVar[Axis] = "exchange"
     name: ClassVar[str] = "allreduce"
 
-    by: Literal["auto", "ring", "owners", "straight", "tree", "butterfly"] = "auto"
+    by: Literal["auto", "ring", "owners", "straight", "tree", "chain", "star", "butterfly"] = "auto"
     """Of links: the way of every bucket; 16-bit floats, which most ways would round at each hop, go through owners."""
 
     def __str__(self) -> str:

@@ -85,7 +85,8 @@ def _most_sent(by: str, size: int, workers: int) -> int:
     # a tree's inner node sends to its parent and to two children; in a butterfly log2(p) rounds send everything
     inner = 1 + (workers > 2) + (workers > 4)
     rounds = workers.bit_length() - 1 + (workers.bit_count() > 1)
-    times = {"straight": workers - 1, "tree": inner, "butterfly": rounds}
+    chain = 1 + (workers > 2)
+    times = {"straight": workers - 1, "tree": inner, "chain": chain, "star": workers - 1, "butterfly": rounds}
     return size * times[by] if by in times else int(summed(size, workers))
 
 

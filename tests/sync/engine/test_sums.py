@@ -14,7 +14,7 @@ from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.algorithms.tree import TreeAllReduce
+from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce
 from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, choose_algorithm
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport.messages import CHUNK
@@ -37,6 +37,7 @@ def close(dtype: torch.dtype) -> dict[str, float]:
 
 
 EVERY_DTYPE = (DirectSum, ReduceScatterGather)
+TREES = (TreeAllReduce, ChainAllReduce, StarAllReduce)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
@@ -44,7 +45,7 @@ def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
     def body(world: WorkerWorld) -> Result:
         mesh = linked_by_files(world.group, world.dir).mesh
         results, tasks = {}, []
-        for kind in (*EVERY_DTYPE, RingAllReduce, TreeAllReduce, ButterflyAllReduce):
+        for kind in (*EVERY_DTYPE, RingAllReduce, *TREES, ButterflyAllReduce):
             for dtype in DTYPES if kind in EVERY_DTYPE else (torch.float32, torch.float64):
                 for numel in NUMELS:
                     leaving = tensor(mesh.rank, numel, dtype)
@@ -93,6 +94,8 @@ def test_the_way_follows_from_what_all_know(size: int, dtype: torch.dtype, worke
         ("owners", ReduceScatterGather),
         ("straight", DirectSum),
         ("tree", TreeAllReduce),
+        ("chain", ChainAllReduce),
+        ("star", StarAllReduce),
         ("butterfly", ButterflyAllReduce),
     ],
 )
@@ -111,7 +114,10 @@ def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
         engine.open([BucketSpace(1, torch.float32, torch.device("meta"))])
 
 
-@pytest.mark.parametrize(("by", "lost"), [("auto", 2), ("tree", 0), ("tree", 2), ("butterfly", 0), ("butterfly", 2)])
+@pytest.mark.parametrize(
+    ("by", "lost"),
+    [("auto", 2), ("tree", 0), ("tree", 2), ("chain", 1), ("star", 0), ("butterfly", 0), ("butterfly", 2)],
+)
 def test_an_exchange_that_was_aborted_can_be_repeated(by: str, lost: int) -> None:
     """A worker leaves before it takes part, the root of a tree too; the others repeat the same start without it."""
 

@@ -22,7 +22,7 @@ from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.algorithms.tree import TreeAllReduce
+from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
 from shoal.sync.engine.base import AllReduceEngine
 from shoal.sync.engine.link_tasks import LinkTasks
@@ -121,10 +121,12 @@ ALGORITHMS: dict[str, type[SumTask]] = {
     "owners": ReduceScatterGather,
     "straight": DirectSum,
     "tree": TreeAllReduce,
+    "chain": ChainAllReduce,
+    "star": StarAllReduce,
     "butterfly": ButterflyAllReduce,
 }
 """By the words of the plan term `allreduce(…)`."""
-ROUNDING = (RingAllReduce, TreeAllReduce, ButterflyAllReduce)
+ROUNDING = (RingAllReduce, TreeAllReduce, ChainAllReduce, StarAllReduce, ButterflyAllReduce)
 """Algorithms that pass partial sums on, and so would round half precision several times."""
 
 

@@ -1,1 +1,1 @@
-"""All-reduce algorithms over links: direct, reduce-scatter with all-gather, ring, tree, butterfly."""
+"""All-reduce algorithms over links: direct, reduce-scatter with all-gather, ring, tree (and chain, star), butterfly."""

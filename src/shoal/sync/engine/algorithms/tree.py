@@ -6,6 +6,10 @@
           / \\   / \\
          3   4 5   6
 
+The same sum runs over any tree: a chain (each place's parent is the one before it) and a star (everybody's parent is
+place 0, a central server) are here too, for hosts that are wired like that. Wang et al., "A parameter communication
+optimization strategy for distributed machine learning", APSys 2014, let users choose such topologies.
+
 At most 2 ⌈log2 p⌉ latencies, and a worker sends at most three arrays. Agarwal et al., "A reliable effective terascale
 linear learning system", JMLR 2014; Iandola et al., "FireCaffe", CVPR 2016. Only the root has the total and hands it
 on, so all get the same bits. A lost worker ends the task; it is made again over the tree of those that are left. Do not
@@ -28,12 +32,22 @@ class TreeAllReduce(SumTask):
 
     @classmethod
     def sent_bytes(cls, size: int, workers: int, place: int) -> int:
-        return size * (bool(place) + len(_children(place, workers)))
+        return size * (bool(place) + len(cls.children(place, workers)))
+
+    @staticmethod
+    def parent(place: int) -> int:
+        """Return where the sums of a place go that is not the root."""
+        return (place - 1) // 2
+
+    @staticmethod
+    def children(place: int, workers: int) -> list[int]:
+        """Return whose sums come to a place, in order."""
+        return [child for child in (2 * place + 1, 2 * place + 2) if child < workers]
 
     def begin(self, view: MeshView, send: Send) -> None:
         self._view, self._send = view, send
-        self._parent = view.ranks[(view.place - 1) // 2] if view.place else None
-        self._children = [view.ranks[place] for place in _children(view.place, view.size)]
+        self._parent = view.ranks[self.parent(view.place)] if view.place else None
+        self._children = [view.ranks[place] for place in self.children(view.place, view.size)]
         self._slices = pieces(0, self.leaving.size, self.arithmetic.chunk)
         self._came: list[dict[int, Array]] = [{} for _ in self._slices]
         self._left = len(self._slices)
@@ -90,5 +104,29 @@ class TreeAllReduce(SumTask):
         return late or ([] if self._parent is None else [self._parent])
 
 
-def _children(place: int, workers: int) -> list[int]:
-    return [child for child in (2 * place + 1, 2 * place + 2) if child < workers]
+class ChainAllReduce(TreeAllReduce):
+    """Each place has one child, the next one: 2 (p-1) latencies, and nobody sends more than two arrays."""
+
+    kind = "chain"
+
+    @staticmethod
+    def parent(place: int) -> int:
+        return place - 1
+
+    @staticmethod
+    def children(place: int, workers: int) -> list[int]:
+        return [place + 1] if place + 1 < workers else []
+
+
+class StarAllReduce(TreeAllReduce):
+    """Place 0 adds up for all, as one parameter server would: two latencies, and its link carries all the bytes."""
+
+    kind = "star"
+
+    @staticmethod
+    def parent(place: int) -> int:
+        return 0
+
+    @staticmethod
+    def children(place: int, workers: int) -> list[int]:
+        return [] if place else list(range(1, workers))

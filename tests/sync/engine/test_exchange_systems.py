@@ -1,5 +1,6 @@
-"""Bytes and seconds of the classical exchanges, on sockets: rows 5 and 11 of docs/systems.toml."""
+"""Bytes and seconds of the classical exchanges, on sockets: rows 5, 7, 8 and 11 of docs/systems.toml."""
 
+import math
 import os
 import statistics
 
@@ -12,6 +13,8 @@ from forked import soon
 from shoal.core.clock import now
 from shoal.groups.links import LinkedGroup
 from shoal.plan.plan import Plan
+from shoal.plan.terms import AllReduceTerm
+from shoal.sync.engine.algorithms.tree import TreeAllReduce
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.build import EngineChooser, build_exchange
 from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
@@ -32,9 +35,12 @@ def left(group: LinkedGroup) -> int:
 
 def steps(world: WorkerWorld, group: LinkedGroup, plan: str, side: int, count: int) -> Result:
     """The exchanges of some steps, of one square layer: seconds and bytes of each, and the last mean."""
-    exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
+    said = Plan.parse(plan)
+    by = said.exchange.by if isinstance(said.exchange, AllReduceTerm) else "auto"
+    exchange = build_exchange(said, group, EngineChooser(group, world.dir, by))
     (bucket,) = exchange.open(lay_out([torch.zeros(side, side)], 1 << 30, ["w"]))
-    gradient = torch.randn(side, side, generator=torch.Generator().manual_seed(group.rank))
+    # whole numbers: their sum has the same bits in whatever order it is made
+    gradient = torch.randint(-9, 9, (side, side), generator=torch.Generator().manual_seed(group.rank)).float()
     seconds, sizes = [], []
     for _ in range(count):
         group.gather(b"")
@@ -76,6 +82,47 @@ def test_ring_eight_workers_take_a_fifth_longer_than_four_at_the_most() -> None:
             results = linked("bsp", workers, SIDE, 3, "16mbit")
             found += torch.stack([result["seconds"] for result in results]).amax(0).tolist()[1:]
     assert statistics.median(times[8]) <= 1.2 * statistics.median(times[4])
+
+
+def in_turns(plans: tuple[str, str], side: int, count: int, rounds: int, rate: str = "") -> tuple[float, float]:
+    """Median seconds until the last of eight workers has the mean, by plan; the means are the same."""
+    found: dict[str, list[float]] = {plan: [] for plan in plans}
+    for _ in range(rounds):
+        means = []
+        for plan, seconds in found.items():
+            results = linked(plan, 8, side, count, rate)
+            seconds += torch.stack([result["seconds"] for result in results]).amax(0).tolist()[1:]
+            means += [result["mean"] for result in results]
+        assert all(torch.equal(mean, means[0]) for mean in means)
+    first, second = (statistics.median(seconds) for seconds in found.values())
+    return first, second
+
+
+@pytest.mark.soak("clock")
+@pytest.mark.timeout(600)
+def test_tree_takes_less_time_than_the_ring_for_small_tensors() -> None:
+    """Agarwal et al. 2014: 6 steps instead of 14 for 64 KB among eight workers."""
+    tree, ring = in_turns(("allreduce(tree)", "allreduce(ring)"), side=128, count=40, rounds=3)
+    assert tree < ring, (tree, ring)
+
+
+@pytest.mark.parametrize("workers", range(2, 33))
+def test_a_tree_is_as_deep_as_the_logarithm_of_its_workers(workers: int) -> None:
+    def depth(place: int) -> int:
+        return 1 + depth(TreeAllReduce.parent(place)) if place else 0
+
+    places = range(workers)
+    assert max(map(depth, places)) == (workers).bit_length() - 1 <= math.ceil(math.log2(workers))
+    children = [child for place in places for child in TreeAllReduce.children(place, workers)]
+    assert sorted(children) == list(range(1, workers))
+
+
+@pytest.mark.soak("clock")
+@pytest.mark.timeout(600)
+def test_firecaffe_a_tree_takes_half_the_time_of_one_server_at_the_most() -> None:
+    """Iandola et al. 2016: eight workers that may each send two megabytes a second; a star's middle is the server."""
+    tree, star = in_turns(("allreduce(tree)", "allreduce(star)"), side=512, count=3, rounds=3, rate="16mbit")
+    assert tree <= 0.5 * star, (tree, star)
 
 
 def connected(workers: int) -> int:

@@ -96,7 +96,9 @@ def alone_shares_no_batch(plan: Plan, workers: int) -> None:
 
 def local_needs_an_exchange(plan: Plan, workers: int) -> None:
     if isinstance(plan.pace, LocalTerm) and isinstance(plan.exchange, AloneTerm):
-        raise UsageError(f"'{plan.pace}' says when replicas agree, but under 'alone' they never do; remove one of the two")
+        raise UsageError(
+            f"'{plan.pace}' says when replicas agree, but under 'alone' they never do; remove one of the two"
+        )
 
 
 def local_sends_after_the_step(plan: Plan, workers: int) -> None:

@@ -72,6 +72,7 @@ class StepCoordinator(MembershipListener):
             lambda n: progress.counted(-n),
         )
         self.rounds = LocalRounds(group.session, self.joined, self.batches, progress, self._step_check.agreed)
+        progress.reports.append(self.rounds.told)
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)

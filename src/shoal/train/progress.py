@@ -59,8 +59,9 @@ class StepProgress:
         self._layers += [layers] if layers is not None else []
         self._buckets += [buckets] if buckets is not None else []
 
-    def load_began(self) -> None:
-        time_ = now()
+    def load_began(self, at: float | None = None) -> None:
+        """The script has asked for a batch: now, or at that time."""
+        time_ = now() if at is None else at
         if self._stepped_at is not None:
             self._close(time_)
         if self._opened is None:

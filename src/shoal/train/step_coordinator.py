@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 from torch.optim import Optimizer
 
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.data.loader import LoaderPass
 from shoal.data.remaining import RemainingSamples
@@ -65,6 +66,8 @@ class StepCoordinator(MembershipListener):
         self._quiet = self._some_short = self._between = self._nobody_trains = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
+        self._asked: float | None = None
+        """When the script has asked for a batch, while the step before it is not closed yet."""
         self._batch: tuple[LoaderPass, LoaderStep] | None = None
         self.batches = DealtBatches(
             group,
@@ -236,6 +239,9 @@ class StepCoordinator(MembershipListener):
             self._step_ended(self.progress.step)
         elif self.progress.stepped:
             self._step_ended(self.progress.step + 1)
+            if self.rounds.synchronizers:  # the round that may end this pass belongs to its last step
+                self._asked = now()
+                return
         self.progress.load_began()
 
     def _step_ended(self, number: int) -> None:
@@ -328,7 +334,10 @@ class StepCoordinator(MembershipListener):
         Under `local(…)` the last round of a pass ends here: what a lost worker had is dealt in the same pass."""
         if step is None and self.rounds.synchronizers and self._trains(run):
             self.rounds.close()
-            self._step_ended(self.progress.step)
+            self._step_ended(self.progress.step + self.progress.stepped)
+        if self._asked is not None:
+            self.progress.load_began(self._asked if step is not None else None)
+            self._asked = None
         if not self._lockstep or not self.batches.close(run) or self._batch is None:
             return
         if step is not None and step.counts == self._batch[1].counts and 0 not in step.counts:
@@ -409,6 +418,7 @@ class StepCoordinator(MembershipListener):
             self.settle()
         elif run is not None and self._trains(run):
             self.rounds.leave(run)
+        self._asked = None
         self._settle()
         if self.ledger is not None:
             if self.progress.stepped and not self.rounds.synchronizers:  # the script left the pass after a step

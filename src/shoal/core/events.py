@@ -237,6 +237,23 @@ class TrafficCounted(RunEvent, tag="traffic", frozen=True, kw_only=True):
     """Peer's rank as text -> (bytes a second, seconds of a round trip), as the link estimates them; None: not known."""
 
 
+class RoundsMade(RunEvent, tag="rounds", frozen=True, kw_only=True):
+    """Under `local(…)`: what the rounds of this worker came to so far; the newest counts."""
+
+    step: int
+    rounds: int
+    steps: int
+    """Optimizer steps in them."""
+    seconds: float
+    """From the end of its own steps until it had the new parameters, all rounds together."""
+    sent: int
+    """Bytes of payloads."""
+    wire: int
+    """Bytes put on sockets."""
+    dropped: int = 0
+    """Rounds in which its parameters were not finite, so that they did not count."""
+
+
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):
     """Something the user should know, in one line."""
 
@@ -368,6 +385,7 @@ AnyEvent = (
     | ValuesLogged
     | ResultsReported
     | TrafficCounted
+    | RoundsMade
     | WarningRaised
     | StepSkipped
     | CheckpointSaved

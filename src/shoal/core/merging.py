@@ -22,6 +22,7 @@ from shoal.core.events import (
     GuardChecked,
     LayerTimes,
     ResultsReported,
+    RoundsMade,
     StepFinished,
     TrafficCounted,
     ValuesLogged,
@@ -71,7 +72,7 @@ class EventMerger:
                 yield from self._add_step(event)
             case ValuesLogged():
                 yield from self._add_logged(event)
-            case LayerTimes() | TrafficCounted():
+            case LayerTimes() | TrafficCounted() | RoundsMade():
                 self._newest[type(event)] = event
             case BucketTimes():
                 yield from self._add_buckets(event)

@@ -64,4 +64,6 @@ def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
 def _words(kind: object) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if typing.get_args(kind):  # a number that may be left out
+        kind = typing.get_args(kind)[0]
     return {int: "a whole number", float: "a number"}.get(typing.cast("type", kind), "a word")

@@ -33,6 +33,26 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Wei et al. 2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics"',
         note="the largest updates first, as many as a budget of bytes holds; synchronous here",
     ),
+    "local-sgd": NamedPlan(
+        text="allreduce, local(8, average)",
+        cites='Stich 2019, "Local SGD Converges Fast and Communicates Little"',
+        note="eight steps of each worker by itself, then the mean of all",
+    ),
+    "sparknet": NamedPlan(
+        text="allreduce, local(50, average)",
+        cites='Moritz et al. 2016, "SparkNet: Training Deep Networks in Spark"',
+        note="rounds of 50 steps; all-reduce takes the place of the driver, and each worker keeps its momentum",
+    ),
+    "bmuf": NamedPlan(
+        text="allreduce, local(32, bmuf)",
+        cites='Chen & Huo 2016, "Scalable training of deep learning machines by incremental block training"',
+        note="block momentum 1 - 1/p on the mean change of every 32 steps",
+    ),
+    "diloco": NamedPlan(
+        text="allreduce, local(500, diloco)",
+        cites='Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"',
+        note="rounds of 500 steps, outer Nesterov with rate 0.7 and momentum 0.9; the paper's inner optimizer is AdamW",
+    ),
     "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',

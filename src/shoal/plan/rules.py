@@ -9,7 +9,9 @@ from collections.abc import Callable
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AloneTerm, OrderTerm
+from shoal.plan.terms import AloneTerm, LocalTerm, OrderTerm
+from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
+from shoal.wire.settings import CodecSettings
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -92,6 +94,41 @@ def alone_shares_no_batch(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{plan.balance}' makes workers wait less for each other, but 'alone' never waits; remove it")
 
 
+def local_needs_an_exchange(plan: Plan, workers: int) -> None:
+    if isinstance(plan.pace, LocalTerm) and isinstance(plan.exchange, AloneTerm):
+        raise UsageError(
+            f"'{plan.pace}' says when replicas agree, but under 'alone' they never do; remove one of the two"
+        )
+
+
+def local_sends_after_the_step(plan: Plan, workers: int) -> None:
+    if isinstance(plan.pace, LocalTerm) and plan.order.by != "ready":
+        raise UsageError(
+            f"'{plan.order}' with '{plan.pace}': nothing leaves while a backward pass runs, so nothing can be ordered; "
+            "remove the order"
+        )
+
+
+def local_codes_changes(plan: Plan, workers: int) -> None:
+    """What travels is the change of parameters over several steps: methods for single gradients have no place."""
+    if not isinstance(plan.pace, LocalTerm):
+        return
+    for term in plan.wire:
+        if isinstance(term, PrecisionTerm):
+            why = "a mean of rounded weights is none, so replicas would leave the grid at every round"
+        elif isinstance(term, MomentumTerm) or (
+            isinstance(term, CodecSettings) and term.make_wrapping(workers).momentum is not None
+        ):
+            why = "its momentum is for gradients, and the optimizers of the workers have theirs; write topk(0.01)"
+        elif isinstance(term, GuardTerm):
+            why = "it compares gradients of single steps; use it with every(1)"
+        elif isinstance(term, WireTerm):
+            why = "it measures exchanges of single steps; write a codec: int8"
+        else:
+            continue
+        raise UsageError(f"'{term}' with '{plan.pace}': {why}")
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
@@ -104,4 +141,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     needed_cannot_repeat,
     every_worker_has_a_share,
     alone_shares_no_batch,
+    local_needs_an_exchange,
+    local_sends_after_the_step,
+    local_codes_changes,
 )

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
 from shoal.plan.balance import BalanceTerm
+from shoal.plan.local import LocalTerm
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
 from shoal.plan.term import AXES, Axis, CodecTerm, NamedTerm, PlanTerm
@@ -26,6 +27,7 @@ __all__ = [
     "CodecTerm",
     "EveryTerm",
     "Exchange",
+    "LocalTerm",
     "NamedTerm",
     "OrderTerm",
     "Pace",
@@ -105,13 +107,14 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
 
 
 Exchange = AllReduceTerm | AloneTerm
-Pace = EveryTerm
+Pace = EveryTerm | LocalTerm
 Split = ReplicateTerm
 
 TERMS: dict[str, type[NamedTerm]] = {
     "allreduce": AllReduceTerm,
     "alone": AloneTerm,
     "every": EveryTerm,
+    "local": LocalTerm,
     "replicate": ReplicateTerm,
     **BUILT_IN,
     **WRAPPERS,

@@ -7,7 +7,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, LocalTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
@@ -40,6 +40,8 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """To bring them over at that rate, by the model of sync/price.py; encoding is not in it."""
     plain_seconds: float | None = None
     """The same without a codec."""
+    steps: int = 1
+    """Optimizer steps from one exchange to the next; under `local(…)` all bytes and seconds are those of a round."""
 
     def __str__(self) -> str:
         how = {
@@ -50,12 +52,17 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
         }[self.meets]
         text = (
             f"between {self.workers} hosts, {self.parameters:,} parameters: {how}; "
-            f"a worker sends at most {self.sent:,} bytes a step"
+            f"a worker sends at most {self.sent:,} bytes a {self._unit}"
         )
+        text += f" of {self.steps} steps, {math.ceil(self.sent / self.steps):,} a step" if self.steps > 1 else ""
         other = {"gather": ("two stages", self.staged), "twostage": ("gathering", self.gathered)}.get(self.meets)
         rest = [f"{other[0]} would be {other[1]:,}"] if other is not None and other[1] is not None else []
         rest += [f"no codec {self.plain:,}"] if self.sent != self.plain and self.meets != "nothing" else []
         return (f"{text} ({', '.join(rest)})" if rest else text) + self._times()
+
+    @property
+    def _unit(self) -> str:
+        return "round" if self.steps > 1 else "step"
 
     def _times(self) -> str:
         if self.seconds is None or self.plain_seconds is None:
@@ -71,7 +78,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
     plain = int(summed(4 * parameters, workers))
-    facts = {"workers": workers, "parameters": parameters, "plain": plain}
+    steps = plan.pace.steps if isinstance(plan.pace, LocalTerm) else 1
+    facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
     if isinstance(plan.exchange, AloneTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     if not plan.wire:

@@ -1,67 +1,125 @@
-"""The mean of some tensors over all members, in one transaction: for local steps and outer optimizers.
+"""The weighted mean of some tensors over all members, in one transaction: for local steps and outer optimizers.
 
-    rounds = AveragingRound(exchange, part, shapes)     once: memory for tensors of these shapes
-    means = rounds.mean(tensors)                        a collective call; whoever is lost in the middle does not count
+    rounds = AveragingRound(exchange, part, like, spent)    once: memory for tensors like these
+    means = rounds.mean(tensors, weight, words)             a collective call; whoever is lost meanwhile does not count
 
-The exchange is the plan's, so a codec of the plan works on what travels here.
+The exchange is the plan's, so a codec of the plan works on what travels here. Running statistics of the part, and the
+words (a few numbers that are added up), travel along as they are.
 """
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 from shoal.core.clock import now
+from shoal.membership.view import MembershipView
 from shoal.sync.cost import ExchangeCost
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.synchronizer import Part
-from shoal.wire.bucket import CAPACITY, lay_out
+from shoal.wire.bucket import CAPACITY, BucketPlan, GradientBucket, lay_out
+
+NEAR_ONE = 1e-6
+"""Weights that add up to 1 but for rounding need no correction."""
 
 
 class AveragingRound:
     """One after the other, of tensors like `like`; a participant of the part's transactions."""
 
-    def __init__(self, exchange: GradientExchange, part: Part, like: Sequence[Tensor], spent: ExchangeCost) -> None:
-        """`spent` counts the seconds; `like` are named as the part's parameters if there are as many."""
-        self.exchange, self.part, self.spent = exchange, part, spent
-        names = part.names if len(like) == len(part.names) else [f"tensor{n}" for n in range(len(like))]
-        self._buckets = exchange.open(lay_out(like, CAPACITY, names))
-        self._tensors: Sequence[Tensor] = ()
-        self._means: dict[int, Tensor] = {}
-        self._started = self._members = 0
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        part: Part,
+        like: Sequence[Tensor],
+        spent: ExchangeCost,
+        names: Sequence[str] = (),
+        words: int = 0,
+    ) -> None:
+        """`spent` counts the seconds; without `names`, `like` are named as the part's parameters if there are as many.
 
-    def mean(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Everybody's mean of each; what is returned is overwritten by the next round."""
-        self._tensors = [tensor.detach() for tensor in tensors]
-        self.part.transaction.run(self)
-        return [self._means[index] for index in range(len(tensors))]
+        Only tensors with names are coded. `words`: how many numbers are added up in each round.
+        """
+        self.exchange, self.part, self.spent = exchange, part, spent
+        numbered = part.names if len(like) == len(part.names) else [f"tensor{n}" for n in range(len(like))]
+        plans, self._indices = _lay_out_apart(like, names or numbered)
+        statistics = lay_out(part.statistics.tensors, CAPACITY)
+        # 64 bits, because counts of samples and their squares are added up exactly
+        (word,) = lay_out([torch.zeros(1 + words, dtype=torch.float64)])
+        self._buckets = exchange.open([*plans, *statistics, word])
+        self._first_statistics, self._word = len(plans), len(plans) + len(statistics)
+        self._place = {i: (number, slot) for number, group in enumerate(self._indices) for slot, i in enumerate(group)}
+        self._tensors: Sequence[Tensor | None] = ()
+        self._weight = 1.0
+        self._offered: tuple[float, ...] = ()
+        self._order: list[int] = []
+        """Buckets of this round, the same on all workers."""
+        self._started = 0
+        self.words: list[float] = [0.0] * words
+        """Of the last round: what the words of all that took part add up to."""
+        self.total = 1.0
+        """Of the last round: the weights of all that took part, added up."""
+
+    def mean(
+        self, tensors: Sequence[Tensor | None], weight: float | None = None, words: Sequence[float] = ()
+    ) -> list[Tensor | None]:
+        """Everybody's mean of each, by `weight` (all alike without one); what is returned is overwritten by the next.
+
+        None where nobody offers a tensor: all workers must leave out the same. With a weight of 0 a worker offers
+        nothing and learns what the others say; where all weights are 0, so are the means.
+        """
+        self._tensors = [tensor.detach() if tensor is not None else None for tensor in tensors]
+        self._weight = 1.0 / len(self.part.session.view) if weight is None else weight
+        self._offered = (self._weight, *words)
+        self.view: MembershipView = self.part.transaction.run(self)
+        return [self._mean_of(index) for index in range(len(tensors))]
+
+    def _mean_of(self, index: int) -> Tensor | None:
+        number, slot = self._place[index]
+        return self._buckets[number].views[slot] if self._tensors[index] is not None else None
 
     def begin(self) -> None:
-        self._started = 0
+        self._started, self._order = 0, [number for number in range(len(self._buckets)) if self._travels(number)]
+
+    def _travels(self, number: int) -> bool:
+        if number >= self._first_statistics:
+            return True
+        return any(self._tensors[index] is not None for index in self._indices[number])
 
     def prepare(self) -> None:
         self.exchange.prepare()
 
     def launch(self) -> None:
-        began, self._members = now(), len(self.part.session.view)
-        self.exchange.weight = 1.0 / self._members
-        for number, bucket in enumerate(self._buckets):
-            for slot, place in enumerate(bucket.plan.slots):
-                bucket.put(slot, self._tensors[place.index], self.exchange.weight)
+        began = now()
+        self.exchange.weight = self._weight
+        for number in self._order:
+            self._fill(number, self._buckets[number])
             self.exchange.start(number)
             self._started += 1
         self.exchange.all_started()
         self.spent.encode += now() - began
 
+    def _fill(self, number: int, bucket: GradientBucket) -> None:
+        if number == self._word:
+            bucket.put(0, torch.tensor(self._offered, dtype=torch.float64), 1.0)
+            return
+        for slot, place in enumerate(bucket.plan.slots):
+            if self._weight == 0.0:  # what it has may be no number, and 0 times that is none either
+                continue
+            if number >= self._first_statistics:
+                self.part.statistics.offer(place.index, bucket, slot, self._weight)
+            elif (tensor := self._tensors[self._indices[number][slot]]) is not None:
+                bucket.put(slot, tensor, self._weight)
+
     def finish(self) -> None:
         began = now()
         try:
-            for number in range(self._started):
+            for number in self._order[: self._started]:
                 self.exchange.finish(number)
         finally:
             self.spent.wait += now() - began
 
     def is_complete(self) -> bool:
-        started = self._started == len(self._buckets)
+        started = self._started == len(self._order)
         return self.exchange.retryable and started and self.exchange.is_complete()
 
     def retry(self) -> None:
@@ -80,12 +138,27 @@ class AveragingRound:
             bucket.reset()
 
     def deliver(self) -> None:
-        factor = self._members / len(self.part.session.committed_view)  # above 1 if members were lost since the launch
-        for bucket in self._buckets:
-            if factor != 1.0:
-                bucket.result.mul_(factor)
-            self._means |= {place.index: bucket.views[slot] for slot, place in enumerate(bucket.plan.slots)}
+        self.total, *self.words = self._buckets[self._word].views[0].tolist()
+        for number in self._order:
+            bucket = self._buckets[number]
+            if self._first_statistics <= number < self._word:
+                self.part.statistics.take(bucket)  # divides by the weights of those that had them
+            elif number < self._first_statistics and abs(self.total - 1.0) > NEAR_ONE:
+                # less than 1 if members were lost since the launch, or have nothing to say
+                bucket.result.mul_(1.0 / self.total if self.total > 0 else 0.0)
             bucket.reset()
 
     def is_running(self) -> bool:
         return False
+
+
+def _lay_out_apart(like: Sequence[Tensor], names: Sequence[str]) -> tuple[list[BucketPlan], list[list[int]]]:
+    """Buckets, and which tensors lie in each; what is frozen has buckets of its own, which need not travel."""
+    plans: list[BucketPlan] = []
+    indices: list[list[int]] = []
+    for trained in (True, False):
+        group = [index for index, tensor in enumerate(like) if tensor.requires_grad is trained]
+        for plan in lay_out([like[index] for index in group], CAPACITY, [names[index] for index in group]):
+            plans.append(plan)
+            indices.append([group[place.index] for place in plan.slots])
+    return plans, indices

@@ -107,6 +107,9 @@ class SampleWeights(Protocol):
     def rescale(self, tags_differ: bool) -> float:
         """What sums are multiplied by once they are complete: workers may be lost, or have skipped their batch."""
 
+    def round_share(self) -> float:
+        """This worker's share of the samples that all have been dealt since the last round."""
+
 
 class EqualWeights:
     """All workers of a view count alike: the null member."""
@@ -122,6 +125,9 @@ class EqualWeights:
 
     def rescale(self, tags_differ: bool) -> float:
         return 1.0
+
+    def round_share(self) -> float:
+        return self.weight()
 
 
 class SingleTransactions:

@@ -105,6 +105,13 @@ class DealtBatches:
         last.closed = True
         return not last.used
 
+    def drop_unused(self, run: LoaderPass | None, arrivals: int) -> None:
+        """A pass, or all, is left under `local(…)`: what was dealt since the last step, of `arrivals`, is not used."""
+        dropped = [b for b in self.batches if b.arrivals >= arrivals and (run is None or b.run is run)]
+        self.batches = [b for b in self.batches if all(b is not other for other in dropped)]
+        if self.ledger is not None:
+            self.ledger.drop([batch.step for batch in dropped])
+
     def forget(self, run: LoaderPass | None) -> None:
         """The pass is over."""
         self.batches = [batch for batch in self.batches if run is not None and batch.run is not run]

@@ -10,7 +10,7 @@ checkpoints, or where the book of a member begins.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
@@ -123,6 +123,10 @@ class LedgerWriter:
         """Of what was dealt, these were skipped by the script."""
         for dealt in self._pending:
             dealt.skipped.update(places if dealt.step is step else ())
+
+    def drop(self, steps: Sequence[LoaderStep]) -> None:
+        """These were dealt, and no step was made of them."""
+        self._pending = [dealt for dealt in self._pending if all(dealt.step is not step for step in steps)]
 
     def forget(self, run: LoaderPass) -> None:
         """The rest of a pass was looked at, and no step was made of it."""

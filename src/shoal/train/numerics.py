@@ -149,7 +149,8 @@ class NonFiniteGuard:
 
     def _judge(self, members: Sequence[str]) -> None:
         session = self.group.session
-        rest = any(self._row.get(member, 0) < IN_A_ROW for member in members)
+        # under local(…) each worker judges itself, and knows nothing bad of the others
+        rest = any(self._row.get(member, 0) < IN_A_ROW for member in members) or (self.alone and len(session.view) > 1)
         spared = session.elastic and not session.rigid and rest  # the others can go on without those that harm them
         for member, number in self._row.items():
             if number < IN_A_ROW:

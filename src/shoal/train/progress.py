@@ -4,9 +4,10 @@ load | forward | backward (with exchange and packing inside) | update | other   
 """
 
 import time
+from collections.abc import Callable
 
 from shoal.core.clock import now
-from shoal.core.events import SECONDS, EventSink, LayerTimes, StepFinished, TrafficCounted, WarningRaised
+from shoal.core.events import SECONDS, EventSink, LayerTimes, RunEvent, StepFinished, TrafficCounted, WarningRaised
 from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState, pass_gate
 from shoal.lab.speed import rest
@@ -34,6 +35,8 @@ class StepProgress:
         self.samples = 0
         self.has_loader = False
         self.balancer: ShareBalancer | None = None
+        self.reports: list[Callable[[], RunEvent | None]] = []
+        """What else is told now and then: totals so far."""
         self._spent: list[tuple[ExchangeCost, GradientExchange]] = []
         self._layers: list[LayerTimer] = []
         self._buckets: list[BucketTimer] = []
@@ -56,8 +59,9 @@ class StepProgress:
         self._layers += [layers] if layers is not None else []
         self._buckets += [buckets] if buckets is not None else []
 
-    def load_began(self) -> None:
-        time_ = now()
+    def load_began(self, at: float | None = None) -> None:
+        """The script has asked for a batch: now, or at that time."""
+        time_ = now() if at is None else at
         if self._stepped_at is not None:
             self._close(time_)
         if self._opened is None:
@@ -230,8 +234,11 @@ class StepProgress:
         self._before = totals or self._totals()
 
     def tell_traffic(self) -> None:
-        """Bytes per peer so far."""
+        """Bytes per peer so far, and other totals."""
         self._traffic = now()
+        for report in self.reports:
+            if (event := report()) is not None:
+                self.sink.emit(event)
         peers: dict[str, tuple[int, int]] = {}
         for _, exchange in self._spent:
             for peer in exchange.peers:

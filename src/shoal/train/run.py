@@ -299,6 +299,7 @@ class Run:
         """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
         keeper = self._together.keeper
         if keeper is not None and self._together.joined:
+            self._together.settle()
             keeper.catch_up(self._progress.step, self._progress.samples)
             self._next_epoch = epoch + 1
             keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
@@ -391,6 +392,7 @@ class Run:
         error: BaseException | None = getattr(sys, "last_value", None)
         if error is None:
             self._together.settle()
+        self._together.rounds.closed = True
         self._progress.pause()
         self._progress.tell_traffic()
         self._progress.tell_layers()

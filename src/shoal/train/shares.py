@@ -25,6 +25,9 @@ class BatchAgreement(Protocol):
     def agree_on_batches(self) -> set[str]:
         """After an exchange in which tags differed: the members that took no part in it. A collective call."""
 
+    def round_share(self) -> float | None:
+        """This worker's share of the samples dealt since the last round; None where no loader has dealt any."""
+
 
 class SampleShares:
     """Of one join, whose loss is the `mean` or the `sum` over its samples."""
@@ -95,6 +98,16 @@ class SampleShares:
         dealt = zip(self._counts, self._dealt.members, strict=True)
         here = [n for n, member in dealt if member in self.formed and member not in absent]
         return sum(self._counts) / sum(here) if sum(here) else 1.0
+
+    def round_share(self) -> float:
+        """Under `local(…)`. Where no loader deals, by what the script has said last, or all alike."""
+        dealt = self._batches.round_share()
+        if dealt is not None:
+            return dealt
+        view = self.group.session.view
+        if not self._counted or self._dealt is not view:
+            return 1.0 / len(view)
+        return share(self._counts, view.rank(self.group.session.member), 1)
 
     def weigh(self, counts: Sequence[int]) -> None:
         """Let every worker count by its samples in the passes to come."""

@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 from torch.optim import Optimizer
 
+from shoal.core.clock import now
 from shoal.core.errors import UsageError
 from shoal.data.loader import LoaderPass
 from shoal.data.remaining import RemainingSamples
@@ -33,6 +34,7 @@ from shoal.train.checkpoint.snapshot import TrainingPosition
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
+from shoal.train.local_rounds import LocalRounds
 from shoal.train.numerics import NonFiniteGuard
 from shoal.train.own_loop import NO_OPTIMIZER, OwnLoop
 from shoal.train.progress import StepProgress
@@ -64,10 +66,16 @@ class StepCoordinator(MembershipListener):
         self._quiet = self._some_short = self._between = self._nobody_trains = False
         self._stood_in: int | None = None
         """The number of a step this worker had no sample in, until the loader goes on."""
+        self._asked: float | None = None
+        """When the script has asked for a batch, while the step before it is not closed yet."""
         self._batch: tuple[LoaderPass, LoaderStep] | None = None
         self.batches = DealtBatches(
-            group, lambda: sum(joined.arrivals for joined in self.joined), lambda n: progress.counted(-n)
+            group,
+            lambda: sum(joined.arrivals for joined in self.joined) + self.rounds.arrivals,
+            lambda n: progress.counted(-n),
         )
+        self.rounds = LocalRounds(group.session, self.joined, self.batches, progress, self._step_check.agreed)
+        progress.reports.append(self.rounds.told)
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)
@@ -111,7 +119,7 @@ class StepCoordinator(MembershipListener):
         self.joined.append(joined)
         self._step_check.add(joined)
         self._start_at_end(short=False)
-        if joined.lockstep and not joined.exchange.retryable:
+        if not joined.alone and not joined.exchange.retryable:
             self.group.session.forbid_loss("this plan cannot repeat a step without it")
 
     def _start_at_end(self, short: bool) -> None:
@@ -129,6 +137,7 @@ class StepCoordinator(MembershipListener):
             )
         if not joined.lockstep:
             self.pass_began()  # no exchange tells of it
+            self.rounds.step_began()
         self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
@@ -140,6 +149,7 @@ class StepCoordinator(MembershipListener):
     def after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """The step is made."""
         self._step_check.after(joined, optimizer, closure)
+        self.rounds.commit(self.progress.step + self.progress.stepped)
         if self.lender is not None:
             self.lender.updated()
 
@@ -201,7 +211,12 @@ class StepCoordinator(MembershipListener):
     def settle(self) -> None:
         """Leave nothing under way: what follows is no training."""
         for joined in self.joined:
-            joined.settle()
+            if not self.rounds.synchronizers:
+                joined.settle()
+        self.rounds.leave(None)
+
+    def round_share(self) -> float | None:
+        return self.rounds.share()
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         for joined in self.joined:
@@ -218,18 +233,24 @@ class StepCoordinator(MembershipListener):
     def load_began(self) -> None:
         """The script asks for a batch: whatever its last step came to is complete now."""
         self._settle()
+        self.rounds.close_others()
         if self._stood_in is not None:
             self.progress.step, self._stood_in = self._stood_in, None
             self._step_ended(self.progress.step)
         elif self.progress.stepped:
             self._step_ended(self.progress.step + 1)
+            if self.rounds.synchronizers:  # the round that may end this pass belongs to its last step
+                self._asked = now()
+                return
         self.progress.load_began()
 
     def _step_ended(self, number: int) -> None:
+        if not self._replicas_equal:  # a round is open: nothing counts yet, and nobody may enter
+            return
         self._return_what_was_lost()
         if self.ledger is not None:
             self.ledger.commit(number)
-        if self._replicas_equal and self.keeper is not None:
+        if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
         self.group.transfer.release()
@@ -237,9 +258,12 @@ class StepCoordinator(MembershipListener):
             self.lender.between()
         if self.group.remote and self.group.board.stopping:
             self._leave()
-        if self._replicas_equal and self._enough_left():
+        if self._enough_left():
             self._between = True
-            self.group.session.begin(number)
+            if self.rounds.synchronizers:
+                self.rounds.begin_steps(number)
+            else:
+                self.group.session.begin(number)
             self._between = False
 
     def pass_began(self) -> None:
@@ -306,8 +330,15 @@ class StepCoordinator(MembershipListener):
 
     def next_step(self, run: LoaderPass, step: LoaderStep | None) -> None:
         """A batch that the script skipped may be one that others train on: if the next one cannot take its place in
-        their step, because there is none or it has other numbers of samples, take part in that step without samples."""
-        if not self.batches.close(run) or self._batch is None:
+        their step, because there is none or it has other numbers of samples, take part in that step without samples.
+        Under `local(…)` the last round of a pass ends here: what a lost worker had is dealt in the same pass."""
+        if step is None and self.rounds.synchronizers and self._trains(run):
+            self.rounds.close()
+            self._step_ended(self.progress.step + self.progress.stepped)
+        if self._asked is not None:
+            self.progress.load_began(self._asked if step is not None else None)
+            self._asked = None
+        if not self._lockstep or not self.batches.close(run) or self._batch is None:
             return
         if step is not None and step.counts == self._batch[1].counts and 0 not in step.counts:
             return
@@ -319,7 +350,7 @@ class StepCoordinator(MembershipListener):
 
     def _trains(self, run: LoaderPass) -> bool:
         """Whether a pass is for training; one that nobody trains on may be gone through by some workers only."""
-        if not self._lockstep:
+        if all(joined.alone for joined in self.joined):
             return False
         modes = any(model.training for joined in self.joined for model in joined.members.models)
         return run.trained or (torch.is_grad_enabled() and modes)
@@ -346,7 +377,8 @@ class StepCoordinator(MembershipListener):
 
     def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
         self._batch = (run, step)
-        self.batches.add(run, step)
+        # a round may take hundreds of steps: their samples are not kept in memory
+        self.batches.add(run, step._replace(batch=None) if self.rounds.synchronizers else step)
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
         self.progress.load_ended(counts[self.place().rank])
@@ -359,9 +391,11 @@ class StepCoordinator(MembershipListener):
             self._weigh(counts)
             self._follow()
         elif any(not joined.alone for joined in self.joined):
+            self._stood_in = self.progress.step + 1  # all workers count the same steps
+            self.rounds.step_began()
             for joined in self.joined:
                 joined.synchronizer.skip_step()
-            self._stood_in = self.progress.step + 1  # all workers count the same steps
+            self.rounds.commit(self._stood_in)
 
     def _follow(self) -> None:
         """Take part in what those with samples do, and take over what their step came to."""
@@ -380,10 +414,14 @@ class StepCoordinator(MembershipListener):
             self.ledger.finished(run, self.progress.step + self.progress.stepped)
 
     def exhausted(self, run: LoaderPass | None = None) -> None:
-        self.settle()
+        if not self.rounds.synchronizers:
+            self.settle()
+        elif run is not None and self._trains(run):
+            self.rounds.leave(run)
+        self._asked = None
         self._settle()
         if self.ledger is not None:
-            if self.progress.stepped:  # the script left the pass after a step
+            if self.progress.stepped and not self.rounds.synchronizers:  # the script left the pass after a step
                 self.ledger.commit(self.progress.step + 1)
             if run is not None:
                 self.ledger.forget(run)

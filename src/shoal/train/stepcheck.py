@@ -47,6 +47,8 @@ class StepCheck:
         """By identity; joins hold their parameters."""
         self._last: dict[tuple[int, int], LastStep] = {}
         """By optimizer and join."""
+        self._written_to: list[JoinedModels] = []
+        """Whose parameters all workers hold alike after a step, or after a round."""
         self._written: int | None = None
 
     @property
@@ -55,14 +57,21 @@ class StepCheck:
         return self._written is not None and self._written == self._count_writes()
 
     def _count_writes(self) -> int:
-        return sum(p._version for one in self._joined if one.deferred is None for p in one.members.parameters)
+        return sum(p._version for one in self._written_to if one.deferred is None for p in one.members.parameters)
 
     def add(self, joined: JoinedModels) -> None:
+        if joined.alone:
+            return
+        self._written_to.append(joined)
         if not joined.lockstep:
             return
         self._joined.append(joined)
         for index, parameter in enumerate(joined.members.parameters):
             self._known[id(parameter)] = KnownParameter(joined, index, joined.lockstep_synchronizer.bucket_view(index))
+
+    def agreed(self) -> None:
+        """A round has ended: all workers hold the same."""
+        self._written = self._count_writes()
 
     def before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """UsageError if the step would make replicas differ."""

@@ -1,10 +1,16 @@
 """From a plan's description to the synchronizer that runs it: WHEN replicas agree, and what leaves first."""
 
+from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.independent import IndependentSynchronizer
+from shoal.sync.local.average import AverageOuter
+from shoal.sync.local.bmuf import BlockMomentumOuter
+from shoal.sync.local.diloco import NesterovOuter
+from shoal.sync.local.outer import OuterOptimizer
+from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
@@ -21,7 +27,19 @@ def build_synchronizer(
     """The null member where nothing is exchanged, whatever the plan says."""
     if isinstance(exchange, NoExchange):
         return IndependentSynchronizer()
+    if isinstance(plan.pace, LocalTerm):
+        pace = plan.pace
+        return LocalStepsSynchronizer(exchange, build_outer(pace), pace.steps, reset=pace.state == "reset")
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
     overlapping = OVERLAPPING.get(plan.order.by)
     kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
     return kind(exchange)
+
+
+def build_outer(pace: LocalTerm) -> OuterOptimizer:
+    """What a round makes of the mean change; numbers that the plan leaves open are those of the papers."""
+    if pace.outer == "diloco":
+        return NesterovOuter(0.7 if pace.rate is None else pace.rate, 0.9 if pace.momentum is None else pace.momentum)
+    if pace.outer == "bmuf":
+        return BlockMomentumOuter(1.0 if pace.rate is None else pace.rate, pace.momentum)
+    return AverageOuter()

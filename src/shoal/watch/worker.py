@@ -16,6 +16,7 @@ from shoal.core.events import (
     LayerTimes,
     ModelsJoined,
     ResultsReported,
+    RoundsMade,
     SharesChanged,
     StepFinished,
     StepSkipped,
@@ -84,6 +85,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """When the workers' parts of a batch changed, and why: only worker 0 tells."""
     guarded: list[GuardChecked] = []
     """What the guard found: whatever was outside its budget, and its last finding."""
+    rounds: RoundsMade | None = None
+    """Under `local(…)`: what its rounds came to since it was started last."""
     entered: list[WorkerEntered] = []
     """When it came to a run that trained already, and what that took."""
     warnings: list[str] = []
@@ -206,6 +209,8 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.metrics = metrics
         case TrafficCounted(peers=peers, links=links):
             worker.peers, worker.links = peers, links or worker.links
+        case RoundsMade():
+            worker.rounds = event
         case _:
             _add_word(worker, event)
 

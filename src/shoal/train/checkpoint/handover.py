@@ -105,7 +105,7 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
     purse = (
-        group.state_stream_client() if joined.exchange.compresses else None
+        group.state_stream_client() if joined.exchange.compresses and joined.lockstep else None
     )  # else nobody would lend, and asking takes some steps
     borrower = CatchUpReceiver(purse, joined) if purse is not None else None
     given = 0

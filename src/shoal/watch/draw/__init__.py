@@ -1,6 +1,6 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · exchange · workers · metrics · bytes per peer · warnings
+header · loss curve · phases of a step · transfers · exchange · rounds · workers · metrics · bytes per peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -19,6 +19,7 @@ from shoal.watch.draw.tables import (
     metrics_table,
     newcomers,
     peers_table,
+    rounds_table,
     warnings_list,
     workers_table,
 )
@@ -53,6 +54,7 @@ def _sections(
         ("on the way between hosts", hidden_line(workers)),
         ("exchange", exchange_section(workers, verdict(workers))),
         ("what the run decided", decisions(workers)),
+        ("rounds", rounds_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

@@ -59,6 +59,24 @@ def peers_table(workers: list[WorkerRecord]) -> Table | None:
     return table if senders else None
 
 
+def rounds_table(workers: list[WorkerRecord]) -> Table | None:
+    """Under `local(…)`, per worker: rounds, steps in one, what one cost, and those that did not count."""
+    agreed = [(worker.rank, worker.rounds) for worker in workers if worker.rounds is not None and worker.rounds.rounds]
+    table = plain_table("rank")
+    add_figures(table, "rounds", "steps each", "ms each", "sent each", "sent a step", "dropped")
+    for rank, made in agreed:
+        table.add_row(
+            str(rank),
+            figures.count(made.rounds),
+            f"{made.steps / made.rounds:.3g}",
+            figures.milliseconds(made.seconds / made.rounds),
+            figures.size(made.sent / made.rounds),
+            figures.size(made.sent / max(1, made.steps)),
+            figures.count(made.dropped),
+        )
+    return table if agreed else None
+
+
 def happenings(record: RunRecord) -> Group | None:
     """Events of the lab, in order: when they were planned, when they came."""
     lines = [

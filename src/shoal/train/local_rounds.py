@@ -1,0 +1,145 @@
+"""Rounds of local steps, as the run sees them: which samples a round commits, and what is open at the end of a pass.
+
+    step, step, …, step    every worker by itself; what was dealt waits
+    round                  all agree: what its members were dealt is committed, what a lost one had is dealt again
+
+So a sample counts exactly once, by round. A worker may come to a round with more batches than others, because its
+script left some out; then all tell each other what they had, and what is ahead is taken out of the pool
+(`train/batches.py`). Several joins count together: where one ends a round, the others end theirs before the next batch.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from shoal.core.events import RoundsMade
+from shoal.data.loader import LoaderPass
+from shoal.membership.session import MembershipSession
+from shoal.sync.local.rounds import LocalStepsSynchronizer
+from shoal.train.batches import DealtBatches
+from shoal.train.joined import JoinedModels
+from shoal.train.progress import StepProgress
+
+
+class LocalRounds:
+    """Of one worker, over all its joins. Used by the training thread."""
+
+    def __init__(
+        self,
+        session: MembershipSession,
+        joined: Sequence[JoinedModels],
+        batches: DealtBatches,
+        progress: StepProgress,
+        agreed: Callable[[], None],
+    ) -> None:
+        """`agreed` is called when all replicas have become equal."""
+        self.session, self._joined, self.batches, self.progress = session, joined, batches, progress
+        self._agreed = agreed
+        self._committed = 0
+        """Rounds of all joins when samples were last committed."""
+        self._steps = 0
+        self._begun: int | None = None
+        """The step up to which newcomers were let in; before the first step of this worker, None."""
+        self._dropped = 0
+        self.closed = False
+        """Whether the run has ended: nothing is agreed on any more."""
+
+    @property
+    def synchronizers(self) -> list[LocalStepsSynchronizer]:
+        found = (joined.synchronizer for joined in self._joined)
+        return [one for one in found if isinstance(one, LocalStepsSynchronizer)]
+
+    @property
+    def _rounds(self) -> int:
+        return sum(one.totals.rounds for one in self.synchronizers)
+
+    def step_began(self) -> None:
+        """An optimizer is about to step: what was dealt so far is trained on."""
+        self._steps += 1
+        self._begun = self.progress.step if self._begun is None else self._begun
+        for batch in self.batches.batches:
+            batch.run.trained = True
+
+    @property
+    def arrivals(self) -> int:
+        """Steps so far: a batch that was dealt before one of them is used."""
+        return self._steps
+
+    def share(self) -> float | None:
+        """This worker's share of the samples since the last round; None where no loader has dealt any."""
+        member, own, all_ = self.session.member, 0, 0
+        for batch in self.batches.batches:
+            if not batch.owner and member in batch.view:
+                own, all_ = own + batch.step.counts[batch.view.rank(member)], all_ + sum(batch.step.counts)
+        return own / all_ if all_ else None
+
+    def leave(self, run: LoaderPass | None) -> None:
+        """A pass is left: what was dealt and not trained on is nobody's; then end the round. A collective call."""
+        self.batches.drop_unused(run, self._steps)
+        self.close()
+
+    def close(self) -> None:
+        """End what is open, in all joins: a collective call of all workers that were dealt samples since."""
+        if self.closed or not self.synchronizers:
+            return
+        if self.batches.batches or any(not one.replicas_equal for one in self.synchronizers):
+            for one in self.synchronizers:
+                one.close_round()
+        self.commit(self.progress.step + self.progress.stepped)
+
+    def close_others(self) -> None:
+        """A join has ended its round in this step: end those of the others, so that all replicas are equal."""
+        if self._rounds == self._committed:
+            return
+        for one in self.synchronizers:
+            one.settle()
+        self.commit(self.progress.step + self.progress.stepped)
+
+    def commit(self, number: int) -> None:
+        """After step `number`: if a round was made, its members' samples count, and those of others are dealt again."""
+        synchronizers, rounds = self.synchronizers, self._rounds
+        if rounds == self._committed or any(not one.replicas_equal for one in synchronizers):
+            return
+        self._committed = rounds
+        self._agreed()
+        views = [one.formed for one in synchronizers if one.formed is not None]
+        for batch in self.batches.take():
+            if places := batch.of_members(lambda member: any(member not in view for view in views)):
+                batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+                if self.batches.ledger is not None:
+                    self.batches.ledger.returned(batch.step, places)
+        if self.batches.ledger is not None:
+            self.batches.ledger.commit(number)
+        self._warn(number)
+
+    def _warn(self, number: int) -> None:
+        dropped = sum(one.totals.dropped for one in self.synchronizers)
+        if dropped > self._dropped:
+            self._dropped = dropped
+            text = f"the round of step {number} counts without this worker: its parameters were not finite"
+            self.progress.warn(f"{text}; it goes on with those of the others")
+
+    def begin_steps(self, number: int) -> None:
+        """Newcomers may enter now. Proposals name a step; all steps of a round begin here, for everybody."""
+        view = self.session.view
+        for step in range((self._begun or 0) + 1, number + 1):
+            self.session.begin(step)
+            if self.session.view is not view and self.session.fresh:  # who has entered begins with the next round
+                break
+        self._begun = number
+
+    def told(self) -> RoundsMade | None:
+        """What all rounds so far came to, for the record."""
+        synchronizers = self.synchronizers
+        if not synchronizers:
+            return None
+        totals = [one.totals for one in synchronizers]
+        return RoundsMade(
+            at=time.time(),
+            step=self.progress.step,
+            rounds=max(each.rounds for each in totals),
+            steps=max(each.steps for each in totals),
+            seconds=round(sum(each.seconds for each in totals), 6),
+            sent=sum(each.sent for each in totals),
+            wire=sum(each.wire for each in totals),
+            dropped=sum(each.dropped for each in totals),
+        )

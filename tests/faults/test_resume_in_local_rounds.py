@@ -1,0 +1,33 @@
+"""P12 under `local(…)`: a run that is killed goes on from the end of a round, with the same outer momentum."""
+
+import os
+from pathlib import Path
+
+from scripts import assert_exactly_once, forget, resumed_at, script, shoal
+from test_resume_after_kill import HOLD, kill_after_checkpoints, step_in
+
+from shoal.train.checkpoint.manifest import listed
+from shoal.train.checkpoint.shard import parse
+
+PLAN = ["--workers", "2", "--plan", "local(4, diloco, state=reset)"]
+"""Optimizers begin each round anew, so that all of the state is in a checkpoint."""
+
+
+def test_p12_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    script(tmp_path)
+    whole = shoal(tmp_path, "run", "--name", "whole", *PLAN, "script.py")
+    assert whole.code == 0, whole.err
+    forget(tmp_path)
+    os.rename(tmp_path / "runs" / "whole", tmp_path / "whole")
+    script(tmp_path, each=HOLD)
+    kill_after_checkpoints(tmp_path, 2, *PLAN, "--checkpoint", "3steps")
+    kept = listed(tmp_path / "runs/one")[0]
+    assert step_in(kept.name) % 4 == 0, "a checkpoint is taken at the end of a round"
+    momenta = [name for name in parse((kept / "worker-0.safetensors").read_bytes(), "")[0] if ".outer." in name]
+    assert len(momenta) == 4
+    script(tmp_path)
+    again = shoal(tmp_path, "run", "--resume", "one", "--json")
+    assert again.code == 0, again.err
+    assert resumed_at(again, tmp_path) == step_in(kept.name)
+    assert again.checksum == whole.checksum, (whole.err, again.err)
+    assert_exactly_once(tmp_path, "one", 96, 2)

@@ -1,0 +1,75 @@
+"""`local(steps, outer)`: its text, its limits, what may stand beside it, and what it sends."""
+
+import re
+
+import pytest
+
+from shoal.core.errors import UsageError
+from shoal.plan import Plan
+from shoal.plan.rules import check
+from shoal.plan.terms import LocalTerm
+from shoal.plan.traffic import traffic
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [
+        ("local", "local(16, average)"),
+        ("local(4)", "local(4, average)"),
+        ("local(outer=diloco, steps=8)", "local(8, diloco)"),
+        ("local(500, diloco, rate=1, momentum=0)", "local(500, diloco, rate=1.0, momentum=0.0)"),
+        ("local(32, bmuf, momentum=0.75, state=reset)", "local(32, bmuf, momentum=0.75, state=reset)"),
+    ],
+)
+def test_its_text(text: str, canonical: str) -> None:
+    plan = Plan.parse(text)
+    assert str(plan) == f"allreduce, {canonical}"
+    assert Plan.parse(str(plan)) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("local(0)", "local(steps=0): steps must be a whole number from 1 to 1000000"),
+        ("local(1.5)", "local(steps=1.5): steps must be a whole number; write local(16, diloco"),
+        ("local(4, easgd)", "outer must be one of average, bmuf, diloco"),
+        ("local(4, average, rate=0.5)", "average has no rate; write local(4, diloco, rate=0.5)"),
+        ("local(4, diloco, momentum=1)", "local(momentum=1.0): momentum must be a number from 0 to 0.9999"),
+        ("local(4, diloco, rate=fast)", "rate must be a number"),
+        ("local(4), every(1)", "both say when replicas agree"),
+    ],
+)
+def test_its_limits(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        Plan.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("alone, local(4)", "'local(4, average)' says when replicas agree, but under 'alone' they never do"),
+        ("local(4), order(needed)", "nothing leaves while a backward pass runs"),
+        ("local(4), dgc(0.01)", "its momentum is for gradients"),
+        ("local(4), topk(0.01), momentum(0.9)", "its momentum is for gradients"),
+        ("local(4), topk(0.01), guard(0.9)", "it compares gradients of single steps"),
+        ("local(4), wire(auto)", "write a codec: int8"),
+        ("local(4), weights(bits=8, frac=4)", "replicas would leave the grid"),
+    ],
+)
+def test_what_has_no_place_beside_it(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        check(Plan.parse(text), 2)
+
+
+@pytest.mark.parametrize(
+    "wire", ["int8", "topk(0.01)", "lowrank(4)", "onebit, meet(twostage)", "topk(0.01), int8", "balance(2:1)"]
+)
+def test_what_may_stand_beside_it(wire: str) -> None:
+    assert check(Plan.parse(f"local(8, diloco), {wire}"), 2) == []
+
+
+def test_bytes_of_a_round_and_of_a_step() -> None:
+    every, local = traffic(Plan(), 4), traffic(Plan(pace=LocalTerm(16)), 4)
+    assert (local.sent, local.steps) == (every.sent, 16)
+    assert f"{local.sent:,} bytes a round of 16 steps, {local.sent // 16:,} a step" in str(local)
+    assert f"{every.sent:,} bytes a step" in str(every)

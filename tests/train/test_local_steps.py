@@ -1,0 +1,168 @@
+"""Training under `local(…)`: equal to synchronous SGD, to replicas simulated one after the other, and to itself."""
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from loops import assert_equal, batches, data, loader, loss_of, parameters, train
+from models import make
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from shoal.data.deal import deal
+from shoal.testing.world import Result, WorkerWorld, run_world
+
+EPOCHS = 2
+
+
+def plain(model: nn.Module, momentum: float = 0.0) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+
+
+def trained(plan: str, size: int, momentum: float = 0.0, samples: int = 37, kind: str = "mlp") -> list[Result]:
+    """Parameters of all workers after two epochs of 5 steps, the last of which is short."""
+
+    def body(world: WorkerWorld) -> Result:
+        run = world.start(plan)
+        model = make(kind)
+        model, optimizer, steps = run.join(model, plain(model, momentum), loader(size, data(samples)))
+        train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
+        return parameters(model)
+
+    return run_world(size, body)
+
+
+@pytest.mark.parametrize(("size", "samples"), [(2, 37), (4, 33)], ids=["2 workers", "one alone has the last sample"])
+def test_one_step_a_round_with_sgd_is_synchronous_sgd(size: int, samples: int) -> None:
+    model = make("mlp")
+    train(model, plain(model), [batches(data(samples), epoch) for epoch in range(EPOCHS)])
+    results = trained("local(1, average)", size, samples=samples)
+    for result in results:
+        assert_equal(result, model)
+        assert all(torch.equal(result[name], results[0][name]) for name in result)
+
+
+def simulate(size: int, steps: int, momentum: float) -> nn.Module:
+    """Replicas one after the other; each round, and each epoch, they become their mean by samples."""
+    replicas = [make("mlp")]
+    replicas += [copy.deepcopy(replicas[0]) for _ in range(size - 1)]
+    optimizers = [plain(replica, momentum) for replica in replicas]
+    for epoch in range(EPOCHS):
+        whole = batches(data(), epoch)
+        for first in range(0, len(whole), steps):
+            counts = [0] * size
+            for x, y in whole[first : first + steps]:
+                parts = zip(deal(x, size), deal(y, size), strict=True)
+                for rank, (own_x, own_y) in enumerate(parts):
+                    loss_of(replicas[rank], own_x, own_y).backward()
+                    optimizers[rank].step()
+                    optimizers[rank].zero_grad()
+                    counts[rank] += len(own_x)
+            _average(replicas, counts)
+    return replicas[0]
+
+
+def _average(replicas: Sequence[nn.Module], counts: Sequence[int]) -> None:
+    with torch.no_grad():
+        for alike in zip(*(replica.parameters() for replica in replicas), strict=True):
+            mean = sum(n * p.detach() for n, p in zip(counts, alike, strict=True)) / sum(counts)
+            for parameter in alike:
+                parameter.copy_(mean)
+
+
+def test_four_steps_a_round_equal_replicas_simulated_one_after_the_other() -> None:
+    """Rounds of 4, 1, 4 and 1 steps: the end of an epoch ends a round. Each optimizer keeps its own momentum."""
+    expected = simulate(2, 4, 0.9)
+    for result in trained("local(4, average)", 2, momentum=0.9):
+        assert_equal(result, expected, 1e-5)
+
+
+def test_outer_sgd_with_rate_1_is_the_average() -> None:
+    first, other = trained("local(3)", 2), trained("local(3, diloco, rate=1.0, momentum=0.0)", 2)
+    for name, value in first[0].items():
+        torch.testing.assert_close(other[1][name], value, atol=1e-7, rtol=0)
+
+
+def test_running_statistics_are_averaged_at_rounds() -> None:
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(2)")
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+        model, optimizer, steps = run.join(model, plain(model), loader(2))
+        seen = []
+        for x, y in steps:
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seen.append(model[1].running_mean.clone())
+        return {"mean": torch.stack(seen), "end": model[1].running_mean.clone()}
+
+    first, second = run_world(2, body)
+    equal = [torch.equal(a, b) for a, b in zip(first["mean"], second["mean"], strict=True)]
+    assert equal[:4] == [False, True, False, True]
+    assert torch.equal(first["end"], second["end"])
+
+
+def test_a_script_that_leaves_out_a_batch_on_one_worker_comes_to_the_same_rounds() -> None:
+    """Worker 1 makes its steps one batch later; nobody waits for ever, and no sample is dealt twice."""
+    samples = 48
+
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(3)")
+        model = make("mlp")
+        dataset = TensorDataset(*data(samples).tensors, torch.arange(samples))
+        model, optimizer, steps = run.join(model, plain(model), DataLoader(dataset, batch_size=2, shuffle=True))
+        seen: list[Tensor] = []
+        for _ in run.epochs(1):
+            for number, (x, y, ids) in enumerate(steps):
+                seen.append(ids)
+                if run.rank == 1 and number in (1, 7):
+                    continue
+                loss_of(model, x, y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return {"seen": torch.cat(seen), **parameters(model)}
+
+    results = run_world(2, body)
+    assert sorted(torch.cat([result["seen"] for result in results]).tolist()) == list(range(samples))
+    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items() if name != "seen")
+
+
+def test_a_script_that_leaves_its_loop_finds_equal_replicas() -> None:
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(3)")
+        model = make("mlp")
+        model, optimizer, steps = run.join(model, plain(model), loader(2))
+        for number, (x, y) in enumerate(steps):
+            if number == 2:
+                break
+            loss_of(model, x, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return parameters(model)
+
+    first, second = run_world(2, body)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_a_script_without_a_loader() -> None:
+    """Epochs of its own batches, several optimizers and a scheduler: the last optimizer counts the steps."""
+
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(4, bmuf)")
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
+        first, second = plain(model[0]), plain(model[1], 0.5)
+        run.join(model, first, second)
+        generator = torch.Generator().manual_seed(run.rank)
+        for _ in run.epochs(2):
+            for _ in range(6):
+                loss_of(model, torch.randn(4, 6, generator=generator), torch.zeros(4, 3)).backward()
+                for optimizer in (first, second):
+                    optimizer.step()
+                    optimizer.zero_grad()
+        return parameters(model)
+
+    first, second = run_world(2, body)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())

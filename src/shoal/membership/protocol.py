@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names
+from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names, PlanText
 
 LONGEST_TEXT = 240
 
@@ -106,6 +106,15 @@ class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
     """The training goes on without me."""
 
 
+class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
+    """My script wants another plan; said again until a view has it, or a later one."""
+
+    member: Name
+    plan: PlanText
+    number: Count
+    """Of this switch. Workers run one script, so the same number from another worker is the same request."""
+
+
 class ProcessExited(ProtocolMessage, frozen=True, kw_only=True):
     """A launcher saw this member's process end."""
 
@@ -197,7 +206,7 @@ class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
     number: Count
 
 
-Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited
+Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited | PlanRequest
 """What a coordinator hears."""
 Order = (
     LeaseRenewal | ProposeView | InstallView | MemberEvicted | JoinRefused | RunOver | StreamStateTo | StreamStateFrom

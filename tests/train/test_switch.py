@@ -1,6 +1,6 @@
 """Switching plans between two steps: what carries over, what is named as dropped, and that replicas stay one model.
 
-Views change when the test says so (tests/changing.py); the switch under a real coordinator is in tests/cli/test_switch.py.
+Views change when the test says so (tests/changing.py); tests/cli/test_switch.py has a real coordinator.
 """
 
 import os
@@ -29,7 +29,7 @@ STEPS = 4
 
 
 class Linear(nn.Module):
-    """Its loss is linear in the parameters: gradients do not depend on them, so updates of all plans can be added up."""
+    """Its loss is linear in the parameters: gradients do not depend on them, so updates add up."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,9 +1,12 @@
 """The plan is in the view: switched between two steps by all members, whatever is lost, repeated or restarted."""
 
 import pytest
+from test_coordinator import beat, stand, told
+from test_remote_workers import admit, begun
 
 from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.plan_requests import MOST_REQUESTS, PlanRequests
+from shoal.membership.protocol import PlanRequest, ProposeView
 from shoal.membership.view import MembershipView
 from shoal.testing.simulator import SimulatedWorld
 
@@ -155,3 +158,29 @@ def test_a_request_is_over_when_its_plan_or_a_later_one_is_there() -> None:
     assert requests.wanted == ("fp16", 5)
     requests.made(MembershipView(9, ("w0.0",), "topk", 6))
     assert requests.wanted is None
+
+
+def asked_by(coordinator: MembershipCoordinator, member: str) -> set[str]:
+    """What is proposed after a member has asked for a plan, and all members beat."""
+    coordinator.hear(PlanRequest(member=member, plan="int8", number=1), 0.0)
+    for each in coordinator.view.members:
+        coordinator.hear(beat(each, coordinator.view.generation), 0.0)
+    return {order.view.plan for order in told(coordinator.tick(0.0), ProposeView).values()}
+
+
+def test_a_remote_worker_switches_nobodys_plan() -> None:
+    coordinator = begun("a", "b")
+    admit(coordinator, "g1")
+    assert asked_by(coordinator, "g1") == set()
+    assert asked_by(coordinator, "stranger") == set()
+    assert asked_by(coordinator, "a") == {"int8"}
+    stand(coordinator, between=True, **dict.fromkeys(coordinator.view.members, (1, 0)))
+    assert (coordinator.view.plan, coordinator.view.members) == ("int8", ("a", "b", "g1"))
+
+
+def test_one_that_had_begun_the_step_keeps_all_in_the_plan_before() -> None:
+    coordinator = begun("a", "b")
+    assert asked_by(coordinator, "a") == {"int8"}
+    stand(coordinator, between=False, **dict.fromkeys(coordinator.view.members, (1, 0)))
+    assert coordinator.view.plan == ""
+    assert asked_by(coordinator, "a") == {"int8"}  # and it is tried again

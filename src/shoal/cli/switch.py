@@ -35,6 +35,7 @@ def switch(
         if str(wanted) == notice.plan and not notice.asked:
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
             return
+        compile_kernels(notice, wanted)
         problem = wait(notice, write_request(notice, str(wanted)))
         typer.echo(f"shoal: {problem}" if problem else f"shoal: {notice.run} trains by '{wanted}' now", err=True)
         if problem:
@@ -64,6 +65,14 @@ def check(notice: "RunNotice", plan: "Plan") -> list[str]:
     if notice.stopping:
         raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
     return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))
+
+
+def compile_kernels(notice: "RunNotice", plan: "Plan") -> None:
+    """Here, once on this machine, so that workers find them compiled and do not stand still for it."""
+    from shoal.train.compiling import kernels_of_plan
+    from shoal.wire import kernels
+
+    kernels.warm(kernels_of_plan(plan, max(2, len(notice.members)), links=True), str(plan))
 
 
 def wait(asked: "RunNotice", token: str) -> str:

@@ -67,11 +67,15 @@ class Told(MembershipSession):
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""
-        self.view, self.fresh, self.ended = (
-            MembershipView(self.view.generation + 1, tuple(members)),
-            tuple(fresh),
-            False,
-        )
+        self._enter(MembershipView(self.view.generation + 1, tuple(members), self.view.plan, self.view.switches), fresh)
+
+    def switch(self, plan: str) -> None:
+        """The next view: the same members, another plan."""
+        view = self.view
+        self._enter(MembershipView(view.generation + 1, view.members, plan, view.switches + 1), ())
+
+    def _enter(self, view: MembershipView, fresh: Sequence[str]) -> None:
+        self.view, self.fresh, self.ended = view, tuple(fresh), False
         self.listeners.notify(self.view, self.fresh)
 
 

@@ -31,7 +31,8 @@ def again(options: "RunOptions", job: "LaunchJob", failure: "RunFailure", times:
     typer.echo(f"shoal: {why}; the run begins again at its last checkpoint ({times + 1} of {restarts})", err=True)
     if job.survive is None:  # otherwise it is in the record already
         note(job, failure, f"{why}; all were stopped")
-    return prepare(replace(options, resume=options.resume or job.run, name=None))
+    # the plan of the checkpoint, not of the command: it may have been switched since
+    return prepare(replace(options, resume=options.resume or job.run, name=None, plan=None, share=None))
 
 
 def from_outside(failure: "RunFailure") -> bool:

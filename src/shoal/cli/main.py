@@ -22,6 +22,7 @@ from shoal.cli import (
     run,
     show,
     stop,
+    switch,
     systems,
     watch,
 )
@@ -65,6 +66,7 @@ app.command("doctor")(doctor.doctor)
 app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
+app.command("switch")(switch.switch)
 app.command("show")(show.show)
 app.command("watch")(watch.watch)
 app.command("compare")(compare.compare)

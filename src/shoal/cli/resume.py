@@ -41,12 +41,25 @@ def from_record(options: "RunOptions") -> "tuple[RunOptions, list[RunInfo], Path
         script=script,
         arguments=options.arguments if given else tuple(last.arguments),
         workers=options.workers if options.workers is not None else last.workers,
-        plan=options.plan if options.plan is not None else last.plan,
+        plan=options.plan if options.plan is not None else last_plan(directory, last.plan),
         seed=first.seed,
         lab=options.lab if options.lab is not None else last.lab or None,
         checkpoint=options.checkpoint if options.checkpoint is not None else last.checkpoint,
     )
     return completed, attempts, directory.absolute()
+
+
+def last_plan(directory: Path, started: str) -> str:
+    """The plan of the newest checkpoint, which may have been switched to; `started`: where there is none."""
+    from shoal.core.errors import ShoalError
+    from shoal.train.checkpoint.manifest import listed, read_manifest
+
+    for folder in listed(directory):
+        try:
+            return read_manifest(folder).plan
+        except (ShoalError, OSError, ValueError):
+            continue  # `pick` says which were passed over
+    return started
 
 
 def survived(lab: "LabSpec", directory: Path) -> "LabSpec":

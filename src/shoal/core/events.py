@@ -312,6 +312,20 @@ class WorkerEntered(RunEvent, tag="entered", frozen=True, kw_only=True):
     """Why nothing was lent, where it could have been."""
 
 
+class PlanSwitched(RunEvent, tag="switched", frozen=True, kw_only=True):
+    """All workers train by another plan from a step on."""
+
+    step: int
+    number: int
+    """Of the plan: 1 for the first switch of an attempt."""
+    plan: str
+    before: str
+    carried: list[str] = []
+    """Kinds of synchronizer state that the new plan goes on with, or adds to the next gradients."""
+    dropped: list[str] = []
+    """Kinds of state that it has no use for."""
+
+
 class LabEventApplied(RunEvent, tag="happened", frozen=True, kw_only=True):
     """Something the launcher did to the run: an event of a lab."""
 
@@ -391,6 +405,7 @@ AnyEvent = (
     | CheckpointSaved
     | SharesChanged
     | WorkerEntered
+    | PlanSwitched
     | LabEventApplied
     | WorkerLost
     | RemoteWorkerEnded

@@ -87,6 +87,12 @@ class WorkerGroup(ABC):
         """Where this worker, a newcomer, takes what it is lent; None: nobody lends."""
         return None
 
+    def begin_plan(self, number: int) -> None:  # noqa: B027
+        """Let engines of plan `number` take memory and channels from here on: the same on all workers of that plan."""
+
+    def free_old_plans(self) -> None:  # noqa: B027
+        """All members have begun the plan: give back the memory of those before."""
+
     @abstractmethod
     def close(self) -> None:
         """Give back memory and connections; the group is not used afterwards."""

@@ -67,7 +67,8 @@ class HostGroup:
         self.places: Sequence[int] = host_workers.seats
         self.members: Sequence[int] = [seat]
         self.patience = FlagWaiter(on, seat, seconds, session)
-        self.region = ArenaRegions(arena, status_board.BYTES).take
+        self.regions = ArenaRegions(arena, status_board.BYTES)
+        self.region = self.regions.take
 
     def enter(self, view: MembershipView, host_groups: Sequence[str]) -> None:
         """`host_groups` of all members, in order of rank."""

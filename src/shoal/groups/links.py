@@ -112,6 +112,17 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         session.listeners.add(self, ListenerStage.group)
         self.mesh.watch_view(_Watch(session))
 
+    def begin_plan(self, number: int) -> None:
+        # chunks of an earlier view are refused, so the channels of the plan before can be used again
+        self._channels = 0
+        self.confirmation_listeners.clear()
+        if self._host_group is not None:
+            self._host_group.regions.begin_plan(number)
+
+    def free_old_plans(self) -> None:
+        if self._host_group is not None:
+            self._host_group.regions.free_old()
+
     def leave_view(self, generation: int) -> None:
         self.mesh.leave(generation)
 

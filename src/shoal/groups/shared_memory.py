@@ -48,7 +48,8 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         memory = np.frombuffer(arena.map(status_board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
         self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * seats].view(np.int64).reshape(4, seats)
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
-        self.region = ArenaRegions(arena, status_board.BYTES + flags_bytes + seats * MAILBOX).take
+        self._regions = ArenaRegions(arena, status_board.BYTES + flags_bytes + seats * MAILBOX)
+        self.region = self._regions.take
         """More shared memory, the same for every worker; all ask for the same in the same order."""
         self.session.listeners.add(self, ListenerStage.group)
         if isinstance(self.session, ElasticSession):
@@ -82,6 +83,12 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def base(self) -> int:
         """The number from which flags count in this view."""
         return first_number(self.session.view)
+
+    def begin_plan(self, number: int) -> None:
+        self._regions.begin_plan(number)
+
+    def free_old_plans(self) -> None:
+        self._regions.free_old()
 
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.session.operate(lambda: self._gather(data), self._confirm)

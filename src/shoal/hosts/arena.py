@@ -50,17 +50,40 @@ class SharedArena:
             self.descriptor = -1
 
 
+PLAN_STRIDE = 1 << 40
+"""Bytes between the regions of one plan and those of the next. The arena is a sparse file, so the gap costs nothing."""
+
+
 class ArenaRegions:
-    """Parts of an arena, one after the other from `start` on; every worker takes the same ones in the same order."""
+    """Parts of an arena, one after the other from `start` on; every worker takes the same ones in the same order.
+
+    Each plan of a run has its own place, told by its number: a worker that comes after a switch finds it, though it has
+    not taken the regions of the plans before.
+    """
 
     def __init__(self, arena: SharedArena, start: int) -> None:
-        self._arena, self._used = arena, start
+        self._arena, self._start, self._used = arena, start, start
+        self._taken: list[mmap.mmap] = []
+        self._old: list[mmap.mmap] = []
+        """Regions of plans that were switched from."""
 
     def take(self, size: int) -> memoryview:
         size = pages(size)
-        memory = memoryview(self._arena.map(self._used, size))
+        memory = self._arena.map(self._used, size)
         self._used += size
-        return memory
+        self._taken.append(memory)
+        return memoryview(memory)
+
+    def begin_plan(self, number: int) -> None:
+        """Take the next regions where those of plan `number` begin."""
+        self._used = self._start + number * PLAN_STRIDE
+        self._old, self._taken = self._old + self._taken, []
+
+    def free_old(self) -> None:
+        """Give back the memory of earlier plans, once no worker uses it any more."""
+        for memory in self._old if hasattr(mmap, "MADV_REMOVE") else ():
+            memory.madvise(mmap.MADV_REMOVE)
+        self._old = []
 
 
 def pages(size: int) -> int:

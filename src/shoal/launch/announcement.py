@@ -15,6 +15,7 @@ from shoal.launch.failures import WorkerProcess
 from shoal.launch.job import LaunchJob
 from shoal.launch.live_runs import NoticeSlot, RunNotice, live, own_namespace, post, remove
 from shoal.launch.supervisor import RunSupervisor
+from shoal.launch.switch_requests import SwitchRequest, take_request
 
 
 class RunAnnouncement:
@@ -51,9 +52,16 @@ class RunAnnouncement:
             else None,
             folder=str(supervisor.folder) if supervisor is not None else "",
             stopping=stopping,
+            plan=(supervisor.plan if supervisor is not None else "") or self._base.plan,
+            asked=supervisor.asked if supervisor is not None else "",
+            switched=supervisor.switched if supervisor is not None else "",
         )
         if notice != self._told:
             self._post(notice)
+
+    def take_request(self) -> SwitchRequest | None:
+        """What the user asks of the run by `shoal switch`, once."""
+        return take_request(self._base.name) if self._told is not None else None
 
     def _post(self, notice: RunNotice) -> None:
         try:

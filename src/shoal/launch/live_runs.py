@@ -52,6 +52,10 @@ class RunNotice(msgspec.Struct, frozen=True, kw_only=True):
     folder: str = ""
     """Where the coordinator's socket is."""
     stopping: bool = False
+    asked: str = ""
+    """Token of the switch of the plan that the user asked for and that is still to be made."""
+    switched: str = ""
+    """Token of the last one that was made."""
     namespace: str = ""
     """In which process numbers mean something."""
 
@@ -100,7 +104,7 @@ def post(notice: RunNotice) -> None:
 def remove(name: str) -> None:
     """The run is over; the folder goes with the last of them."""
     folder = private_folder()
-    for suffix in (".json", ".part"):
+    for suffix in (".json", ".part", ".switch"):
         with contextlib.suppress(OSError):
             (folder / f"{name}{suffix}").unlink()
     with contextlib.suppress(OSError):

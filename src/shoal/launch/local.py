@@ -169,6 +169,8 @@ class LocalLauncher:
         """What others may want to know later, or now."""
         self._memory.look(worker.pid for worker in self.workers if worker.status is None)
         self.announcement.tick(self.workers, self.supervisor, stopping=self._requests.begun)
+        if self.supervisor is not None and (request := self.announcement.take_request()) is not None:
+            self.supervisor.switch(request.plan, request.token)
         if self._first is None and (step := self.board.front(self.job.workers)) is not None:
             self._first = (now(), step)
 

@@ -127,6 +127,9 @@ class RunSupervisor:
         """Whether the founders have met."""
         self.stranded = False
         """Whether only newcomers are left, and nobody who knows the state."""
+        self.plan = self.asked = self.switched = ""
+        """The plan of the view, once it was switched; tokens of the switch that is asked for, and of the last one."""
+        self._wanted = ""
         self.over = False
         """Whether some worker has done its work: nobody new is needed."""
 
@@ -218,6 +221,17 @@ class RunSupervisor:
         for entry in self._log():  # what the one before it had decided, and no time to tell
             self._hear(entry)
 
+    def switch(self, plan: str, token: str) -> None:
+        """The user wants another plan."""
+        self._wanted, self.asked = plan, token
+        self.handle.switch(plan)
+
+    def _follow_plan(self, plan: str) -> None:
+        self.plan = plan
+        self.handle.switched(plan)
+        if self.asked and plan == self._wanted:
+            self.asked, self.switched = "", self.asked
+
     def finish(self) -> None:
         """Note that a worker has done its work, so that nobody is started any more."""
         self.over = True
@@ -242,6 +256,7 @@ class RunSupervisor:
             if not self.stranded:  # who is alone with nobody's state has not entered the training
                 self._entered.update(said.install.view.members)
             self.members = tuple(seat_of(member) for member in said.install.view.members)
+            self._follow_plan(said.install.view.plan)
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)
         elif isinstance(said, ReplicaHeld):

@@ -20,6 +20,7 @@ from shoal.membership.protocol import (
     MemberEvicted,
     MemberInfo,
     Order,
+    PlanRequest,
     ProposeAck,
     ProposeView,
     RunOver,
@@ -78,6 +79,7 @@ class MembershipAgent:
         self._unsaid: ProposeAck | None = None
         self._doubts: tuple[SuspectMember, ...] = ()
         self._accusations: dict[str, SuspectMember] = {}
+        self._plan_request: PlanRequest | None = None
         self._began = self._heard = now()
         self._closing = False
         self._goodbye: LeaveRequest | None = None
@@ -166,6 +168,13 @@ class MembershipAgent:
         """A member breaks the protocol; said with every beat until the view has changed."""
         said = printable(reason)
         self._accusations[other] = SuspectMember(member=self.id, of=other, reason=said, late=late)
+
+    def request_plan(self, plan: str) -> None:
+        """The script wants another plan; said with every beat until a view has it, or a later one."""
+        with self._changed:
+            asked = self._plan_request.number if self._plan_request is not None else 0
+            number = max(self._member.view.switches, asked) + 1
+            self._plan_request = PlanRequest(member=self.id, plan=plan, number=number)
 
     def hold(self) -> ConfirmResult | None:
         """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
@@ -275,6 +284,9 @@ class MembershipAgent:
                 line.say(JoinRequest(member=self.id, info=self.info, waits=self.streaming_partners.waits))
             for doubt in (*self._doubts, *self._accusations.values()):
                 line.say(doubt)
+            request = self._plan_request
+            if request is not None and request.number > self._member.view.switches:
+                line.say(request)
             moment = now()
             period, idle = self._period.look(moment, step), self._rest.look(moment)
             return line.say(self._member.beat(moment, step, period, doing, idle))

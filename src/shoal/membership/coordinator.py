@@ -21,6 +21,7 @@ from shoal.membership.log_entries import (
     WriteEntry,
     training_over,
 )
+from shoal.membership.plan_requests import PlanRequests, WantedPlan
 from shoal.membership.proposal import ViewProposal, entry_step
 from shoal.membership.protocol import (
     Heartbeat,
@@ -30,6 +31,7 @@ from shoal.membership.protocol import (
     LeaveRequest,
     MemberEvicted,
     Order,
+    PlanRequest,
     ProcessExited,
     ProposeAck,
     ProposeView,
@@ -70,6 +72,7 @@ class MembershipCoordinator:
         self._first_join: float | None = None
         self._missed = 0
         self._installs = 0
+        self._plans = PlanRequests()
         self._ahead = rules.ahead
         self._detector = FailureDetector(rules, now)
         self._effects: list[Effect] = []
@@ -100,7 +103,15 @@ class MembershipCoordinator:
                     self._lose(report.member, LEFT_EARLY if report.early else LEFT, now)
             case ProcessExited():
                 self._lose(report.member, report.reason, now)
+            case PlanRequest():
+                if report.member in self.view and not self.roster.is_remote(report.member):
+                    self._plans.hear(report.plan, report.number, self.view)
         return self._done()
+
+    def switch(self, plan: str, now: float) -> list[Effect]:
+        """Take in that the user wants another plan; one that is there already, or asked for, changes nothing."""
+        self._plans.ask(plan, self.view)
+        return self.tick(now)
 
     def suspect(self, member: str, reason: str, now: float) -> list[Effect]:
         """Take in that a member breaks the protocol."""
@@ -313,7 +324,7 @@ class MembershipCoordinator:
         return not self._over and self.roster.all_remote(stay)
 
     def _admit(self, now: float) -> None:
-        """Let newcomers in when all begin the same step, far enough ahead for everybody to hear of it before."""
+        """Switch the plan, or let newcomers in, when all begin the same step: so far ahead that all hear of it."""
         new = tuple(
             member
             for member, status in self.roster.statuses.items()
@@ -321,16 +332,22 @@ class MembershipCoordinator:
             and not status.waits
             and not self.suspicions.kept_out(self.roster.machine_of(member), now)
         )
-        if self.proposal is not None or not new or not self.view.members:
+        wanted = self._plans.wanted if not self._over else None
+        if self.proposal is not None or not (new or wanted) or not self.view.members:
             return
         beats = self.roster.settled_beats(self.view)
         if len(beats) == len(self.view):  # or somebody has not even entered this view yet
             own = [beat for beat in beats if not self.roster.is_remote(beat.member)] or beats
-            self._make(self.view.members + new, entry_step(own, self._ahead), now)
+            members = self.view.members + (() if wanted else new)
+            self._make(members, entry_step(own, self._ahead), now, wanted)
 
-    def _make(self, members: tuple[str, ...], step: int, now: float) -> None:
+    def _make(self, members: tuple[str, ...], step: int, now: float, wanted: WantedPlan | None = None) -> None:
+        """Propose a view; `wanted`: its plan, else that of the view before, and of nobody's state the first."""
+        goes_on = any(member in self.view for member in members)
+        plan, switches = wanted or ((self.view.plan, self.view.switches) if goes_on else ("", 0))
         # remote workers last: worker 0 writes ledger and checkpoints, and must see the run's folder
-        view = MembershipView(self.memory.generation + 1, tuple(sorted(members, key=self.roster.is_remote)))
+        ranked = tuple(sorted(members, key=self.roster.is_remote))
+        view = MembershipView(self.memory.generation + 1, ranked, plan, switches)
         self.memory.generation = view.generation
         proposal = ViewProposal(view, step, now, now)
         self.proposal = proposal if members else None
@@ -349,6 +366,7 @@ class MembershipCoordinator:
         self.suspicions.clear()
         self._installs += 1
         self.memory.add(installed)
+        self._plans.made(proposal.view)
         self._effects.append(WriteEntry(installed))
         self._send_all(proposal.view, installed.install)
 

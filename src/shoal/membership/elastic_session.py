@@ -228,6 +228,11 @@ class ElasticSession(MembershipSession):
             self.agent.check()
             time.sleep(PAUSE)
 
+    def request_plan(self, plan: str) -> None:
+        # the same script asks on the run's own workers too, and only their word counts
+        if not self.agent.info.remote:
+            self.agent.request_plan(plan)
+
     def begin(self, step: int) -> None:
         self.agent.begin(step, Deadline.after(self.seconds))
         self._look()

@@ -27,6 +27,7 @@ from shoal.membership.server import (
     LauncherChannel,
     News,
     StopCoordinator,
+    SwitchPlan,
 )
 
 SHORTEST, LONGEST = 1.0, 16.0
@@ -79,6 +80,9 @@ class CoordinatorHandle:
         self._channel: LauncherChannel | None = None
         self._gone: dict[str, str] = {}
         self._unsaid: list[str] = []
+        self._plan: SwitchPlan | None = None
+        """Asked for and not known to be made: a coordinator that is started again is told again."""
+        self._plan_said = False
         self._news: list[Command | News] = []
 
     @property
@@ -96,7 +100,7 @@ class CoordinatorHandle:
                 _become(self.setup, theirs, parent, self._in_child)
             self.pid = pid
         theirs.close()
-        self._channel, self._unsaid = ours, list(self._gone)
+        self._channel, self._unsaid, self._plan_said = ours, list(self._gone), False
         self._await_ready(ours, deadline)
         self.tick()
 
@@ -123,8 +127,20 @@ class CoordinatorHandle:
         if self._channel is not None:
             self._channel.send(ExpectRemote(count=remote))
 
+    def switch(self, plan: str) -> None:
+        """Ask for another plan. Never waits; see `switched`."""
+        self._plan, self._plan_said = SwitchPlan(plan=plan), False
+        self.tick()
+
+    def switched(self, plan: str) -> None:
+        """A view has this plan."""
+        if self._plan is not None and self._plan.plan == plan:
+            self._plan = None
+
     def tick(self) -> None:
         """Several times a second."""
+        if self._plan is not None and not self._plan_said and self._channel is not None:
+            self._plan_said = self._channel.send(self._plan)
         while self._unsaid and self._channel is not None:
             member = self._unsaid[0]
             if not self._channel.send(ProcessExited(member=member, reason=self._gone[member])):

@@ -48,10 +48,15 @@ class MembershipListeners:
     def __iter__(self) -> Iterator[MembershipListener]:
         return (listener for _, listener in self._entries)
 
+    def remove_all(self, stage: ListenerStage) -> None:
+        """Forget the listeners of a stage, as when a new plan has other engines."""
+        self._entries = [entry for entry in self._entries if entry[0] != stage]
+
     def notify(self, view: MembershipView, newcomers: Sequence[str]) -> None:
-        """Tell all listeners, in order."""
-        for listener in self:
-            listener.on_view_change(view, newcomers)
+        """Tell all listeners, in order; a stage may replace the listeners of later ones."""
+        for stage in ListenerStage:
+            for listener in [each for at, each in self._entries if at == stage]:
+                listener.on_view_change(view, newcomers)
 
 
 class OperationTransport:

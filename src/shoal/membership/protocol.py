@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names
+from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names, PlanText
 
 LONGEST_TEXT = 240
 
@@ -110,6 +110,15 @@ class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
     """Of the parameters I hold; empty if they need not be those of the others."""
 
 
+class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
+    """My script wants another plan; said again until a view has it, or a later one."""
+
+    member: Name
+    plan: PlanText
+    number: Count
+    """Of this switch. Workers run one script, so the same number from another worker is the same request."""
+
+
 class ProcessExited(ProtocolMessage, frozen=True, kw_only=True):
     """A launcher saw this member's process end."""
 
@@ -201,7 +210,7 @@ class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
     number: Count
 
 
-Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited
+Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited | PlanRequest
 """What a coordinator hears."""
 Order = (
     LeaseRenewal | ProposeView | InstallView | MemberEvicted | JoinRefused | RunOver | StreamStateTo | StreamStateFrom

@@ -33,7 +33,7 @@ from shoal.membership.protocol import (
     RunOver,
     Text,
 )
-from shoal.membership.view import Name
+from shoal.membership.view import Name, PlanText
 from shoal.membership.wal import CoordinatorLog
 
 LARGEST = 128 << 10
@@ -56,6 +56,12 @@ class ExpectRemote(ChannelMessage, frozen=True, kw_only=True):
     count: int
 
 
+class SwitchPlan(ChannelMessage, frozen=True, kw_only=True):
+    """The user wants another plan."""
+
+    plan: PlanText
+
+
 class CoordinatorReady(ChannelMessage, frozen=True, kw_only=True):
     """The coordinator serves, at this address."""
 
@@ -76,20 +82,11 @@ class ReplicaHeld(ChannelMessage, frozen=True, kw_only=True):
     fingerprint: Text
 
 
-Command = ProcessExited | StopCoordinator | ExpectRemote
+Command = ProcessExited | StopCoordinator | ExpectRemote | SwitchPlan
 News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled | ReplicaHeld
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(
-    ProcessExited
-    | StopCoordinator
-    | ExpectRemote
-    | CoordinatorReady
-    | CoordinatorFailed
-    | MemberLost
-    | ViewInstalled
-    | ReplicaHeld
-)
+_decoder: msgspec.msgpack.Decoder[Command | News] = msgspec.msgpack.Decoder(Command | News)
 
 
 class LauncherChannel:
@@ -213,6 +210,8 @@ class CoordinatorServer:
                 self._do(self.machine.hear(said, now()))
             elif isinstance(said, ExpectRemote):
                 self._do(self.machine.expect(said.count, now()))
+            elif isinstance(said, SwitchPlan):
+                self._do(self.machine.switch(said.plan, now()))
             elif isinstance(said, StopCoordinator):
                 self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
         if self.channel.over:

@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
-from shoal.core.errors import ShoalError, ViewEnded
+from shoal.core.errors import ShoalError, UsageError, ViewEnded
 from shoal.membership.listener import MembershipListeners
 from shoal.membership.view import MembershipView
 
@@ -90,6 +90,13 @@ class MembershipSession(ABC):
     def distrust(self, member: str, error: ShoalError) -> None:
         """Do the same where the operation is complete: leave out what this member sent, if the run can go on."""
         raise error
+
+    def request_plan(self, plan: str) -> None:
+        """Ask for one view change: the same members under another plan, from the next step boundary on."""
+        raise UsageError(
+            f"run.switch({plan!r}): the members of this run are fixed and have no coordinator to agree by; "
+            "start it with shoal run and two workers or more, without --trusted"
+        )
 
     def forbid_loss(self, reason: str) -> None:
         """End the run when a member is lost, because of `reason`."""

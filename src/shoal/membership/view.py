@@ -26,13 +26,20 @@ Generation = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(pattern=f"^{PATTERN.pattern}\\Z")]
 """A member's id. Limits written as types are checked when something is decoded, before anybody sees it."""
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
+LONGEST_PLAN = 1024
+PlanText = Annotated[str, msgspec.Meta(max_length=LONGEST_PLAN, pattern=r"^[ -~]*\Z")]
+"""A plan as text: one line of ASCII."""
 
 
 class MembershipView(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Who takes part, in order of rank."""
+    """Who takes part, in order of rank, and by which plan."""
 
     generation: Generation = 0
     members: Names = ()
+    plan: PlanText = ""
+    """The plan, once it was switched; empty: the one this attempt of the run was started with."""
+    switches: Generation = 0
+    """How often the plan was switched: the number of `plan`, the same on all members."""
 
     def rank(self, member: str) -> int:
         return self.members.index(member)

@@ -63,6 +63,11 @@ class ExchangeObserver:
         self._meter: ExchangeMeter | None = None
         self._decisions: list[ExchangeDecision] = []
 
+    def begin_plan(self) -> None:
+        """Go on counting for the exchange of another plan, which measures other buckets."""
+        self.codec, self.aggregation = "", "sum"
+        self.own_meter, self._meter, self.accepts_meter = None, None, True
+
     @property
     def meter(self) -> ExchangeMeter | None:
         """The meter that somebody outside has attached; it takes the figures of each bucket of a measured step."""

@@ -9,6 +9,7 @@ from shoal.membership.protocol import (
     JoinRequest,
     LeaseRenewal,
     MemberEvicted,
+    PlanRequest,
     ProcessExited,
     ProposeView,
 )
@@ -38,6 +39,9 @@ class SimulatedMember:
         self._lease: tuple[int, ...] | None = None
         self._given: InstallView | None = None
         self._last: ConfirmResult | None = None
+        self.plan: tuple[str, int] = ("", 0)
+        """What it trains by, and the number of that plan."""
+        self.request: PlanRequest | None = None
         self._computed = self._stopped = False
         self._beside = 0
         """Operations completed here while others had begun anew."""
@@ -83,8 +87,14 @@ class SimulatedMember:
                 self.world.send(
                     self.id, "coordinator", self.machine.beat(self.world.now, step=self.machine.begun, period=0.3)
                 )
+                if self.request is not None and self.request.number > self.machine.view.switches:
+                    self.world.send(self.id, "coordinator", self.request)
                 self._repeat()
             self.world.later(BEAT, self._beat)
+
+    def ask_for_plan(self, plan: str) -> None:
+        number = max(self.machine.view.switches, self.request.number if self.request is not None else 0) + 1
+        self.request = PlanRequest(member=self.id, plan=plan, number=number)
 
     def receive(self, message: Any) -> None:
         if self.dead:
@@ -119,6 +129,7 @@ class SimulatedMember:
         held, view = (self._content() if machine.formed else None), machine.view
         again = machine.install(install)
         self.generations.append(install.view.generation)
+        self._follow_plan(install)
         if machine.applied > before and self.id not in install.fresh:
             assert held is not None, f"seed {self.world.seed}: {self.id} commits what it does not hold, after {view}"
             self._commit(held)
@@ -140,6 +151,13 @@ class SimulatedMember:
         early, self._early = self._early, []
         for message in early:
             self._peer(message)
+
+    def _follow_plan(self, install: InstallView) -> None:
+        """Build the view's plan, which only a member that stands between two steps, or has no state, can do."""
+        plan = (install.view.plan, install.view.switches)
+        between = self._stopped or self.id in install.fresh
+        assert between or plan == self.plan, f"seed {self.world.seed}: {self.id} would switch in the middle of a step"
+        self.plan = plan
 
     def _give(self, install: InstallView) -> None:
         state = SimulatedState(
@@ -227,7 +245,7 @@ class SimulatedMember:
     def _send_part(self) -> None:
         assert self._lease is not None
         machine = self.machine
-        part = OperationPart(self.id, machine.view.generation, machine.applied + 1, self._lease)
+        part = OperationPart(self.id, machine.view.generation, machine.applied + 1, self._lease, self.plan)
         self._parts[self.id] = part
         for member in machine.view.members:
             if member != self.id:
@@ -253,7 +271,9 @@ class SimulatedMember:
     def _content(self) -> OperationContent:
         view = self.machine.view
         positions = tuple(p for member in view.members for p in self._parts[member].lease)
-        return OperationContent(view.generation, view.members, positions)
+        plans = {self._parts[member].plan for member in view.members}
+        assert plans == {self.plan}, f"seed {self.world.seed}: one operation by several plans: {plans}"
+        return OperationContent(view.generation, view.members, positions, self.plan)
 
     def _complete(self) -> None:
         if self.machine.complete(self.world.now):

@@ -43,6 +43,11 @@ class SimulatedCoordinator:
         if self.machine is not None:
             self._do(self.machine.hear(message, self.world.now))
 
+    def switch(self, plan: str) -> None:
+        """The launcher says that the user wants another plan."""
+        if self.machine is not None:
+            self._do(self.machine.switch(plan, self.world.now))
+
     def _do(self, effects: Sequence[Effect]) -> None:
         """One after the other; a kill may come between any two."""
         for effect in effects:

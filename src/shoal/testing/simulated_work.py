@@ -15,6 +15,8 @@ class OperationContent:
     generation: int
     members: tuple[str, ...]
     positions: tuple[int, ...]
+    plan: tuple[str, int] = ("", 0)
+    """By which plan all of them made it, and its number."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class OperationPart:
     generation: int
     number: int
     lease: tuple[int, ...]
+    plan: tuple[str, int] = ("", 0)
 
 
 @dataclass(frozen=True)

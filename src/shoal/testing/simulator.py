@@ -12,6 +12,7 @@ import heapq
 import itertools
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shoal.membership.failure_detector import MembershipRules
@@ -19,6 +20,8 @@ from shoal.testing.simulated import LEASE, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
 from shoal.testing.simulated_work import OperationContent
 
+SWITCH_SECONDS = 4.0
+"""Virtual seconds between two switches of the plan, on average."""
 QUIET = 40.0
 """Virtual seconds without faults at the end: whatever is still stuck then is stuck for ever."""
 
@@ -26,10 +29,14 @@ QUIET = 40.0
 class SimulatedWorld:
     """A coordinator, members, a network between them, and what goes wrong."""
 
-    def __init__(self, seed: int, members: int = 4, *, faults: bool = True, borrowers: bool = True) -> None:
-        """`borrowers`: some say that they wait for a loan before they want in."""
+    def __init__(
+        self, seed: int, members: int = 4, *, faults: bool = True, borrowers: bool = True, switches: bool = False
+    ) -> None:
+        """`borrowers`: some say that they wait for a loan before they want in; `switches`: the plan is switched."""
         self.random, self.now, self.seed = random.Random(seed), 0.0, seed
-        self.faults, self.borrowers = faults, borrowers
+        self.faults, self.borrowers, self.switches = faults, borrowers, switches
+        self.user_plan = ""
+        """What the user asked for last, and asks for again whenever another plan is in its place."""
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._sides: dict[str, int] = {}
@@ -80,6 +87,10 @@ class SimulatedWorld:
         while self.faults and moment < seconds:
             self.later(moment, self._fault)
             moment += self.random.expovariate(1 / 4.0)
+        for number in range(int(seconds / SWITCH_SECONDS) if self.switches else 0):
+            self.later(self.random.uniform(5.0, seconds), partial(self._switch, f"plan {number}"))
+        if self.switches:
+            self.later(seconds, lambda: self._ask("last"))
         self.later(seconds, self._heal)
         self._until(seconds + QUIET / 2)
         self.before = {member.id: len(member.history) for member in self.living}
@@ -134,6 +145,22 @@ class SimulatedWorld:
         if len(self.living) < 8:
             self.add_member()
 
+    def _switch(self, plan: str) -> None:
+        """The scripts of some workers ask for a plan, or the user does."""
+        for member in self.random.sample(self.living, self.random.randint(0, len(self.living))):
+            member.ask_for_plan(plan)
+        if self.random.random() < 0.3 and not self.quiet:
+            self._ask(plan)
+
+    def _ask(self, plan: str) -> None:
+        self.user_plan = plan
+        self._repeat_asking(plan)
+
+    def _repeat_asking(self, plan: str) -> None:
+        if plan == self.user_plan:
+            self.coordinator.switch(plan)
+            self.later(1.0, lambda: self._repeat_asking(plan))
+
     def _heal(self) -> None:
         self.quiet = True
         self._sides.clear()
@@ -155,6 +182,10 @@ class SimulatedWorld:
             )
             taken = [position for content in member.history for position in content.positions]
             assert len(taken) == len(set(taken)), f"seed {self.seed}: a sample was used twice"
+        for member in self.living if self.switches else ():
+            assert member.plan[0] == self.user_plan, (
+                f"seed {self.seed}: {member.id} trains by {member.plan}, the user asked for {self.user_plan!r}"
+            )
         for member in self.living:
             grown = len(member.history) - self.before.get(member.id, 0)
             assert grown > 10, f"seed {self.seed}: {member.id} is stuck ({member.describe()})"

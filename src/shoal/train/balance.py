@@ -11,7 +11,7 @@ whole batch.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from shoal.core.errors import PayloadError
 from shoal.data.deal import Shares
@@ -31,11 +31,14 @@ class ShareBalancer:
 
     def __init__(self, chosen: str, members: Sequence[str]) -> None:
         """`chosen`: `even`, `auto`, or a ratio such as `2:1:1` by slot; `members`: those the run begins with."""
+        self.choose(chosen, dict(enumerate(members)))
+
+    def choose(self, chosen: str, members: Mapping[int, str]) -> None:
+        """Begin anew, as the plan says; `members` by slot."""
         self.automatic = chosen == "auto"
         self._ratio = tuple(map(int, chosen.split(":"))) if ":" in chosen else ()
-        self.of_member: dict[str, int] = {}
-        if self._ratio:
-            self.of_member = dict(zip(members, self._ratio, strict=False))
+        named = {member: slot for slot, member in members.items() if slot < len(self._ratio)}
+        self.of_member: dict[str, int] = {member: self._ratio[slot] for member, slot in named.items()}
         self._samples, self._seconds, self._steps = 0, 0.0, 0
 
     def add_step(self, samples: int, seconds: float) -> None:

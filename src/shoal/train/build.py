@@ -18,6 +18,7 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.compressed import CompressedExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.guard import ConvergenceGuard
+from shoal.sync.observer import ExchangeObserver
 from shoal.train.auto_exchange import build_auto_exchange
 from shoal.wire.codec import GradientCodec
 
@@ -26,15 +27,21 @@ OVERLAPPING_ORDERS = ("needed", "auto")
 
 
 def build_exchange(
-    plan: Plan, group: WorkerGroup, engines: EngineChooser, seed: int = 0, optimizers: Sequence[Optimizer] = ()
+    plan: Plan,
+    group: WorkerGroup,
+    engines: EngineChooser,
+    seed: int = 0,
+    optimizers: Sequence[Optimizer] = (),
+    observer: ExchangeObserver | None = None,
 ) -> GradientExchange:
     """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
 
-    `optimizers`: what the mean is for, where the run chooses a codec itself.
+    `optimizers`: what the mean is for, where the run chooses a codec itself. `observer`: that of the exchange before,
+    after a switch of the plan.
     """
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, AloneTerm):
         return NoExchange()
-    exchange = AllReduceExchange(group, engines.of)
+    exchange = AllReduceExchange(group, engines.of, observer)
     if plan.order.by == "largest":
         return CompressedExchange(
             exchange,

@@ -22,6 +22,7 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.independent import IndependentSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.state import State
 from shoal.sync.statistics import RunningStatistics
 from shoal.sync.synchronizer import Part, Synchronizer, Transactions
 from shoal.train.buckets import BucketTimer
@@ -34,6 +35,9 @@ from shoal.train.precision.base import ModelPrecision
 from shoal.train.progress import StepProgress
 from shoal.train.shares import BatchAgreement, SampleShares
 from shoal.train.step_hooks import StepHooks
+
+OF_ONE_PLAN = ("guard.", "auto.")
+"""How names of state begin that means nothing under another plan: how far a guard went, what wire(auto) chose."""
 
 
 class JoinObserver(BatchAgreement, Protocol):
@@ -80,6 +84,8 @@ class JoinedModels:
         self.evidence = GradientSums(members.parameters)
         self.shares = SampleShares(group, members.loss, observer)
         self.is_open_ended = synchronizer.is_open_ended
+        self._trained = [parameter.requires_grad for parameter in members.parameters]
+        """Which parameters were trained when they were joined: buckets are laid out by it, also after a switch."""
         self._open(observer)
         self.deferred = (
             DeferredUpdates(members, synchronizer, progress.warn, progress.updated)
@@ -89,6 +95,39 @@ class JoinedModels:
         self.backward = BackwardHooks(members.parameters, self) if synchronizer.listens_to_backward else None
         self.shares.start(self.backward)
         self._watch(progress)
+
+    def replace(self, exchange: GradientExchange, synchronizer: Synchronizer) -> tuple[State, State]:
+        """Go on under another plan of the same pace, between two steps; returns the state before and after.
+
+        `exchange` counts on with the observer of the one before.
+        """
+        self.settle()
+        for parameter in self.members.parameters:  # gradients lie in the buckets of the plan before
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.clone()
+        before, state = self.exchange, self.synchronizer.state()
+        synchronizer.spent = self.synchronizer.spent
+        self.exchange, self.synchronizer = exchange, synchronizer
+        with self._as_joined():
+            self._open(self.observer)
+        synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
+        self._steps.synchronizer = synchronizer
+        self.progress.replace(before, exchange, BucketTimer(exchange, asks=False))
+        return state, synchronizer.state()
+
+    @contextmanager
+    def _as_joined(self) -> Iterator[None]:
+        """Inside, parameters are frozen or not as they were when they were joined: a newcomer lays out the same."""
+        frozen = [parameter.requires_grad for parameter in self.members.parameters]
+        self._freeze(self._trained)
+        try:
+            yield
+        finally:
+            self._freeze(frozen)
+
+    def _freeze(self, trained: Sequence[bool]) -> None:
+        for parameter, wanted in zip(self.members.parameters, trained, strict=True):
+            parameter.requires_grad_(wanted)
 
     def _open(self, observer: JoinObserver) -> None:
         self.synchronizer.open(

@@ -59,6 +59,12 @@ class StepProgress:
         self._layers += [layers] if layers is not None else []
         self._buckets += [buckets] if buckets is not None else []
 
+    def replace(self, before: GradientExchange, exchange: GradientExchange, buckets: BucketTimer | None) -> None:
+        """Another plan: `exchange`, which goes on with the counters of the one before, has other buckets."""
+        self._spent = [(spent, exchange if each is before else each) for spent, each in self._spent]
+        kept = [timer for timer in self._buckets if timer.exchange is not before]
+        self._buckets = kept + ([buckets] if buckets is not None else [])
+
     def load_began(self, at: float | None = None) -> None:
         """The script has asked for a batch: now, or at that time."""
         time_ = now() if at is None else at

@@ -41,6 +41,7 @@ from shoal.train.latency import latency_from_environment
 from shoal.train.ledger import LedgerWriter
 from shoal.train.members import check_alike, check_loss, is_stateful, read_count, sort_members
 from shoal.train.opening import announce, default_device, describe_join, make_folder, without_effect
+from shoal.train.plan_switch import PlanSwitcher
 from shoal.train.precision.build import build_precision
 from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
@@ -67,7 +68,6 @@ class Run:
     """One worker's side of a run. Use it from the script's main thread."""
 
     def __init__(self, context: WorkerContext, plan: Plan) -> None:
-        self.plan = plan
         self.dir = context.dir
         self._group = group = context.group
         self._seed, self._attempt = context.seed, context.attempt
@@ -81,6 +81,8 @@ class Run:
         self._progress = StepProgress(self._sink, group, context.speed)
         self._replay = context.replay
         self._together = StepCoordinator(group, self._progress)
+        self._switcher = PlanSwitcher(plan, group, self._engines, context.seed, self._progress)
+        self._together.switcher = self._switcher
         self._together.where = lambda: self._where([0])
         self._loaders: list[ShardedLoader] = []
         self._phase = -1
@@ -143,6 +145,11 @@ class Run:
             phase=max(0, self._phase),
             loaders=[loader.standing() for loader in self._loaders],
         )
+
+    @property
+    def plan(self) -> Plan:
+        """What the workers train by now."""
+        return self._switcher.plan
 
     @property
     def rank(self) -> int:
@@ -304,6 +311,14 @@ class Run:
             self._next_epoch = epoch + 1
             keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
             self._next_epoch = None
+
+    def switch(self, plan: str) -> None:
+        """Ask for another plan; all workers train by it from a step within the next second or two on.
+
+        It may be called on all workers, as a script does, or on one; on workers of machines that joined it does
+        nothing, because their word does not count. Optimizers and residuals go on; see docs/plans.md.
+        """
+        self._switcher.request(load(plan))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the joined model's weights as a plain safetensors file, for others to use; worker 0 writes it.

@@ -37,6 +37,7 @@ from shoal.train.ledger import LedgerWriter
 from shoal.train.local_rounds import LocalRounds
 from shoal.train.numerics import NonFiniteGuard
 from shoal.train.own_loop import NO_OPTIMIZER, OwnLoop
+from shoal.train.plan_switch import UNREPEATABLE, PlanSwitcher
 from shoal.train.progress import StepProgress
 from shoal.train.script_state import ScriptState
 from shoal.train.short_steps import ShortSteps
@@ -53,6 +54,7 @@ class StepCoordinator(MembershipListener):
     ledger: LedgerWriter | None = None
     resume: ResumeState | None = None
     balancer: ShareBalancer | None = None
+    switcher: PlanSwitcher | None = None
 
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
@@ -120,7 +122,7 @@ class StepCoordinator(MembershipListener):
         self._step_check.add(joined)
         self._start_at_end(short=False)
         if not joined.alone and not joined.exchange.retryable:
-            self.group.session.forbid_loss("this plan cannot repeat a step without it")
+            self.group.session.forbid_loss(UNREPEATABLE)
 
     def _start_at_end(self, short: bool) -> None:
         """Nothing leaves before a backward pass has ended if some worker is `short` of samples, which is said first.
@@ -253,6 +255,8 @@ class StepCoordinator(MembershipListener):
         if self.keeper is not None:
             self.keeper.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
+        if self.switcher is not None:
+            self.switcher.step_ended()
         self.group.transfer.release()
         if self.lender is not None:
             self.lender.between()
@@ -301,6 +305,8 @@ class StepCoordinator(MembershipListener):
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session, old, self._view = self.group.session, self._view, view
+        if self.switcher is not None:
+            self.switcher.follow(view, self.joined, self.balancer, self.keeper)
         for joined in self.joined:
             joined.synchronizer.on_view_change(old, view)
         if self._between:  # newcomers may have entered in a view that this worker never saw

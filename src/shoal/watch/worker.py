@@ -15,6 +15,7 @@ from shoal.core.events import (
     GuardChecked,
     LayerTimes,
     ModelsJoined,
+    PlanSwitched,
     ResultsReported,
     RoundsMade,
     SharesChanged,
@@ -87,6 +88,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """What the guard found: whatever was outside its budget, and its last finding."""
     rounds: RoundsMade | None = None
     """Under `local(…)`: what its rounds came to since it was started last."""
+    switched: list[PlanSwitched] = []
+    """When the plan was switched while it trained."""
     entered: list[WorkerEntered] = []
     """When it came to a run that trained already, and what that took."""
     warnings: list[str] = []
@@ -228,6 +231,8 @@ def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.warnings.append(f"step {step} skipped: gradients of {whose} are not finite")
         case WorkerEntered():
             worker.entered.append(event)
+        case PlanSwitched():
+            worker.switched.append(event)
         case WorkerEnded(exit=state, error=error, step=step, fingerprint=fingerprint):
             worker.state, worker.error = state, error
             worker.ended_at, worker.fingerprint = step, fingerprint

@@ -112,6 +112,11 @@ class GradientBucket:
         self._blank[slot] = False
         return self.views[slot]
 
+    def add(self, slot: int, values: Tensor) -> None:
+        """Add to what `put` has written, before the bucket leaves."""
+        place = self._leaving[slot]
+        place.add_(values.to(place.device, place.dtype))
+
     def seal(self, scale: float) -> None:
         """Complete the bucket before it leaves: blanks for what is missing, and the marks."""
         if self.missing == 0:

@@ -14,6 +14,7 @@ from shoal.core.clock import now
 from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup
 from shoal.sync.engine.base import AllReduceEngine
 from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.observer import ExchangeObserver
 from shoal.sync.price import NetworkEstimate, merged
 from shoal.wire.bucket import BucketPlan, GradientBucket
 
@@ -23,8 +24,13 @@ class AllReduceExchange(GradientExchange):
 
     compresses = False
 
-    def __init__(self, group: WorkerGroup, engine_for: Callable[[str], AllReduceEngine]) -> None:
-        super().__init__()
+    def __init__(
+        self,
+        group: WorkerGroup,
+        engine_for: Callable[[str], AllReduceEngine],
+        observer: ExchangeObserver | None = None,
+    ) -> None:
+        super().__init__(observer)
         self.group, self.session = group, group.session
         self.weight = 1.0 / group.size
         self._engine_for = engine_for

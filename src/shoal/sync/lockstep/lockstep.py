@@ -24,6 +24,8 @@ from shoal.sync.sparse import SparseMeans
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, Synchronizer
 from shoal.wire.bucket import CAPACITY, GradientBucket
+from shoal.wire.redeal import folded
+from shoal.wire.wrappers.feedback import RESIDUAL
 
 
 class LockstepSynchronizer(Synchronizer):
@@ -47,6 +49,9 @@ class LockstepSynchronizer(Synchronizer):
         self._order: list[int] = []
         """Buckets of this pass, in the order all workers let them leave."""
         self._next = 0
+        self._owed: dict[int, Tensor] = {}
+        """Residuals of another codec, by parameter, that this exchange has no place for: added to the next gradient."""
+        self._added: list[int] = []
 
     def open(self, part: Part, state: State | None = None) -> None:
         self.part = part
@@ -77,6 +82,7 @@ class LockstepSynchronizer(Synchronizer):
     def begin(self) -> None:
         self._order = [b for b, group in enumerate(self._indices) if self._active(group)]
         self._next = 0
+        self._added = []
         self._flight = BucketFlight(self._began)
         self._sparse.clear()
 
@@ -118,6 +124,9 @@ class LockstepSynchronizer(Synchronizer):
                 f"parameter {self.part.names[index]!r} has a sparse gradient; only nn.Embedding(sparse=True) may"
             )
         parameter.grad = bucket.put(slot, gradient, self.exchange.weight)
+        if index in self._owed:
+            bucket.add(slot, self._owed[index])
+            self._added.append(index)
         packed = now()
         self.spent.encode += packed - start
         if bucket.missing == 0:
@@ -217,6 +226,8 @@ class LockstepSynchronizer(Synchronizer):
                 self.buckets[number].result.mul_(factor)
             self._deliver(number)
         self._sparse.deliver(factor)
+        for index in self._added:
+            self._owed.pop(index, None)
         self._end_empty_handed()
         self.spent.wait += now() - began
 
@@ -258,7 +269,17 @@ class LockstepSynchronizer(Synchronizer):
     def state(self) -> State:
         shared, own = self.exchange.shared(), self.exchange.state()
         found = {name: StateTensor(tensor, "equal") for name, tensor in shared.items()}
-        return found | {name: StateTensor(tensor, "sum") for name, tensor in own.items() if name not in shared}
+        found |= {name: StateTensor(tensor, "sum") for name, tensor in own.items() if name not in shared}
+        owed = {f"{RESIDUAL}.{self.part.names[index]}": tensor for index, tensor in self._owed.items()}
+        return found | {name: StateTensor(tensor, "sum") for name, tensor in owed.items() if name not in found}
 
     def load_state(self, state: State) -> None:
-        self.exchange.load({name: one.values for name, one in state.items()})
+        given = {name: one.values for name, one in state.items()}
+        self.exchange.load(given)
+        taken, indices = self.exchange.state(), {name: index for index, name in enumerate(self.part.names)}
+        self._owed = {
+            indices[layer]: tensor.clone()
+            for (kind, _, layer), tensor in ((name.partition("."), one) for name, one in folded(given).items())
+            if kind == RESIDUAL and f"{kind}.{layer}" not in taken and layer in indices
+            if tensor.shape == self.part.parameters[indices[layer]].shape and bool(tensor.any())
+        }

@@ -103,6 +103,10 @@ class CheckpointCoordinator:
         self._flush = False
         """Whether the event of the checkpoint's own step is still to be handed over."""
 
+    def set_plan(self, plan: str) -> None:
+        """Later checkpoints are of this plan."""
+        self._base = msgspec.structs.replace(self._base, plan=plan)
+
     def catch_up(self, step: int, samples: int) -> None:
         """Before an epoch's end: a script that left its loop after `step` has asked for no further batch, and others,
         who had none to leave at, have met here already."""

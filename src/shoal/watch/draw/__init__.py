@@ -1,6 +1,7 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · exchange · rounds · workers · metrics · bytes per peer · warnings
+header · loss curve · phases of a step · transfers · exchange · plans · rounds · workers · metrics · bytes by peer ·
+warnings
 """
 
 from rich.console import Group, RenderableType
@@ -19,6 +20,7 @@ from shoal.watch.draw.tables import (
     metrics_table,
     newcomers,
     peers_table,
+    plan_history,
     rounds_table,
     warnings_list,
     workers_table,
@@ -53,6 +55,7 @@ def _sections(
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
         ("on the way between hosts", hidden_line(workers)),
         ("exchange", exchange_section(workers, verdict(workers))),
+        ("plans", plan_history(record, workers)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),

@@ -118,3 +118,16 @@ def warnings_list(workers: list[WorkerRecord]) -> Group | None:
 
 def _traffic(payload: int, wire: int) -> str:
     return figures.size(payload) + (f" ({figures.size(wire)} on sockets)" if wire else "")
+
+
+def plan_history(record: RunRecord, workers: list[WorkerRecord]) -> Group | None:
+    """By which plan the run trained from which step on, if it was switched; by time: attempts take steps back."""
+    switched = {(e.number, e.step, e.plan): e for worker in reversed(workers) for e in worker.switched}
+    if not switched:
+        return None
+    lines = [(info.started, f"from step {info.step}: {info.plan}") for info in record.attempts]
+    for event in switched.values():
+        carried = f"; {', '.join(event.carried)} carried over" if event.carried else ""
+        dropped = f"; {', '.join(event.dropped)} did not carry over" if event.dropped else ""
+        lines.append((event.at, f"from step {event.step}: {event.plan}{carried}{dropped}"))
+    return Group(*(Text(figures.clean(line), overflow="fold") for _, line in sorted(lines)))

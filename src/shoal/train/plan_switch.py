@@ -1,0 +1,141 @@
+"""Follows the plan of the view: builds its exchange and synchronizer for everything that is joined, between two steps.
+
+    a view has another plan (all members stand before the same step, or have no state yet)
+        settle -> take the state -> memory and channels of this plan's number -> build -> open -> give the state
+
+Optimizers, precision and samples are not touched. Residuals go on if the new codec has them; else each worker adds its
+own to its next gradient, so that the sum over workers stays what it was. What else a codec remembers (a momentum of its
+own, factors) is dropped where the new one has no place for it, and named.
+"""
+
+import sys
+import time
+
+from shoal.core.events import PlanSwitched
+from shoal.groups.base import WorkerGroup
+from shoal.membership.listener import ListenerStage
+from shoal.membership.session import seat_of
+from shoal.membership.view import MembershipView
+from shoal.plan.plan import Plan
+from shoal.plan.switching import check_switch
+from shoal.plan.terms import AllReduceTerm
+from shoal.sync.engine.chooser import EngineChooser
+from shoal.sync.state import State, StateTensor
+from shoal.train.balance import ShareBalancer
+from shoal.train.build import build_exchange
+from shoal.train.checkpoint.coordinator import CheckpointCoordinator
+from shoal.train.joined import JoinedModels
+from shoal.train.progress import StepProgress
+from shoal.train.synchronizers import build_synchronizer
+from shoal.wire.redeal import folded
+
+KINDS = {
+    "residual": "residuals",
+    "velocity": "the codec's momentum",
+    "q": "factors of lowrank",
+    "guard": "how far the guard had tightened",
+    "auto": "what wire(auto) had chosen",
+}
+"""Names of state begin with these; what they are in words."""
+UNREPEATABLE = "this plan cannot repeat a step without it"
+
+
+class PlanSwitcher:
+    """Of one worker; `plan` is the one it trains by."""
+
+    def __init__(
+        self, plan: Plan, group: WorkerGroup, engines: EngineChooser, seed: int, progress: StepProgress
+    ) -> None:
+        self.plan, self._first = plan, plan
+        self._group, self._engines, self._seed, self._progress = group, engines, seed, progress
+        self._number = 0
+        self._requested = ""
+        self._frees = False
+
+    def request(self, plan: Plan) -> None:
+        """Ask for a switch; refuses what this run cannot be switched to, before anybody hears of it."""
+        for warning in check_switch(self.plan, plan, self._group.size):
+            self._progress.warn(warning)
+        text = str(plan)
+        if text == (self._requested or str(self.plan)):
+            return
+        if self._group.size == 1 and not self._group.session.elastic:  # nothing is exchanged, and nobody has to agree
+            before, self.plan, self._number = self.plan, plan, self._number + 1
+            self._tell(before, self._progress.step + self._progress.stepped, [], [])
+            return
+        self._group.session.request_plan(text)
+        self._requested = text
+
+    def follow(
+        self,
+        view: MembershipView,
+        joined: list[JoinedModels],
+        balancer: ShareBalancer | None,
+        keeper: CheckpointCoordinator | None,
+    ) -> None:
+        """A view is there: if its plan is another one, train by it from the next step on."""
+        if view.switches == self._number:
+            return
+        before, self.plan = self.plan, Plan.parse(view.plan) if view.plan else self._first
+        self._number, self._requested, self._frees = view.switches, "", True
+        session, group = self._group.session, self._group
+        group.begin_plan(view.switches)
+        session.listeners.remove_all(ListenerStage.exchange)
+        self._engines.by = self.plan.exchange.by if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
+        states = [self._replace(each) for each in joined]
+        session.rigid = "" if session.rigid == UNREPEATABLE else session.rigid
+        if any(each.lockstep and not each.exchange.retryable for each in joined):
+            session.forbid_loss(UNREPEATABLE)
+        if balancer is not None and self.plan.balance != before.balance:
+            balancer.choose(self.plan.balance.shares, {seat_of(member): member for member in view.members})
+        if keeper is not None:
+            keeper.set_plan(str(self.plan))
+        if session.member not in session.fresh:  # a newcomer has not trained by another
+            carried, dropped = sort_kinds(states)
+            self._tell(before, self._progress.step + self._progress.stepped, carried, dropped)
+
+    def _replace(self, joined: JoinedModels) -> tuple[State, State]:
+        optimizers, observer = joined.members.optimizers, joined.exchange.observer
+        observer.begin_plan()
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, optimizers, observer)
+        synchronizer = build_synchronizer(self.plan, exchange, self._engines, joined.members)
+        return joined.replace(exchange, synchronizer)
+
+    def _tell(self, before: Plan, step: int, carried: list[str], dropped: list[str]) -> None:
+        plan = str(self.plan)
+        self._progress.sink.emit(
+            PlanSwitched(
+                at=time.time(),
+                step=step,
+                number=self._number,
+                plan=plan,
+                before=str(before),
+                carried=carried,
+                dropped=dropped,
+            )
+        )
+        if self._group.rank == 0:
+            left = f"; {', '.join(dropped)} did not carry over" if dropped else ""
+            sys.stderr.write(f"shoal: from step {step} on the plan is '{plan}'{left}\n")
+
+    def step_ended(self) -> None:
+        """A step is complete, so all members train by this plan: the memory of the one before is free."""
+        if self._frees:
+            self._frees = False
+            self._group.free_old_plans()
+
+
+def sort_kinds(states: list[tuple[State, State]]) -> tuple[list[str], list[str]]:
+    """Return which kinds of state have carried over, and which have not, from pairs of before and after."""
+    carried, dropped = set[str](), set[str]()
+    for before, after in states:
+        values = folded({name: one.values for name, one in before.items()})
+        for name, tensor in values.items():
+            kind = name.partition(".")[0]
+            if bool(tensor.any()):
+                (carried if _fits(after.get(name), tensor.shape) else dropped).add(KINDS.get(kind, kind))
+    return sorted(carried - dropped), sorted(dropped)
+
+
+def _fits(after: StateTensor | None, shape: tuple[int, ...]) -> bool:
+    return after is not None and after.values.shape == shape

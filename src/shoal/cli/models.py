@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import models_ask, models_copy, models_files, models_upkeep
+from shoal.cli import models_ask, models_copy, models_files, models_upkeep, models_zoo
 from shoal.cli.models_options import Json, Models, Ref, open_registry, print_json, registry_errors
 
 app = typer.Typer(no_args_is_help=True)
@@ -108,8 +108,10 @@ def rm(
             typer.echo(f"{registry.remove(ref).ref} is removed; 'shoal models gc' frees its space")
 
 
+app.command("zoo")(models_zoo.zoo)
 app.command("verify")(models_upkeep.verify)
 app.command("gc")(models_upkeep.gc)
+app.command("pack")(models_upkeep.pack)
 app.command("sql")(models_ask.sql)
 app.command("query")(models_ask.query)
 app.command("export")(models_files.export)

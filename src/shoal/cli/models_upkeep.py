@@ -1,4 +1,4 @@
-"""`shoal models verify` and `gc`: check every byte, and remove what nothing needs."""
+"""`shoal models verify`, `gc` and `pack`: check every byte, remove what nothing needs, store the rest in less room."""
 
 from typing import Annotated
 
@@ -55,3 +55,20 @@ def gc(
             verb = "would be removed" if dry_run else "removed"
             names = f": {', '.join(done.versions)}" if done.versions else ""
             typer.echo(f"{len(done.versions)} versions and {done.blobs} blobs ({size(done.bytes)}) {verb}{names}")
+
+
+def pack(
+    name: Annotated[str | None, typer.Argument(help="Only versions of this name.", show_default=False)] = None,
+    models: Models = None,
+    json: Json = False,
+) -> None:
+    """Store older versions as differences to newer ones, without loss. The newest and what is in use stay whole."""
+    from shoal.cli.models_drawing import size
+    from shoal.models.packing import pack as pack_versions
+
+    with registry_errors():
+        done = pack_versions(open_registry(models), name)
+        if json:
+            print_json(done)
+        else:
+            typer.echo(f"{done.chunks} chunks packed: {size(done.before)} became {size(done.after)}")

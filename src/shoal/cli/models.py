@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli import models_ask, models_copy, models_files, models_upkeep, models_zoo
+from shoal.cli import models_ask, models_copy, models_derive, models_files, models_upkeep, models_zoo
 from shoal.cli.models_options import Json, Models, Ref, open_registry, print_json, registry_errors
 
 app = typer.Typer(no_args_is_help=True)
@@ -114,6 +114,7 @@ app.command("gc")(models_upkeep.gc)
 app.command("pack")(models_upkeep.pack)
 app.command("sql")(models_ask.sql)
 app.command("query")(models_ask.query)
+app.command("derive")(models_derive.derive)
 app.command("export")(models_files.export)
 app.command("import")(models_files.import_)
 app.command("push")(models_copy.push)

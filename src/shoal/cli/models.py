@@ -108,6 +108,7 @@ def rm(
             typer.echo(f"{registry.remove(ref).ref} is removed; 'shoal models gc' frees its space")
 
 
+app.command("init")(models_upkeep.init)
 app.command("zoo")(models_zoo.zoo)
 app.command("verify")(models_upkeep.verify)
 app.command("gc")(models_upkeep.gc)

@@ -1,10 +1,22 @@
-"""`shoal models verify`, `gc` and `pack`: check every byte, remove what nothing needs, store the rest in less room."""
+"""`shoal models init`, `verify`, `gc` and `pack`: make a registry, check it, and free room in it."""
 
 from typing import Annotated
 
 import typer
 
 from shoal.cli.models_options import EXIT_FAILED, Json, Models, open_registry, print_json, registry_errors
+
+
+def init(
+    blobs: Annotated[str, typer.Option(metavar="URL", help="Where blobs go: s3://BUCKET/PATH, or any URL of fsspec.")],
+    models: Models = None,
+) -> None:
+    """Make a registry whose blobs are in an object store. One without this command keeps them in its folder."""
+    from shoal.models.registry import init_registry
+
+    with registry_errors():
+        registry = init_registry(models, blobs)
+        typer.echo(f"{registry.root} is a registry with its blobs in {blobs}")
 
 
 def verify(

@@ -34,6 +34,12 @@ def is_digest(text: str) -> bool:
     return _DIGEST.fullmatch(text) is not None
 
 
+def check_digest(digest: str) -> str:
+    if not is_digest(digest):
+        raise RegistryError(f"{digest[:80]!r} is not a SHA-256; the index or manifest it stands in is damaged")
+    return digest
+
+
 class BlobFolder:
     """Blobs below `root`, which is made with the first of them."""
 
@@ -42,9 +48,7 @@ class BlobFolder:
 
     def path(self, digest: str) -> Path:
         """Where a blob lies; anything that is not a SHA-256 in hexadecimal is refused."""
-        if not is_digest(digest):
-            raise RegistryError(f"{digest[:80]!r} is not a SHA-256; the index or manifest it stands in is damaged")
-        return self.root / digest[:2] / digest
+        return self.root / check_digest(digest)[:2] / digest
 
     def delta_path(self, digest: str) -> Path:
         """Where its difference to another blob lies, if it is stored as one."""

@@ -11,11 +11,13 @@ from itertools import pairwise
 
 import msgspec
 
+from shoal.core.errors import UsageError
 from shoal.models import deltas
 from shoal.models.blobs import LONGEST_CHAIN
 from shoal.models.errors import RegistryError
 from shoal.models.locks import is_held, locked
 from shoal.models.registry import Registry
+from shoal.models.remote_blobs import RemoteBlobs
 from shoal.models.version import Manifest, ModelVersion
 
 WORTH_IT = 0.9
@@ -38,6 +40,8 @@ def pack(registry: Registry, name: str | None = None) -> Packed:
     """Store chunks of older versions, of one name or all, as deltas; nobody adds or removes meanwhile."""
     if not registry.exists():
         return Packed(0, 0, 0)
+    if isinstance(registry.blobs, RemoteBlobs):
+        raise UsageError(f"blobs in {registry.blobs.url} cannot be packed; only a registry with its own folder can")
     with locked(registry.root, exclusive=True):
         versions = registry.list()
         for digest in registry.blobs.digests():

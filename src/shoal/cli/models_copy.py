@@ -1,4 +1,4 @@
-"""`shoal models push` and `pull`: versions from one registry to another, in a folder or over ssh.
+"""`shoal models push` and `pull`: versions from one registry to another: in a folder, over ssh, or MLflow's.
 
 `answer` and `receive` are the far ends of an ssh connection and hidden from the help.
 """
@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 def push(
     refs: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Versions to copy.")],
-    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The other registry, or ssh://HOST/DIR.")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="DIR", help="The other registry, ssh://HOST/DIR, or mlflow[=URI].")
+    ],
     aliases: Annotated[bool, typer.Option("--aliases", help="Set their aliases there too.")] = False,
     models: Models = None,
 ) -> None:
     """Copy versions to another registry; blobs that are there already are not copied."""
+    from shoal.models.mlflow import is_mlflow
+
     with registry_errors():
-        if is_ssh(to):
+        if is_mlflow(to):
+            push_to_mlflow(open_registry(models), to, refs)
+        elif is_ssh(to):
             push_over_ssh(open_registry(models), to, refs, aliases=aliases)
         else:
             copy_versions(open_registry(models), open_registry(to), refs, aliases=aliases)
@@ -29,13 +35,19 @@ def push(
 
 def pull(
     refs: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Versions to copy.")],
-    source: Annotated[str, typer.Option("--from", metavar="DIR", help="The other registry, or ssh://HOST/DIR.")],
+    source: Annotated[
+        str, typer.Option("--from", metavar="DIR", help="The other registry, ssh://HOST/DIR, or mlflow[=URI].")
+    ],
     aliases: Annotated[bool, typer.Option("--aliases", help="Set their aliases here too.")] = False,
     models: Models = None,
 ) -> None:
     """Copy versions from another registry to this one."""
+    from shoal.models.mlflow import is_mlflow
+
     with registry_errors():
-        if is_ssh(source):
+        if is_mlflow(source):
+            pull_from_mlflow(open_registry(models), source, refs)
+        elif is_ssh(source):
             pull_over_ssh(open_registry(models), source, refs, aliases=aliases)
         else:
             copy_versions(open_registry(source), open_registry(models), refs, aliases=aliases)
@@ -94,3 +106,17 @@ def copy_versions(source: "Registry", target: "Registry", refs: list[str], *, al
     for version in [source.get(ref) for ref in refs]:
         done = copy(source, target, version, version.aliases if aliases else None)
         typer.echo(f"{done.source} is {done.target} in {target.root}; {done.blobs} blobs copied ({size(done.bytes)})")
+
+
+def push_to_mlflow(registry: "Registry", place: str, refs: list[str]) -> None:
+    from shoal.models.mlflow import push_version
+
+    for version in [registry.get(ref) for ref in refs]:
+        typer.echo(push_version(registry, version, place))
+
+
+def pull_from_mlflow(registry: "Registry", place: str, refs: list[str]) -> None:
+    from shoal.models.mlflow import pull_version
+
+    for ref in refs:
+        typer.echo(f"{ref} of MLflow is {pull_version(registry, ref, place).ref} in {registry.root}")

@@ -5,11 +5,12 @@ STAMP := .venv/.installed
 WORKERS ?= 2
 DATA ?= data
 
-.PHONY: help demo test soak check bench bench-network bench-wire clean
+.PHONY: help demo zoo test soak check bench bench-network bench-wire clean
 help:
 	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
 	@echo "make soak    the long tests, or one part of them: PART=faults (docs/testing.md)"
+	@echo "make zoo     train and register the models of examples/models: minutes; DATA=DIR has MNIST and a text"
 	@echo "make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
@@ -22,6 +23,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+zoo: $(STAMP)
+	$(BIN)/python examples/train_zoo.py $(if $(wildcard $(DATA)),--data $(DATA))
+	$(BIN)/shoal models zoo
 
 test: $(STAMP)
 	scripts/debian.sh

@@ -16,6 +16,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import shoal
 
+MADE_UP = 500
+"""Samples of a test set that is made up."""
+
 
 @torch.no_grad()
 def evaluate(entry: Entry, model: nn.Module, data: Dataset, device: torch.device) -> dict[str, float]:
@@ -43,6 +46,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, help="of AdamW; what suits the model if left out")
     parser.add_argument("--width", type=int, help="of the model; its own default if left out")
     parser.add_argument("--limit", type=int, help="train on LIMIT samples at most")
+    parser.add_argument("--onnx", action="store_true", help="register it with an ONNX program and samples, too")
     args = parser.parse_args()
     if args.data is not None:
         if not TABLE[args.model].files:
@@ -60,9 +64,12 @@ def main() -> None:
     entry = TABLE[args.model]
     run = shoal.start()
     train = entry.data("train", args.limit, args.data)
-    test = entry.data("test", None if args.data else 500, args.data)
+    test = entry.data("test", None if args.data else MADE_UP, args.data)
     model = (entry.make(width=args.width) if args.width else entry.make()).to(run.device)
     optimizers = entry.optimizers(model, lr=args.lr or entry.rate)
+    first = tuple(test[number] for number in range(16))
+    example = tuple(torch.stack(column).to(run.device) for column in list(zip(*first, strict=True))[:-1])
+    run.register(args.model, example=example if args.onnx else None)
     loader = DataLoader(train, batch_size=args.batch, shuffle=True)
     model, *optimizers, loader = run.join(model, *optimizers, loader)
 

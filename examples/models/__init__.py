@@ -2,6 +2,7 @@
 
     from models import TABLE
     entry = TABLE["resnet18"]
+    model = pretrained("resnet18")      # weights of `make zoo`, checked
 
 Networks of the performance studies (AlexNet, GoogLeNet, ResNet, DenseNet) in reduced width for 28x28 images, and one
 of every other family a training system must carry. `zoo.py` trains any of them; `shoal bench models` measures them.
@@ -14,10 +15,11 @@ from .entry import Entry
 from .gan import GAN, critic_loss, maker_loss
 from .googlenet import googlenet
 from .graph import GCN, graphs
+from .pretrained import pretrained
 from .resnet import resnet18, resnet50
 from .small import LSTM, autoencoder, classify, mlp, reconstruct
 
-__all__ = ["TABLE", "Entry"]
+__all__ = ["TABLE", "Entry", "pretrained"]
 
 NAMES_CLASS = {"": classify}
 ADVERSARIES = {"critic": critic_loss, "maker": maker_loss}

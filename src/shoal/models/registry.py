@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from shoal.core.disk import DISK, Buffer, Disk
+from shoal.core.durable import write_file
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id
 from shoal.models.blobs import BlobFolder
@@ -42,6 +45,8 @@ Versions = list[ModelVersion]
 Changes = list[VersionChange]
 
 MODELS_VARIABLE = "SHOAL_MODELS"
+SETTINGS = "blobs.json"
+"""In the registry's folder, if its blobs are elsewhere: where."""
 FILE_CHUNK = 16 << 20
 """Bytes of a file in one blob."""
 
@@ -62,7 +67,7 @@ class Registry:
 
     def __init__(self, url: str | os.PathLike[str] | None = None, disk: Disk = DISK) -> None:
         self.root = models_root(url).absolute()
-        self.blobs = BlobFolder(self.root / "blobs", disk)
+        self.blobs = _open_blobs(self.root, disk)
         self._index = Index(self.root / "index.sqlite")
 
     def exists(self) -> bool:
@@ -128,7 +133,9 @@ class Registry:
                     digest = writer.put([encoded])
                 number = self._index.add(name, digest, manifest, sizes | {digest: len(encoded)})
         except OSError as error:
-            raise RegistryError(f"cannot store {name!r} in {self.root}: {error.strerror}; nothing was added") from None
+            raise RegistryError(
+                f"cannot store {name!r} in {self.root}: {error.strerror or error}; nothing was added"
+            ) from None
         return self.get(f"{name}:{number}")
 
     def adopt(self, name: str, digest: str, read: Callable[[str], bytes]) -> ModelVersion:
@@ -253,6 +260,36 @@ class Registry:
                 seen = found.digest
                 yield found
             stop.wait(interval)
+
+
+def _open_blobs(root: Path, disk: Disk) -> BlobFolder:
+    """The folder `blobs`, or the place behind a URL that `blobs.json` names."""
+    try:
+        text = (root / SETTINGS).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return BlobFolder(root / "blobs", disk)
+    from shoal.models.remote_blobs import BlobOwner, RemoteBlobs
+
+    try:
+        return RemoteBlobs(msgspec.json.decode(text, type=BlobOwner), root / "blobs")
+    except msgspec.DecodeError as error:
+        raise RegistryError(f"{root / SETTINGS} cannot be read: {error}; it says where the blobs are") from None
+
+
+def init_registry(url: str | os.PathLike[str] | None, blobs: str) -> Registry:
+    """Make a registry whose blobs are behind an fsspec URL; UsageError if there is one already, here or there."""
+    from shoal.models.remote_blobs import claim
+
+    registry = Registry(url)
+    if registry.exists():
+        raise UsageError(f"{registry.root} is a registry already; pull its versions into a new one")
+    if "://" not in blobs:
+        raise UsageError(f"--blobs {blobs!r} is no URL; without --blobs they are kept in the registry's own folder")
+    owner = claim(blobs)
+    registry.root.mkdir(parents=True, exist_ok=True)
+    write_file(registry.root / SETTINGS, msgspec.json.encode(owner))  # first: no version may go to another place
+    registry.create()
+    return Registry(url)
 
 
 def _store(name: str, data: bytes, put: PutBlob) -> FileEntry:

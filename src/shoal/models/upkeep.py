@@ -59,9 +59,7 @@ def set_aside(registry: Registry) -> int:
     damaged = 0
     with locked(registry.root, exclusive=True):
         for digest in list(registry.blobs.digests()):
-            try:
-                registry.blobs.read(digest)
-            except RegistryError:
+            if not registry.blobs.is_sound(digest):
                 registry.blobs.remove(digest)
                 damaged += 1
     return damaged
@@ -91,9 +89,9 @@ def _beyond(versions: list[ModelVersion], keep: int | None) -> list[ModelVersion
 
 
 def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> Collected:
-    used = registry.used([version for version in registry.list() if version not in old])
+    used = registry.blobs.with_bases(registry.used([each for each in registry.list() if each not in old]))
     unused = [digest for digest in registry.blobs.digests() if digest not in used]
-    freed = sum(registry.blobs.size(digest) or 0 for digest in unused)
+    freed = sum(registry.blobs.stored(digest) for digest in unused)
     if not dry:
         for version in old:
             registry.forget(version)

@@ -1,14 +1,36 @@
 """P1 under `local(…)`: a worker is killed in the middle of a round. It loses its steps since the round, nobody else."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
-from test_killed_or_frozen_worker import disturbed, kill
+from forked import Forked, soon
+from test_killed_or_frozen_worker import WAIT, complete, disturbed
 
 pytestmark = pytest.mark.timeout(300)
 
+KILLED = """if run.worker_id == SEAT and run.step == 9 and not os.path.exists('killed'):
+            open('killed.part', 'w').write(str(os.getpid()))
+            os.rename('killed.part', 'killed')
+            os.kill(os.getpid(), 9)
+        time.sleep(0.0 if os.path.exists('go') else 0.1 if run.step < 40 else 1.0)"""
+"""In the second round of six steps. Later steps are slow until the newcomer is there, however long it takes."""
 
-def test_p1_a_worker_is_killed_in_a_round_and_replaced(tmp_path: Path) -> None:
+
+def replaced(folder: Path, seat: int, _running: Forked) -> None:
+    assert soon(WAIT, (folder / "killed").exists), "the worker has not come to its step"
+    complete(seat, int((folder / "killed").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("seat", "plan"),
+    [
+        pytest.param(1, "local(6, diloco)", id="a worker"),
+        pytest.param(0, "local(6, bmuf), lowrank(1)", id="worker 0", marks=pytest.mark.soak),
+    ],
+)
+def test_p1_killed_in_a_round_and_replaced(tmp_path: Path, seat: int, plan: str) -> None:
     """Its samples since the last round are dealt again; the newcomer enters at the end of one, with the outer state."""
-    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", "local(4, diloco)")
-    assert "worker 1 was lost (SIGKILL)" in err
+    each = KILLED.replace("SEAT", str(seat))
+    err = disturbed(tmp_path, partial(replaced, tmp_path, seat), "--plan", plan, each=each)
+    assert f"worker {seat} was lost (SIGKILL)" in err

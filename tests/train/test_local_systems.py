@@ -1,0 +1,35 @@
+"""What papers promise of agreeing less often, on MNIST with four workers: rows 21 and 43 of docs/systems.toml.
+
+Two epochs of 250 steps. The end of an epoch ends a round, so rounds of 16 steps are 32, not 31.25.
+"""
+
+import pytest
+from equal_samples import accuracy, trained
+
+pytestmark = [pytest.mark.soak("mnist"), pytest.mark.timeout(1100)]
+SAMPLES, WORKERS, POINT = 8000, 4, 0.01
+
+
+def reached(plan: str, *more: float) -> float:
+    return accuracy(plan, WORKERS, SAMPLES, *more)
+
+
+def sent(plan: str) -> float:
+    return float(trained("mnist", plan, WORKERS, SAMPLES)["bytes_sent"])
+
+
+def test_parameter_averaging_every_16_steps_a_16th_of_the_bytes_within_a_point() -> None:
+    assert sent("bsp") / sent("local(16)") == pytest.approx(500 / 32, rel=0.01)
+    assert reached("local(16)") >= reached("bsp") - POINT
+
+
+def test_int8_quarters_the_bytes_of_rounds_within_a_point() -> None:
+    assert sent("local(16)") / sent("local(16), int8") > 3.9
+    assert reached("local(16), int8") >= reached("bsp") - POINT
+
+
+def test_bmuf_every_32_steps_reaches_sgd_and_plain_averaging_is_worse() -> None:
+    """At a learning rate that leaves room: the block momentum of four workers makes steps four times as long."""
+    bmuf = reached("local(32, bmuf)", 0.02, 0.0)
+    assert bmuf >= reached("bsp", 0.02, 0.0)
+    assert reached("local(32)", 0.02, 0.0) < bmuf - POINT

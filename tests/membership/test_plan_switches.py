@@ -181,6 +181,10 @@ def test_a_remote_worker_switches_nobodys_plan() -> None:
 def test_one_that_had_begun_the_step_keeps_all_in_the_plan_before() -> None:
     coordinator = begun("a", "b")
     assert asked_by(coordinator, "a") == {"int8"}
-    stand(coordinator, between=False, **dict.fromkeys(coordinator.view.members, (1, 0)))
-    assert coordinator.view.plan == ""
+    where = dict.fromkeys(coordinator.view.members, (1, 0))
+    stand(coordinator, between=False, **where)
+    assert coordinator.proposal is not None
+    assert coordinator.proposal.view.plan == ""
+    stand(coordinator, **where)
+    assert (coordinator.view.plan, coordinator.view.generation) == ("", 3)
     assert asked_by(coordinator, "a") == {"int8"}  # and it is tried again

@@ -1,6 +1,6 @@
 """Switching plans between two steps: what carries over, what is named as dropped, and that replicas stay one model.
 
-Views change when the test says so (tests/changing.py); tests/cli/test_switch.py has a real coordinator.
+Views change when the test says so (tests/changing.py); tests/cli/test_switch_command.py has a real coordinator.
 """
 
 import os

@@ -169,8 +169,8 @@ def engine_place(
 ) -> "Callable[[LaunchJob, SharedArena], WorkerPlacement]":
     """Makes the place of the first machine; what cannot work is refused now."""
     from shoal.cli.listen import brief, check_plan, check_script
+    from shoal.launch.address import check_own, parse
     from shoal.launch.engines.placement import EngineListener, EnginePlacement
-    from shoal.launch.listen import check_own, parse
 
     check_plan(plan, lab=False)
     check_script(Path(options.script or ""), options.arguments)

@@ -17,7 +17,8 @@ from shoal.core.errors import UsageError
 from shoal.launch.engines import kubernetes_job
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.kubernetes import KubernetesEngine
-from shoal.launch.engines.kubernetes_job import PodSettings, exit_code, manifest, new_keys
+from shoal.launch.engines.kubernetes_job import exit_code
+from shoal.launch.engines.kubernetes_manifest import PodSettings, manifest, new_keys
 from shoal.testing import EngineRun
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")

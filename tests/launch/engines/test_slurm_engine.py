@@ -1,6 +1,7 @@
 """`shoal run --on slurm`: a real controller and two nodes, from Debian's packages, on this machine."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,8 +12,10 @@ from forked import shoal, soon
 from slurmd import SlurmCluster, missing
 from soaked import SoakedEnds
 
+from shoal.cli.engine import go
+from shoal.cli.options import RunOptions
 from shoal.core.errors import UsageError
-from shoal.launch.engines import slurm_job
+from shoal.launch.engines import slurm, slurm_job
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.slurm import SlurmEngine
 from shoal.launch.engines.slurm_job import batch_script, read_time
@@ -143,6 +146,22 @@ def test_inside_of_an_allocation_slurm_is_used_without_being_named(tmp_path: Pat
     assert "started by slurm: all its machines take part; --on local stays on this one" in outcome.err
     assert "run --on slurm --restarts" in outcome.out
     assert "submits nothing" in shoal(tmp_path, "run", "--on", "local", *words, **inside).err
+
+
+def test_a_job_whose_time_is_over_before_its_first_step_is_queued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(slurm, "run_tool", lambda words, what: asked.append(list(words)) or "")
+    engine = SlurmEngine(options(tmp_path), {"SLURM_JOB_ID": "7"})
+
+    def train(_: RunOptions) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("the signal interrupts whatever is done")
+
+    assert go(engine, RunOptions("script.py"), False, train) == 130
+    assert asked == [["scontrol", "requeue", "7"]]
+    assert "job 7 is over; it is queued again" in capsys.readouterr().err
 
 
 @needs_slurm

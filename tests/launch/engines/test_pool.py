@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from forked import TRAIN, Outcome, command, shoal, soon
 
+pytestmark = pytest.mark.timeout(300)  # agents import torch
 SHORT = (
     TRAIN
     + """

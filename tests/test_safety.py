@@ -50,7 +50,7 @@ REVIEWED_CALLS = {
 
 BOUND = {
     "membership/coordinator_socket.py": "to an address that `check_address` lets pass: a private folder, or with keys",
-    "launch/listen.py": "to see whether an address is free; nothing listens, and it is closed at once",
+    "launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",
     "transport/endpoint.py": "who connects must show a key of the address book; without keys only files are bound",
     "transport/authenticator.py": "inside the process, where ZeroMQ asks whose key it is",
     "lab/probes.py": "inside a namespace that has no way out",

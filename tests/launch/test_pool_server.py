@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine
 from shoal.launch.engines.pool import LeasedProcess, PoolEngine
 from shoal.launch.engines.relay import RelayOutput, RelayProcess, open_relay
@@ -102,6 +103,15 @@ def test_a_machine_is_leased_used_again_and_given_back(server: PoolServer, tmp_p
 def test_a_machine_that_is_not_there_is_no_lease(server: PoolServer, tmp_path: Path) -> None:
     until(server, lambda: server.ready == 2)
     assert submit(server, tmp_path, "nowhere", "x")[0] == 75
+
+
+def test_a_second_pool_of_the_same_name_is_refused(server: PoolServer) -> None:
+    second = PoolServer(TwoMachines(EngineOptions()), "default", head)
+    with pytest.raises(UsageError, match="a pool 'default' is there already; give another --name"):
+        second.open()
+    second.close()
+    until(server, lambda: server.ready == 2)
+    assert server._file.exists(), "the first one can still be reached"
 
 
 def test_a_lost_agent_is_said_and_its_machine_is_gone(server: PoolServer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ head       this machine's workers found the run, the engine starts the others
 another    the engine has started this command here: it joins the head
 """
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.ending import EXIT_INTERRUPTED
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +47,13 @@ class EngineWords:
 
 
 def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | None":
-    """The engine the command names; None: this machine alone, as without --on."""
+    """The engine the command names, or that has started it on several machines; None: this machine alone."""
+    from shoal.launch.engines.table import find_surrounding, make_engine, split_on
+
+    stays = options.lab is not None or options.wanted.listen is not None
+    found = "" if words.on is not None or stays else find_surrounding(os.environ)
+    if found:
+        words = replace(words, on=found)
     if words.on is None:
         for given, option in ((words.nodes, "--nodes"), (words.time, "--time"), (words.partition, "--partition")):
             if given:
@@ -56,8 +64,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
 
     from shoal.core import record
     from shoal.core.ids import new_id
-    from shoal.launch.engines.base import EngineOptions
-    from shoal.launch.engines.table import make_engine, split_on
+    from shoal.launch.engines.base import EngineOptions, EngineRole
 
     name, where = split_on(words.on)
     if options.lab is not None:
@@ -78,6 +85,8 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
             rerun(words, options, run),
         ),
     )
+    if found and engine.role is EngineRole.HEAD and "--quiet" not in words.flags:
+        typer.echo(f"shoal: started by {found}: all its machines take part; --on local stays on this one", err=True)
     alone = name == "local" and not where and (words.nodes or 1) == 1
     return None if alone and not words.dry_run else engine
 
@@ -114,8 +123,13 @@ def go(engine: "LaunchEngine", options: "RunOptions", dry_run: bool, train: "Cal
     if engine.role is EngineRole.JOIN:
         return take_part(engine, options)
     options = goes_on(engine, options)
-    with expiry(engine):
-        code = train(replace(options, engine=engine))
+    try:
+        with expiry(engine):
+            code = train(replace(options, engine=engine))
+    except KeyboardInterrupt:
+        if not engine.expiring():
+            raise
+        code = EXIT_INTERRUPTED  # before the first step
     if code and engine.expiring():
         typer.echo(f"shoal: {engine.requeue()}", err=True)
     return code
@@ -169,8 +183,8 @@ def engine_place(
 ) -> "Callable[[LaunchJob, SharedArena], WorkerPlacement]":
     """Makes the place of the first machine; what cannot work is refused now."""
     from shoal.cli.listen import brief, check_plan, check_script
+    from shoal.launch.address import check_own, parse
     from shoal.launch.engines.placement import EngineListener, EnginePlacement
-    from shoal.launch.listen import check_own, parse
 
     check_plan(plan, lab=False)
     check_script(Path(options.script or ""), options.arguments)

@@ -44,7 +44,7 @@ def join(
     """Take part in a run of another machine: executes its script here, with your rights. Ctrl-C leaves it."""
     from shoal.cli.consent import agree
     from shoal.cli.errors import interruptible, usage_errors
-    from shoal.launch.listen import parse, towards
+    from shoal.launch.address import parse, towards
     from shoal.transport.keys import KeyFile
 
     with usage_errors(), interruptible():
@@ -66,7 +66,7 @@ def join(
 def join_run(where: str, found: "KeyFile", workers: int, runs: Path, name: str, restarts: int = 3) -> int:
     """Bring workers of this machine into the run at `where`; returns the exit code. An engine has started this."""
     from shoal.cli.consent import agree
-    from shoal.launch.listen import parse, towards
+    from shoal.launch.address import parse, towards
 
     host, port = parse(where, "shoal join")
     known = credential(found, None, "the engine's key")

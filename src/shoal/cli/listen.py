@@ -36,7 +36,8 @@ def check_listen(
     wanted: ListenOptions, plan: "Plan", script: str, arguments: tuple[str, ...], lab: bool
 ) -> "ListenAddress | None":
     """Where to listen, if the command makes sense; None: nowhere."""
-    from shoal.launch.listen import ListenAddress, check_own, parse
+    from shoal.launch.address import check_own, parse
+    from shoal.launch.listen import ListenAddress
     from shoal.membership.allow_list import AllowList, allow_file
     from shoal.transport.keys import CurveKeyPair
 

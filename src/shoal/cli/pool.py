@@ -5,6 +5,7 @@ shoal run --on pool train.py              as often as wanted: starts without imp
 shoal pool show · shoal pool stop
 """
 
+import importlib
 from typing import Annotated
 
 import typer
@@ -12,6 +13,19 @@ import typer
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Option("--name", help="Of the pool.")]
 READY = 300.0
+LATE = """
+encodings.idna rich.live torch.profiler
+shoal.cli.again shoal.cli.consent shoal.cli.relay shoal.cli.resume shoal.lab.lab shoal.launch.engines.lease
+shoal.launch.engines.placement shoal.launch.engines.pool shoal.launch.join shoal.launch.lab_placement
+shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compiling shoal.watch.export.follow
+shoal.watch.export.mlflow shoal.watch.export.opentelemetry shoal.watch.live shoal.watch.summary
+shoal.watch.tensorboard shoal.watch.worker
+"""
+"""What `shoal run` and `shoal join` import only when they need it: a pool imports it once, for all runs."""
+OPTIONAL = """
+torch.profiler._cupti_monitor tensorboard.compat.proto.event_pb2 tensorboard.summary.writer.record_writer
+"""
+"""The same, of packages that need not be installed, and what not every torch has."""
 
 
 @app.callback()
@@ -28,7 +42,6 @@ def start(
 ) -> None:
     """Start an agent on every machine and wait for runs; Ctrl-C, or shoal pool stop, ends it."""
     from shoal.cli.errors import interruptible, usage_errors
-    from shoal.cli.prepare import warm
     from shoal.core import record
     from shoal.core.clock import Deadline
     from shoal.launch.engines.base import EngineOptions
@@ -42,7 +55,7 @@ def start(
         server = PoolServer(engine, name, run_words)
         try:
             server.open()
-            warm()
+            import_all()
             machines, deadline = len(engine.machines()), Deadline.after(READY)
             while server.ready < machines and not server.stopping and not deadline.expired:
                 server.serve()
@@ -57,10 +70,9 @@ def start(
 @app.command()
 def serve() -> None:
     """An agent of a pool on its machine; shoal pool start runs it."""
-    from shoal.cli.prepare import warm
     from shoal.launch.pool.agent import PoolAgent
 
-    warm()
+    import_all()
     PoolAgent(run_words).serve()
 
 
@@ -95,6 +107,23 @@ def stop(name: Name = "default") -> None:
 
 def suffix(name: str) -> str:
     return "" if name == "default" else f":{name}"
+
+
+def import_all() -> None:
+    """Import whatever a run needs, so that a process forked from this one imports nothing but the user's modules."""
+    import contextlib
+    import gc
+
+    from shoal.cli.prepare import warm
+
+    warm()
+    for name in LATE.split():
+        importlib.import_module(name)
+    for name in OPTIONAL.split():
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # or each forked process would look through all of it, and copy the memory it lies in
 
 
 def run_words(words: list[str]) -> int:

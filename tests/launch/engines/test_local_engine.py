@@ -14,12 +14,17 @@ from shoal.testing import EngineRun, LauncherCase
 
 
 class TestLocal(LauncherCase):
+    """How a run ends is shown with one further machine, how it survives with two."""
+
+    size = 2
+
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        (folder / "machines").write_text("a\nb  # the second\n")
+        (folder / "machines").write_text("a\nb  # the second\n" if self.size == 3 else "a\n")
         return ["--on", "local:@machines"], {}
 
     def test_starts_survives_and_ends(self, tmp_path: Path) -> None:
         """As the case has it; docs/systems.toml names it."""
+        self.size = 3
         super().test_starts_survives_and_ends(tmp_path)
 
     def lose_node(self, run: EngineRun) -> "object":

@@ -19,10 +19,11 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_NAMESPACE": "1234@5"}
 
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI is not installed")
 class TestMpi(SoakedEnds):
+    size = 2
     exit_interrupted = (1, 130, 143)  # of mpirun
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "3"]
+        mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
         shoal = [sys.executable, "-m", "shoal", "run", "--on", "mpi"]
         return [*mpirun, *shoal], {"SHOAL_ADDRESS": "127.0.0.1"}
 

@@ -1,6 +1,7 @@
 """`shoal run --on slurm`: a real controller and two nodes, from Debian's packages, on this machine."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +12,14 @@ from forked import shoal, soon
 from slurmd import SlurmCluster, missing
 from soaked import SoakedEnds
 
+from shoal.cli.engine import go
+from shoal.cli.options import RunOptions
+from shoal.core.errors import UsageError
+from shoal.launch.engines import slurm, slurm_job
 from shoal.launch.engines.base import EngineOptions, EngineRole
 from shoal.launch.engines.slurm import SlurmEngine
 from shoal.launch.engines.slurm_job import batch_script, read_time
+from shoal.launch.engines.table import find_surrounding
 from shoal.testing import EngineRun
 
 needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm lacks {missing()}")
@@ -89,6 +95,73 @@ def test_the_role_follows_from_the_variables(tmp_path: Path) -> None:
     assert role(**task, SLURM_PROCID="2") is EngineRole.JOIN
     assert SlurmEngine(options(tmp_path), {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}).begins_again
     assert len(SlurmEngine(options(tmp_path), {**task, "SLURM_PROCID": "0"}).machines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("seen", "code"),
+    [
+        (["PENDING", "RUNNING", "COMPLETED"], 0),
+        (["RUNNING", "CANCELLED", "PENDING", "RUNNING", "COMPLETED"], 0),
+        (["RUNNING", "", "FAILED", "", "FAILED"], 3),
+        (["RUNNING", "CANCELLED", "CANCELLED"], 1),
+    ],
+)
+def test_a_job_is_followed_to_its_end_and_past_a_requeue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: list[str], code: int
+) -> None:
+    """An empty state stands for a controller that does not answer."""
+    left = list(seen)
+
+    def look(job: str) -> tuple[str, int]:
+        state = left.pop(0)
+        if not state:
+            raise UsageError("scontrol: did not answer")
+        return state, 3 if state == "FAILED" else 0
+
+    monkeypatch.setattr(slurm_job, "look", look)
+    monkeypatch.setattr(slurm_job, "LOOK", 0.0)
+    (tmp_path / "log").touch()
+    assert slurm_job.follow("7", tmp_path / "log") == code
+    assert not left
+
+
+def test_several_machines_of_slurm_or_mpi_are_found_by_their_variables() -> None:
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4"}
+    assert find_surrounding({}) == ""
+    assert find_surrounding(job) == "slurm", "a batch script"
+    assert find_surrounding({**job, "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"}) == "slurm", "salloc"
+    assert find_surrounding({**job, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1"}) == "", "a step of one task"
+    assert find_surrounding({**job, "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}) == "slurm"
+    assert find_surrounding({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}) == ""
+    rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+    assert find_surrounding({**job, **rank}) == "mpi"
+
+
+def test_inside_of_an_allocation_slurm_is_used_without_being_named(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("")
+    inside = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}
+    words = ("--name", "one", "--dry-run", "script.py")
+    outcome = shoal(tmp_path, "run", *words, **inside)
+    assert outcome.code == 0, outcome.err
+    assert "started by slurm: all its machines take part; --on local stays on this one" in outcome.err
+    assert "run --on slurm --restarts" in outcome.out
+    assert "submits nothing" in shoal(tmp_path, "run", "--on", "local", *words, **inside).err
+
+
+def test_a_job_whose_time_is_over_before_its_first_step_is_queued_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(slurm, "run_tool", lambda words, what: asked.append(list(words)) or "")
+    engine = SlurmEngine(options(tmp_path), {"SLURM_JOB_ID": "7"})
+
+    def train(_: RunOptions) -> int:
+        signal.raise_signal(signal.SIGUSR1)
+        raise AssertionError("the signal interrupts whatever is done")
+
+    assert go(engine, RunOptions("script.py"), False, train) == 130
+    assert asked == [["scontrol", "requeue", "7"]]
+    assert "job 7 is over; it is queued again" in capsys.readouterr().err
 
 
 @needs_slurm

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def machines(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SshMachines]:
-    found = SshMachines(tmp_path_factory.mktemp("ssh") / "sshd", "a", "b")
+    found = SshMachines(tmp_path_factory.mktemp("ssh") / "sshd", "a")
     if request.instance is not None:
         request.instance.machines = found
     yield found
@@ -30,10 +30,11 @@ def machines(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 
 class TestSsh(SoakedEnds):
+    size = 2
     machines: SshMachines
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        return ["--on", "ssh:a,b"], {"SHOAL_SSH": self.machines.command}
+        return ["--on", "ssh:a"], {"SHOAL_SSH": self.machines.command}
 
     def test_starts_survives_and_ends(self, tmp_path: Path) -> None:
         """As the case has it; docs/systems.toml names it."""
@@ -41,12 +42,12 @@ class TestSsh(SoakedEnds):
 
     def lose_node(self, run: EngineRun) -> object:
         before = run.training(self.size)
-        self.machines.kill("b", run.name)
-        run.wait_for(lambda: "b was lost" in run.said, "the loss of b is told")
+        self.machines.kill("a", run.name)
+        run.wait_for(lambda: "a was lost" in run.said, "the loss of a is told")
 
         def back() -> None:
-            self.machines.start("b")
-            run.wait_for(lambda: self.replaced(run, before), "b is back")
+            self.machines.start("a")
+            run.wait_for(lambda: self.replaced(run, before), "a is back")
 
         return back
 

@@ -21,9 +21,9 @@ from pathlib import Path
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
+from shoal.launch.address import ADDRESS_VARIABLE, towards
 from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.relay import RelayOutput, RelayProcess
-from shoal.launch.listen import ADDRESS_VARIABLE, towards
 
 ANYWHERE = ("192.0.2.1", 9)
 """An address that nobody has: the way there is the way to other machines."""

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
+from shoal.launch.address import ADDRESS_VARIABLE, parse
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine, run_tool
 from shoal.launch.engines.findings import Finding
-from shoal.launch.engines.kubernetes_job import KEY_FILE, PodSettings, follow, manifest, new_keys, show
-from shoal.launch.listen import ADDRESS_VARIABLE, parse
+from shoal.launch.engines.kubernetes_job import follow
+from shoal.launch.engines.kubernetes_manifest import KEY_FILE, PodSettings, manifest, new_keys, show
 from shoal.membership.allow_list import parse_allowed
 
 COMMAND_VARIABLE, INDEX, HEAD = "SHOAL_KUBECTL", "JOB_COMPLETION_INDEX", "SHOAL_HEAD"

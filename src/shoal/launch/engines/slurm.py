@@ -32,6 +32,7 @@ from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 from shoal.launch.engines.rendezvous import FileRendezvous
 from shoal.launch.engines.slurm_job import allocate, batch_script, follow, submit
+from shoal.launch.engines.slurm_nodes import list_nodes, srun_words
 
 LOOK = 10.0
 """Seconds between two questions for the nodes of the job."""
@@ -89,10 +90,9 @@ class SlurmEngine(LaunchEngine):
             return [EngineMachine(f"task{task}", self.options.workers) for task in range(1, self._tasks)]
         if now() - self._looked > LOOK:  # the controller has more to do than to answer us
             self._looked = now()
-            nodes = run_tool(["squeue", "--noheader", "--jobs", self._job, "--format=%N"], "squeue").strip()
-            names = run_tool(["scontrol", "show", "hostnames", nodes], "scontrol").split() if nodes else []
             own = self._said.get("SLURMD_NODENAME", "")
-            self._nodes = [EngineMachine(name, self.options.workers) for name in names if name != own]
+            names = [name for name in list_nodes(self._job) if name != own]
+            self._nodes = [EngineMachine(name, self.options.workers) for name in names]
         return self._nodes
 
     def start(self, machine: EngineMachine, order: JoinOrder) -> "subprocess.Popen[bytes] | None":
@@ -104,12 +104,7 @@ class SlurmEngine(LaunchEngine):
         key = folder / "key"
         key.unlink(missing_ok=True)
         write_private(key, order.secret)
-        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={machine.name}", "--kill-on-bad-exit=0"]
-        step += ["--immediate=60", "--quiet", f"--job-name=join-{machine.name}"]
-        # the agent of a pool hears what to do on its input; an invitation never goes that way, it is not encrypted
-        step += ["--input=none"] if order.secret else ["--unbuffered"]
-        cpus = self._said.get("SLURM_CPUS_ON_NODE")
-        step += [f"--cpus-per-task={cpus}"] if cpus else []
+        step = srun_words(machine.name, self._said.get("SLURM_CPUS_ON_NODE", ""), reads_input=not order.secret)
         return open_relay([*step, *this_command(*order.words(machine, str(key), str(folder)))])
 
     def allocate(self) -> None:

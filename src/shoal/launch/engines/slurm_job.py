@@ -15,6 +15,8 @@ from shoal.launch.engines.base import EngineOptions, run_tool, this_command
 WARNING = 90
 """Seconds before the time limit at which the run takes a checkpoint and the job is queued again."""
 LOOK = 1.0
+AWAY = 300.0
+"""Seconds without an answer of the controller after which a job is no longer followed."""
 ENDING = 90.0
 """Seconds a job may take to end well after Ctrl-C."""
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
@@ -50,8 +52,9 @@ def batch_script(options: EngineOptions) -> str:
     lines += [f"--partition={options.partition}"] if options.partition else []
     head = "\n".join(f"#SBATCH {line}" for line in lines)
     command = shlex.join(this_command("run", *options.command))
-    # exec: signals of Slurm reach Shoal itself, and its exit code is the job's
-    return f"#!/bin/sh\n{head}\ncd {shlex.quote(str(Path.cwd()))} || exit 2\nexec {command}\n"
+    # exec: signals of Slurm reach Shoal itself, and its exit code is the job's. Until it listens to SIGUSR1 it must not
+    # be ended by it
+    return f"#!/bin/sh\n{head}\ntrap '' USR1\ncd {shlex.quote(str(Path.cwd()))} || exit 2\nexec {command}\n"
 
 
 def log_file(options: EngineOptions) -> Path:
@@ -88,26 +91,35 @@ def follow(job: str, log: Path) -> int:
     """Pass the job's output on until it has ended; returns its exit code. Ctrl-C ends it with a checkpoint."""
     with log.open("rb") as file:
         try:
-            return _watch(job, file.fileno(), None)
+            return watch(job, file.fileno(), None)
         except KeyboardInterrupt:
             sys.stderr.write(f"shoal: job {job} is asked to end\n")
             run_tool(["scancel", "--batch", "--signal=INT", job], "scancel")
             try:
-                return _watch(job, file.fileno(), Deadline.after(ENDING)) or 130
+                return watch(job, file.fileno(), Deadline.after(ENDING)) or 130
             finally:
                 run_tool(["scancel", job], "scancel")
 
 
-def _watch(job: str, log: int, deadline: Deadline | None) -> int:
+def watch(job: str, log: int, deadline: Deadline | None) -> int:
+    """A job that failed has ended only if the next look finds it so too: it may be on its way back to the queue."""
+    failed, away = "", Deadline.after(AWAY)
     while True:
-        state, code = look(job)
+        try:
+            state, code = look(job)
+            away = Deadline.after(AWAY)
+        except UsageError:
+            if away.expired:
+                raise
+            state, code = "", 0  # a busy controller does not end the job
         while data := os.read(log, 1 << 16):
             sys.stdout.buffer.write(data)
             sys.stdout.flush()
-        if state in OVER:
+        if state == "COMPLETED" or (state in OVER and state == failed):
             return code or (0 if state == "COMPLETED" else 1)
         if deadline is not None and (deadline.expired or state == "PENDING"):
             return 130
+        failed = state or failed
         time.sleep(LOOK)
 
 

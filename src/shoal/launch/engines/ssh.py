@@ -15,11 +15,11 @@ from pathlib import Path
 
 from shoal.core.errors import UsageError
 from shoal.core.private import open_private
+from shoal.launch.address import ADDRESS_VARIABLE, towards
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine, run_tool
 from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.machines import MachineList
 from shoal.launch.engines.relay import open_relay
-from shoal.launch.listen import ADDRESS_VARIABLE, towards
 
 COMMAND_VARIABLE = "SHOAL_SSH"
 OPTIONS = {
@@ -63,7 +63,7 @@ class SshEngine(LaunchEngine):
 
     def _reach(self, host: str) -> tuple[str, int]:
         """Address and port that ssh's own configuration gives for a name."""
-        from shoal.launch.listen import parse
+        from shoal.launch.address import parse
 
         words = (line.split(" ", 1) for line in run_tool([*ssh_command(), "-G", host], "--on ssh").splitlines())
         known = {pair[0]: pair[1] for pair in words if len(pair) == 2}

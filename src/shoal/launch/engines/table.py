@@ -41,3 +41,14 @@ def make_engine(name: str, options: EngineOptions) -> LaunchEngine:
     file, kind = ENGINES[name]
     engine: type[LaunchEngine] = getattr(import_module(f"shoal.launch.engines.{file}"), kind)
     return engine(options)
+
+
+def find_surrounding(environment: Mapping[str, str]) -> str:
+    """The engine that has started this process for several machines, known by its variables; empty: none has."""
+    from shoal.launch.engines.mpi import find_rank
+    from shoal.launch.engines.slurm_nodes import count_machines
+
+    rank = find_rank(environment)
+    if rank is not None and rank[1] > 1:
+        return "mpi"  # also where mpirun itself runs inside of a Slurm job
+    return "slurm" if count_machines(environment) > 1 else ""

@@ -80,18 +80,15 @@ class PoolServer:
         self._heads: dict[int, PoolConnection] = {}
         """By process number: who has asked for a run."""
         self._selector = selectors.DefaultSelector()
-        self._number, self.stopping = 0, False
+        self._number, self.stopping, self._opened = 0, False, False
 
     def open(self) -> None:
         """Start all agents; UsageError if a pool of this name lives."""
-        try:
-            self._listener.bind(str(self._file))
-        except OSError:
-            with contextlib.suppress(UsageError):
-                PoolConnection.open(self._name).close()
-                raise UsageError(f"a pool {self._name!r} is there already; give another --name") from None
-            self._file.unlink()  # of one that was killed
-            self._listener.bind(str(self._file))
+        if _lives(self._name):
+            raise UsageError(f"a pool {self._name!r} is there already; give another --name")
+        self._file.unlink(missing_ok=True)  # of one that was killed
+        self._listener.bind(str(self._file))
+        self._opened = True
         self._listener.listen(64)
         self._selector.register(self._listener, selectors.EVENT_READ)
         for machine in self._engine.machines():
@@ -258,8 +255,17 @@ class PoolServer:
             each.output.close()
         self._selector.close()
         self._listener.close()
-        self._file.unlink(missing_ok=True)
+        if self._opened:  # else it is another pool's
+            self._file.unlink(missing_ok=True)
         self._engine.close()
+
+
+def _lives(name: str) -> bool:
+    try:
+        PoolConnection.open(name).close()
+    except UsageError:
+        return False
+    return True
 
 
 def _row(each: PoolMachine) -> MachineRow:

@@ -168,7 +168,7 @@ class TestGoal:
         assert found.refused == 0
         assert found.quantile(0.99) <= self.GOAL
         assert found.rate >= 0.9 * best
-        assert fixed[0].rate < 0.5 * best  # the size matters
+        assert fixed[0].rate < 0.7 * best  # the size matters
 
     def test_under_twice_the_capacity_most_of_it_is_still_answered(self) -> None:
         capacity = 50 / ((0.04 + 50 * 0.004) * 1.025)  # of batches that take half of the goal

@@ -63,6 +63,7 @@ def test_an_alias_is_served_followed_and_ended(tmp_path: Path, registry: Registr
     assert done.stdout == '{"model":"digits","version":1,"outputs":[[0.0,0.0]]}'
     registry.tag("digits:2", "prod")
     assert soon(WAIT, lambda: httpx.post(f"{base}/predict", content="[1, 1]").json()["outputs"] == [3.0, 3.0])
+    assert "shoal: serving digits:2\n" in running.err.read_text()
     end(running)
     with pytest.raises(httpx.ConnectError):
         httpx.get(base)

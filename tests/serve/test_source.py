@@ -61,6 +61,10 @@ def test_a_damaged_version_leaves_the_old_one_in_service(tmp_path: Path) -> None
     assert answer(core) == (1, 2.0)
     failed = core.manager.versions("m")[1]
     assert (failed.state, "is no ONNX file" in failed.error) == ("failed", True)
+    onnx_file(tmp_path / "2" / "model.onnx", 5.0)
+    for _ in range(5):  # it is tried again, ever more seldom
+        core.poll()
+    assert answer(core) == (2, 5.0)
 
 
 def test_a_changed_file_is_the_next_version(tmp_path: Path) -> None:

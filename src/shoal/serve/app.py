@@ -169,7 +169,6 @@ class ServeApp:
     async def _infer(self, name: str, number: int | None, scope: Scope, receive: Receive, send: Send) -> None:
         headers = header_map(scope)
         body = await self._reader.read(scope, receive)
-        self._reader.held += len(body)
         try:
             request, inputs = decode_request(body, _header_length(headers))
             timeout = _timeout(headers, request.timeout)
@@ -187,7 +186,6 @@ class ServeApp:
         name = name or query.get("model", [next(iter(self.core.names()))])[0]
         number = _number(query["version"][0]) if "version" in query else None
         body = await self._reader.read(scope, receive)
-        self._reader.held += len(body)
         try:
             inputs, alone = plain.decode_plain(body, self.core.specs(name, number)[1])
             timeout = _timeout(header_map(scope), None)

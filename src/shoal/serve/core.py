@@ -5,7 +5,7 @@ sources are polled and versions loaded in a thread of their own.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,6 +75,8 @@ class ServingCore:
         composites: Sequence[CompositeModel] = (),
         budget: int | None = None,
     ) -> None:
+        self.on_change: Callable[[ServableVersion], None] | None = None
+        """Is told of every change of a version's state, in whatever thread makes it."""
         self.settings = settings or CoreSettings()
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.manager = ServableManager(budget, self._changed, self._loading.submit)
@@ -141,6 +143,8 @@ class ServingCore:
     def _changed(self, version: ServableVersion) -> None:
         if version.state == "draining":  # what it computes goes on; a version of this number gets a new one
             self._batchers.pop((version.name, version.number), None)
+        if self.on_change is not None:
+            self.on_change(version)
 
     # what there is
 

@@ -46,36 +46,48 @@ class BodyReader:
     held: int = 0
 
     async def read(self, scope: Scope, receive: Receive) -> bytes:
-        """The body. The caller gives its length back to `held` when the request is done, whatever happens."""
+        """The body, whose length is in `held` from now on; the caller takes it away when the request is done."""
         headers = header_map(scope)
         announced = headers.get(b"content-length", b"0")
         if not announced.isdigit():
             raise RequestError(f"Content-Length {announced[:20]!r} is not a number")
-        self._check(int(announced))
+        self._check(int(announced), int(announced))
         try:
             async with asyncio.timeout(self.limits.seconds):
                 body = await self._pieces(receive)
         except TimeoutError:
             raise RequestError(f"the body did not come within {self.limits.seconds:g} s") from None
-        return self._decompressed(body, headers.get(b"content-encoding", b""))
+        try:
+            found = self._decompressed(body, headers.get(b"content-encoding", b""))
+        except RequestError:
+            self.held -= len(body)
+            raise
+        self.held += len(found) - len(body)
+        return found
 
     async def _pieces(self, receive: Receive) -> bytes:
+        """Count what comes as it comes: many slow clients together must not fill the memory."""
         pieces, size = [], 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            piece = message.get("body", b"")
-            size += len(piece)
-            self._check(size)
-            pieces.append(piece)
-            if not message.get("more_body"):
-                return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                piece = message.get("body", b"")
+                self._check(size + len(piece), len(piece))
+                size += len(piece)
+                self.held += len(piece)
+                pieces.append(piece)
+                if not message.get("more_body"):
+                    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        except BaseException:
+            self.held -= size
+            raise
 
-    def _check(self, size: int) -> None:
+    def _check(self, size: int, more: int) -> None:
         if size > self.limits.body:
             raise BodyTooLarge(f"the body has {size} bytes or more; {self.limits.body} is the most")
-        if self.held + size > self.limits.all_bodies:
+        if self.held + more > self.limits.all_bodies:
             raise ServerBusy(f"requests of {self.held} bytes are under way; try again later", 1.0)
 
     def _decompressed(self, body: bytes, encoding: bytes) -> bytes:

@@ -15,6 +15,9 @@ from shoal.serve.loader import ServableLoader
 from shoal.serve.stream import VersionStream
 from shoal.serve.version import ServableVersion
 
+MOST_PAUSE = 256
+"""Polls between two attempts to load what failed."""
+
 Listener = Callable[[ServableVersion], None]
 
 
@@ -43,7 +46,9 @@ class ServableManager:
         wanted = stream.wanted()
         for number in wanted:
             version = known.get(number)
-            if version is None or version.state in ("ended", "failed"):
+            if version is not None and version.state == "failed" and version.pause:
+                version.pause -= 1  # ever longer: a damaged file of gigabytes must not be read every second
+            elif version is None or version.state in ("ended", "failed"):
                 self._load(known, stream.name, number, loaders[number])
         usable = [number for number in wanted if number in known and known[number].state == "available"]
         if not usable:
@@ -66,7 +71,7 @@ class ServableManager:
 
     def _load(self, known: dict[int, ServableVersion], name: str, number: int, loader: ServableLoader) -> None:
         before = known.get(number)
-        version = ServableVersion(name, number, loader)
+        version = ServableVersion(name, number, loader, failures=before.failures if before is not None else 0)
         try:
             version.memory = loader.estimate()
             self._check_budget(version)
@@ -90,6 +95,8 @@ class ServableManager:
         except Exception as error:  # noqa: BLE001  (loaders run libraries and code of users)
             version.error = str(error) or type(error).__name__
             version.memory = 0
+            version.failures += 1
+            version.pause = min(MOST_PAUSE, 2**version.failures)
             version.enter("failed")
         else:
             with self._lock:

@@ -13,6 +13,7 @@ from shoal.serve.app import ServeApp
 from shoal.serve.core import ServingCore
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example
+from shoal.serve.version import ServableVersion
 
 PORT = 8080
 """Unless another is asked for; a free one if it is taken."""
@@ -40,9 +41,25 @@ def serve(core: ServingCore, options: ServerOptions, say: Callable[[str], None])
     listening = bind(options.host, options.port, PORT)
     for line in greeting(core, options, listening):
         say(line)
+    core.on_change = ChangeReporter(say)
     config = make_config(core, options)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(answer_requests(core, uvicorn.Server(config), listening, options.poll))
+
+
+class ChangeReporter:
+    """Says which version is served from now on, and once why one is not."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told: dict[str, str] = {}
+
+    def __call__(self, version: ServableVersion) -> None:
+        if version.state == "available":
+            self._say(f"serving {version.ref}")
+        elif version.state == "failed" and self._told.get(version.name) != version.error:
+            self._told[version.name] = version.error
+            self._say(f"{version.ref} is not served: {' '.join(version.error.split())[:300]}")
 
 
 def load_all(core: ServingCore) -> None:

@@ -34,6 +34,10 @@ class ServableVersion:
     servable: Servable | None = None
     users: int = 0
     """Requests that are being answered by it."""
+    failures: int = 0
+    """How often loading it has failed in turn."""
+    pause: int = 0
+    """Polls to wait before it is tried again."""
     memory: int = 0
     """Bytes it was estimated to take, while it is loaded."""
 

@@ -22,6 +22,7 @@ PLACES = {
     "membership": "simulator",
     "models": "training",
     "plan": "training",
+    "serve": "serve",
     "sync": "exchange",
     "train": "training",
     "train/test_codec_systems": "convergence",

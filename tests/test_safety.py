@@ -36,6 +36,7 @@ REVIEWED = {
     ("groups/probe.py", "accept"): "the listener has a timeout",
     ("groups/process_group.py", "wait"): "work of a gloo group, which has a timeout since it was made",
     ("launch/pool/server.py", "accept"): "the selector has said that somebody connects",
+    ("serve/http.py", "result"): "of a task that is done",
     ("testing/launcher.py", "wait"): "of a process that was just killed",
     ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
 }
@@ -57,7 +58,7 @@ BOUND = {
     "groups/probe.py": "to one address, for one connection, which must know a token",
     "cli/doctor.py": "to the address a run would listen at, for one connection of its own",
     "launch/pool/server.py": "a socket file in the user's private folder",
-    "watch/page/server.py": "to loopback; elsewhere only with a token of a private file",
+    "core/http_access.py": "to loopback; elsewhere only with a token of a private file",
 }
 
 

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.core.errors import UsageError
 from shoal.core.events import CheckpointSaved, TrafficCounted
+from shoal.core.http_access import read_token
 from shoal.core.record import worker_file
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import launching
@@ -17,7 +18,6 @@ from shoal.watch.page.app import WatchApp
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import LaunchForm, RunLauncher
 from shoal.watch.page.run_state import RunState
-from shoal.watch.page.security import read_token
 from shoal.watch.worker_logs import LogWriter, read_log
 
 TOKEN = "a-token-of-some-length"

@@ -20,6 +20,7 @@ from shoal.cli import (
     probe,
     ps,
     run,
+    serve,
     show,
     stop,
     switch,
@@ -71,6 +72,7 @@ app.command("show")(show.show)
 app.command("watch")(watch.watch)
 app.command("compare")(compare.compare)
 app.add_typer(models.app, name="models", help="The registry of trained models: versions, lineage, aliases.")
+app.command("serve")(serve.serve)
 app.command("import")(importing.import_)
 app.command("systems")(systems.systems)
 app.command("bench")(bench.bench)

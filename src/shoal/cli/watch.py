@@ -47,10 +47,10 @@ def watch(
 def page_options(root: Path, only: list[Path] | None, host: str, port: int | None, file: str | None) -> "PageOptions":
     """Everything checked before anything is served."""
     from shoal.core.errors import UsageError
+    from shoal.core.http_access import is_loopback, new_token, read_token
 
     try:
-        from shoal.watch.page.security import new_token, read_token
-        from shoal.watch.page.server import PageOptions, is_loopback
+        from shoal.watch.page.server import PageOptions
     except ModuleNotFoundError as error:
         raise UsageError(MISSING.format(error.name)) from None
     if not is_loopback(host) and file is None:
@@ -62,7 +62,8 @@ def page_options(root: Path, only: list[Path] | None, host: str, port: int | Non
 
 
 def serve_page(options: "PageOptions") -> None:
-    from shoal.watch.page.server import is_loopback, serve
+    from shoal.core.http_access import is_loopback
+    from shoal.watch.page.server import serve
 
     def say(address: str) -> None:
         typer.echo(f"shoal: watch at {address}", err=True)

@@ -8,19 +8,13 @@
 """
 
 import hmac
-import ipaddress
-import platform
-import secrets
-from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shoal.core.errors import UsageError
-from shoal.core.private_file import read_private, write_private
+from shoal.core.http_access import OwnNames
 
-LEAST_TOKEN, MOST_TOKEN = 16, 512
 OPEN = ("/", "/static/", "/plotly.min.js", "/favicon.ico")
 """What holds nothing of a run, and is served without a token: a path, or the beginning of one."""
 HEADERS = {
@@ -33,32 +27,12 @@ HEADERS = {
 }
 
 
-def new_token() -> str:
-    return secrets.token_urlsafe(24)
-
-
-def read_token(path: Path) -> str:
-    """The token in a private file, which is made if it is missing."""
-    try:
-        text = read_private(path, MOST_TOKEN + 1).decode("ascii").strip()
-    except FileNotFoundError:
-        write_private(path, (text := new_token()) + "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {str(path)!r} cannot be read: {error}; name a text file of your own") from None
-    if not LEAST_TOKEN <= len(text) <= MOST_TOKEN or not text.isprintable() or " " in text:
-        raise UsageError(
-            f"--token-file {str(path)!r} holds {len(text)} characters; a token is one word of {LEAST_TOKEN} to "
-            f"{MOST_TOKEN}; remove the file, and a new one is made"
-        )
-    return text
-
-
 class AccessGuard:
     """ASGI middleware: checks every request before anything else sees it."""
 
     def __init__(self, app: ASGIApp, token: str, names: tuple[str, ...] = ()) -> None:
         self.app, self._token = app, token.encode()
-        self._names = {"localhost", platform.node().lower(), *(name.lower() for name in names)}
+        self._names = OwnNames(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -76,7 +50,7 @@ class AccessGuard:
 
     def _refusal(self, path: str, headers: Headers) -> tuple[int, str]:
         host = headers.get("host", "")
-        if not self._is_own(host):
+        if host not in self._names:
             return 403, f"the name {host[:80]!r} is not this machine's; use its address, 127.0.0.1, or localhost"
         origin = headers.get("origin")
         if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
@@ -87,17 +61,6 @@ class AccessGuard:
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
             return 401, "the token is missing or wrong; use the address that shoal watch printed"
         return 0, ""
-
-    def _is_own(self, host: str) -> bool:
-        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-        name = name.strip("[]").lower()
-        if name in self._names:
-            return bool(name)
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
 
 
 def _with_headers(send: Send) -> Send:

@@ -1,0 +1,148 @@
+"""`shoal serve`: trained models answer requests over HTTP."""
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.serve.core import ServingCore
+    from shoal.serve.server import ServerOptions
+
+MISSING = "serving needs packages that are not installed ({}); install them with: pip install 'shoal[serve]'"
+
+
+def serve(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[NAME=]MODEL…",
+            help="NAME@ALIAS, NAME:VERSION or NAME of the registry; a folder of versions; a .onnx, .pt2 or .json file; "
+            "FILE.py:FUNCTION.",
+        ),
+    ],
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Else 8080, or a free one.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to serve on; any other than this machine's own needs --token-file.")
+    ] = "127.0.0.1",
+    token_file: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Requests must show its token; made if it is missing.")
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the registry; else $SHOAL_MODELS, else ./models.")
+    ] = None,
+    module: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="Gives the torch module of versions without program.")
+    ] = None,
+    combine: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=A>B", help="A model of models: one after the other, or A+B, mean.")
+    ] = None,
+    goal: Annotated[str, typer.Option(metavar="TIME", help="Latency that batches are sized for.")] = "100ms",
+    batch: Annotated[int, typer.Option(min=1, max=65536, help="Samples in a batch at most; 1: no batching.")] = 1024,
+    concurrency: Annotated[int, typer.Option(min=1, max=256, help="Batches of a model at the same time.")] = 1,
+    queue: Annotated[int, typer.Option(min=1, help="Samples of a model that may wait; more are refused.")] = 1024,
+    timeout: Annotated[str, typer.Option(metavar="TIME", help="Of requests that name none.")] = "30s",
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Loads that do not fit this are refused: 2GB.")
+    ] = None,
+    keep: Annotated[int, typer.Option(min=1, max=64, help="Newest versions served beside each other.")] = 1,
+    poll: Annotated[str, typer.Option(metavar="TIME", help="Between two looks for new versions.")] = "1s",
+    trust_pt2: Annotated[
+        bool, typer.Option("--trust-pt2", help="Read .pt2 files, which may run code: only your own.")
+    ] = False,
+) -> None:
+    """Serve trained models over HTTP: the Open Inference Protocol, and plain JSON for curl."""
+    from shoal.cli.errors import interruptible, usage_errors
+    from shoal.core.errors import UsageError
+
+    with usage_errors(), interruptible():
+        try:
+            import shoal.serve.server  # noqa: F401  (whether its packages are there)
+        except ModuleNotFoundError as error:
+            raise UsageError(MISSING.format(error.name)) from None
+        from shoal.serve.batcher import BatchSettings
+        from shoal.serve.core import CoreSettings
+
+        settings = CoreSettings(
+            batch=BatchSettings(concurrency=concurrency, queue=queue),
+            goal=seconds(goal, "--goal"),
+            most_rows=batch if batch > 1 else CoreSettings().most_rows,
+            batching=batch > 1,
+            timeout=seconds(timeout, "--timeout"),
+            keep=keep,
+        )
+        options = server_options(host, port, token_file, seconds(poll, "--poll"))
+        core = make_core(what, combine or [], settings, models, module, memory, trust_pt2)
+        start(core, options)
+
+
+def seconds(text: str, option: str) -> float:
+    from shoal.core.errors import UsageError
+    from shoal.core.units import TimeSpan
+
+    found = TimeSpan.parse(text).seconds
+    if found <= 0:
+        raise UsageError(f"{option} {text} is no time; write 100ms or 2s")
+    return found
+
+
+def size(text: str) -> int:
+    """`512MB`, `2GB` or bytes."""
+    import re
+
+    from shoal.core.errors import UsageError
+
+    units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
+    if found is None or found[2] not in units:
+        raise UsageError(f"--memory {text!r} is no size; write 512MB or 2GB")
+    return int(float(found[1]) * units[found[2]])
+
+
+def server_options(host: str, port: int | None, file: str | None, poll: float) -> "ServerOptions":
+    from shoal.core.errors import UsageError
+    from shoal.core.http_access import is_loopback, read_token
+    from shoal.serve.server import ServerOptions
+
+    if not is_loopback(host) and file is None:
+        raise UsageError(f"--host {host} lets other machines ask; let them show a token of a file: --token-file FILE")
+    token = read_token(Path(file).expanduser()) if file is not None else ""
+    return ServerOptions(host, port, token, poll)
+
+
+def make_core(
+    what: list[str],
+    combine: list[str],
+    settings: object,
+    models: str | None,
+    module: str | None,
+    memory: str | None,
+    trusted: bool,
+) -> "ServingCore":
+    from shoal.models.registry import Registry
+    from shoal.serve.core import CoreSettings, ServingCore
+    from shoal.serve.model import CompositeModel
+    from shoal.serve.targets import SourceFinder
+
+    assert isinstance(settings, CoreSettings)
+    finder = SourceFinder(Registry(models), trusted=trusted, module=module)
+    return ServingCore(
+        [finder.find(word) for word in what],
+        settings,
+        composites=[CompositeModel.parse(word) for word in combine],
+        budget=size(memory) if memory is not None else None,
+    )
+
+
+def start(core: "ServingCore", options: "ServerOptions") -> None:
+    from shoal.core.http_access import is_loopback
+    from shoal.serve.server import serve as serve_models
+
+    def say(line: str) -> None:
+        typer.echo(f"shoal: {line}", err=True)
+
+    if not is_loopback(options.host):
+        say("note: answers are not encrypted: on a network that is not yours, put a TLS proxy in front, or use ssh -L")
+    with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
+        serve_models(core, options, say)

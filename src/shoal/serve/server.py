@@ -1,0 +1,112 @@
+"""The process that serves: loads the models, binds the port, prints how to ask, and ends when it is told to."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from shoal.core.errors import UsageError
+from shoal.core.http_access import bind
+from shoal.serve.app import ServeApp
+from shoal.serve.core import ServingCore
+from shoal.serve.http import BodyLimits
+from shoal.serve.plain import example
+from shoal.serve.version import ServableVersion
+
+PORT = 8080
+"""Unless another is asked for; a free one if it is taken."""
+GRACE = 10
+"""Seconds that requests under way have when the server ends."""
+MOST_CONNECTIONS = 2048
+LONGEST_EXAMPLE = 200
+"""Characters of a request that is printed as it is; a longer one is fetched from the server."""
+
+
+@dataclass(frozen=True)
+class ServerOptions:
+    """Where to listen, and how often to look for new versions."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str = ""
+    poll: float = 1.0
+    limits: BodyLimits = field(default_factory=BodyLimits)
+
+
+def serve(core: ServingCore, options: ServerOptions, say: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM; `say` gets the address and a command to try, once both work."""
+    load_all(core)
+    listening = bind(options.host, options.port, PORT)
+    for line in greeting(core, options, listening):
+        say(line)
+    core.on_change = ChangeReporter(say)
+    config = make_config(core, options)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(answer_requests(core, uvicorn.Server(config), listening, options.poll))
+
+
+class ChangeReporter:
+    """Says which version is served from now on, and once why one is not."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._told: dict[str, str] = {}
+
+    def __call__(self, version: ServableVersion) -> None:
+        if version.state == "available":
+            self._say(f"serving {version.ref}")
+        elif version.state == "failed" and self._told.get(version.name) != version.error:
+            self._told[version.name] = version.error
+            self._say(f"{version.ref} is not served: {' '.join(version.error.split())[:300]}")
+
+
+def load_all(core: ServingCore) -> None:
+    """Load every model once; UsageError names the first that cannot be served."""
+    core.poll()
+    for name, model in core.models.items():
+        failed = [each.error for each in core.manager.versions(name) if each.state == "failed"]
+        if core.manager.serving(name) is None:
+            raise UsageError(f"cannot serve {name!r}: {model.problem or (failed or ['no version is there'])[-1]}")
+
+
+def make_config(core: ServingCore, options: ServerOptions) -> uvicorn.Config:
+    app = ServeApp(core, token=options.token, names=(options.host,), limits=options.limits)
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_graceful_shutdown=GRACE,
+        timeout_keep_alive=30,
+        server_header=False,
+    )
+
+
+async def answer_requests(core: ServingCore, server: uvicorn.Server, listening: socket.socket, poll: float) -> None:
+    """Answer, and look for new versions meanwhile."""
+    polling = asyncio.create_task(core.poll_for_ever(poll))
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        polling.cancel()
+        await core.close()
+
+
+def greeting(core: ServingCore, options: ServerOptions, listening: socket.socket) -> list[str]:
+    """What is served and where, and a command that asks the first model."""
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    address = f"http://{host}:{listening.getsockname()[1]}"
+    served = [f"{name}:{core.manager.serving(name)}" for name in core.models] + [*core.composites]
+    return [f"serving {', '.join(served)} at {address}", f"try: {curl_line(core, address, bool(options.token))}"]
+
+
+def curl_line(core: ServingCore, address: str, guarded: bool) -> str:
+    name = core.names()[0] if not core.composites else next(iter(core.composites))
+    secret = ' -H "Authorization: Bearer $(cat TOKENFILE)"' if guarded else ""
+    body = example(core.specs(name)[1]).decode()
+    if len(body) <= LONGEST_EXAMPLE:
+        return f"curl -s{secret} {address}/predict/{name} -d '{body}'"
+    return f"curl -s{secret} {address}/example/{name} | curl -s{secret} {address}/predict/{name} -d @-"

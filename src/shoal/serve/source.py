@@ -1,0 +1,215 @@
+"""Sources: where versions come from. A source looks, and gives one loader for each version that exists.
+
+folder      /models/digits/1/model.onnx, /models/digits/2/… : a number is a version
+registry    digits@prod, digits:3, or digits (its newest)
+file        one .onnx, .pt2 or .json file, or FILE.py:FUNCTION; a changed file is the next version
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from shoal.core.errors import UsageError
+from shoal.models.locks import VersionHold
+from shoal.models.registry import Registry
+from shoal.models.version import ModelRef, ModelVersion
+from shoal.serve.loader import ObjectLoader, ServableLoader, TableLoader
+from shoal.serve.programs import ModuleLoader, OnnxLoader, ProgramLoader
+
+PROGRAM = "model.onnx"
+"""What a registry calls the program; its own module would import torch."""
+NAMES = (PROGRAM, "model.pt2", "table.json")
+"""Files that a version's folder may hold, in this order."""
+ENDINGS = (".onnx", ".pt2", ".json")
+
+
+class VersionSource(Protocol):
+    """The contract: `poll` is quick, is called again and again, and returns what exists now."""
+
+    name: str
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        """Loaders by version number; the same loader for the same version. UsageError: there can be none."""
+
+
+class FileSource:
+    """One file; when it changes it becomes the next version."""
+
+    def __init__(self, name: str, path: Path, *, threads: int = 1, trusted: bool = False) -> None:
+        self.name, self._path = name, path
+        self._threads, self._trusted = threads, trusted
+        self._stamp: tuple[int, int] | None = None
+        self._number = 0
+        self._loader: ServableLoader | None = None
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        try:
+            status = self._path.stat()
+        except OSError as error:
+            if self._loader is not None:
+                return {self._number: self._loader}  # it is in memory, and its file may be on its way back
+            raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}") from None
+        if (stamp := (status.st_mtime_ns, status.st_size)) != self._stamp:
+            self._loader = file_loader(self._path, threads=self._threads, trusted=self._trusted)
+            self._stamp, self._number = stamp, self._number + 1
+        assert self._loader is not None
+        return {self._number: self._loader}
+
+
+class FolderSource:
+    """A folder of numbered versions. A version counts when its file is there: rename a finished folder into place."""
+
+    def __init__(self, name: str, folder: Path, *, threads: int = 1, trusted: bool = False) -> None:
+        self.name, self._folder = name, folder
+        self._threads, self._trusted = threads, trusted
+        self._loaders: dict[int, ServableLoader] = {}
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        found = {}
+        for number, file in numbered_files(self._folder).items():
+            found[number] = self._loaders.get(number) or self._loader(file)
+        self._loaders = found
+        return found
+
+    def _loader(self, file: Path) -> ServableLoader:
+        return file_loader(file, threads=self._threads, trusted=self._trusted)
+
+
+def numbered_files(folder: Path) -> dict[int, Path]:
+    """The file of each version in a folder such as `digits/3/model.onnx`."""
+    try:
+        inner = [each for each in folder.iterdir() if each.name.isascii() and each.name.isdecimal()]
+    except OSError as error:
+        raise UsageError(f"cannot read {str(folder)!r}: {error.strerror}") from None
+    found = {}
+    for each in inner:
+        files = (each / name for name in NAMES)
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None and len(each.name) < 10:
+            found[int(each.name)] = file
+    return found
+
+
+class RegistrySource:
+    """What a reference of the registry stands for: it changes when an alias is moved or a version is added.
+
+    With a name alone or an alias, earlier versions are members of the stream too, so that one can roll back.
+    """
+
+    def __init__(self, name: str, ref: str, registry: Registry, *, threads: int = 1, module: str | None = None) -> None:
+        self.name, self._ref, self._registry, self._threads = name, ref, registry, threads
+        self._parsed, self._module = ModelRef.parse(ref), module
+        self._loaders: dict[int, ServableLoader] = {}
+        self._seen = ""
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        newest = self._registry.find(self._ref)
+        if newest is None:
+            if self._loaders:
+                return self._loaders  # a moment in which the alias stands for nothing
+            newest = self._registry.get(self._ref)
+        if newest.digest == self._seen:
+            return self._loaders
+        if self._parsed.version is not None:
+            chosen = [newest]
+        else:
+            chosen = [each for each in self._registry.list(newest.name) if each.version <= newest.version]
+        self._loaders = {each.version: self._loaders.get(each.version) or self._loader(each) for each in chosen}
+        self._seen = newest.digest
+        return self._loaders
+
+    def _loader(self, version: ModelVersion) -> ServableLoader:
+        return RegistryLoader(self._registry, version, threads=self._threads, module=self._module)
+
+
+class RegistryLoader:
+    """One version of a registry, which is held while it is loaded: nothing removes it meanwhile."""
+
+    def __init__(self, registry: Registry, version: ModelVersion, *, threads: int, module: str | None) -> None:
+        self._registry, self._version, self._threads, self._module = registry, version, threads, module
+        self._inner: ServableLoader | None = None
+        self._hold: VersionHold | None = None
+
+    def estimate(self) -> int:
+        return self._chosen().estimate()
+
+    def load(self) -> Any:
+        self._hold = self._registry.hold(self._version)
+        try:
+            return self._chosen().load()
+        except BaseException:
+            self._let_go()
+            raise
+
+    def unload(self) -> None:
+        self._chosen().unload()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._hold is not None:
+            self._hold.close()
+            self._hold = None
+
+    def _chosen(self) -> ServableLoader:
+        if self._inner is None:
+            self._inner = self._choose()
+        return self._inner
+
+    def _choose(self) -> ServableLoader:
+        registry, version = self._registry, self._version
+        if self._module is not None:
+            return ModuleLoader(*self._user_module(self._module), version.bytes)
+        size = next((file.size for file in registry.manifest(version).files if file.name == PROGRAM), None)
+        if size is None:
+            raise UsageError(
+                f"{version.ref} holds no program; give --module FILE.py:FUNCTION that returns its module, or register "
+                "it with run.register(NAME, example=inputs)"
+            )
+        return OnnxLoader(lambda: registry.file(version, PROGRAM), size, self._threads)
+
+    def _user_module(self, place: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+        from shoal.models.exporting import load_module
+        from shoal.models.loading import fill
+
+        version = self._version
+        return lambda: load_module(place), lambda module: fill(module, self._registry.tensors(version), version.ref)
+
+
+def file_loader(path: Path, *, threads: int = 1, trusted: bool = False) -> ServableLoader:
+    """A loader by the file's ending."""
+    if path.suffix == ".onnx":
+        return OnnxLoader(path, path.stat().st_size, threads)
+    if path.suffix == ".pt2":
+        return ProgramLoader(path, trusted=trusted)
+    if path.suffix == ".json":
+        return TableLoader(path)
+    raise UsageError(
+        f"{path.name!r} is not a model; serve {', '.join(ENDINGS)}, FILE.py:FUNCTION or a registry's model"
+    )
+
+
+class ObjectSource:
+    """What FUNCTION of FILE.py returns: the user's own code, named by the user."""
+
+    def __init__(self, name: str, place: str) -> None:
+        self.name = name
+        self._loaders = {1: ObjectLoader(lambda: call_function(place))}
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        return self._loaders
+
+
+def call_function(place: str) -> object:
+    """Call FUNCTION of FILE.py without arguments."""
+    import importlib.util
+
+    file, _, function = place.rpartition(":")
+    spec = importlib.util.spec_from_file_location("shoal_served_module", file)
+    if spec is None or spec.loader is None or not Path(file).is_file():
+        raise UsageError(f"{place!r} is not FILE.py:FUNCTION with a Python file that exists")
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    make = getattr(loaded, function, None)
+    if not callable(make):
+        raise UsageError(f"{place!r}: {file} has no function {function!r}")
+    return make()

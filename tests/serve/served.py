@@ -1,0 +1,98 @@
+"""Small models, sources and clients for the tests of serving."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from shoal.serve.app import ServeApp
+from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.loader import ObjectLoader, ServableLoader
+from shoal.serve.tensors import Tensors, TensorSpec
+
+Result = TypeVar("Result")
+
+
+class Scaled:
+    """y = factor · x, for rows of `width`; counts its calls and their rows."""
+
+    def __init__(self, factor: float = 1.0, width: int = 2) -> None:
+        self.factor, self.calls = factor, []
+        self.inputs = (TensorSpec("x", "FP32", (-1, width)),)
+        self.outputs = (TensorSpec("y", "FP32", (-1, width)),)
+
+    def predict(self, x: Any) -> Tensors:
+        x = x["x"] if isinstance(x, dict) else x
+        self.calls.append(len(x))
+        return {"y": (x * self.factor).astype(np.float32)}
+
+
+class MemorySource:
+    """Versions that a test adds and removes."""
+
+    def __init__(self, name: str, makers: Mapping[int, Callable[[], object]] | None = None, size: int = 0) -> None:
+        self.name, self.size = name, size
+        self.loaders: dict[int, ServableLoader] = {}
+        for number, make in (makers or {}).items():
+            self.add(number, make)
+
+    def add(self, number: int, make: Callable[[], object], size: int | None = None) -> None:
+        self.loaders[number] = ObjectLoader(make, self.size if size is None else size)
+
+    def poll(self) -> Mapping[int, ServableLoader]:
+        return dict(self.loaders)
+
+
+def core_of(*sources: Any, settings: CoreSettings | None = None, **more: Any) -> ServingCore:
+    core = ServingCore(list(sources), settings, **more)
+    core.poll()
+    return core
+
+
+def x(*rows: list[float]) -> Tensors:
+    return {"x": np.array(rows or [[1.0, 2.0]], dtype=np.float32)}
+
+
+def onnx_file(path: Path, factor: float = 2.0, width: int = 2, weights: int = 0) -> Path:
+    """An ONNX program y = factor · x; with `weights` it also holds so many float32 that it uses."""
+    constants = [numpy_helper.from_array(np.array(factor, dtype=np.float32), "factor")]
+    nodes = [helper.make_node("Mul", ["x", "factor"], ["y" if not weights else "scaled"])]
+    if weights:
+        side = weights // width
+        constants.append(numpy_helper.from_array(np.full((width, side), 1e-9, dtype=np.float32), "wide"))
+        nodes += [
+            helper.make_node("MatMul", ["scaled", "wide"], ["hidden"]),
+            helper.make_node("ReduceMean", ["hidden"], ["mean"], keepdims=1),
+            helper.make_node("Add", ["scaled", "mean"], ["y"]),
+        ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes, "scale", [value("x", TensorProto.FLOAT, ["N", width])], [value("y", TensorProto.FLOAT, ["N", width])],
+        constants,
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 9
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".part")
+    onnx.save(model, str(scratch))
+    os.replace(scratch, path)
+    return path
+
+
+def asked(core: ServingCore, ask: Callable[[httpx.AsyncClient], Awaitable[Result]], **options: Any) -> Result:
+    """What a client of the app gets, without a socket."""
+
+    async def main() -> Result:
+        transport = httpx.ASGITransport(ServeApp(core, **options))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
+            found = await ask(client)
+        await core.close()
+        return found
+
+    return asyncio.run(main())

@@ -60,7 +60,7 @@ def check(notice: "RunNotice", plan: "Plan") -> list[str]:
     if notice.coordinator is None:
         raise UsageError(
             f"run {notice.run!r} has no coordinator to switch its plan by: it has one worker, trains by 'alone', or "
-            "was started with --trusted or for a fixed number of workers; stop it and go on with shoal run --resume --plan"
+            "was started with --trusted or for a fixed number of workers; stop it, then shoal run --resume --plan"
         )
     if notice.stopping:
         raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")

@@ -15,7 +15,7 @@ import msgspec
 
 from shoal.core.private import open_private, private_folder
 from shoal.launch.live_runs import RunNotice
-from shoal.membership.view import PlanText
+from shoal.membership.view import PlanString
 
 LARGEST = 4 << 10
 SUFFIX = ".switch"
@@ -24,7 +24,7 @@ SUFFIX = ".switch"
 class SwitchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A plan that the user wants, under a token of its own."""
 
-    plan: PlanText
+    plan: PlanString
     token: Annotated[str, msgspec.Meta(max_length=32, pattern=r"^[0-9a-f]+\Z")] = ""
 
 

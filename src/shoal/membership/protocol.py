@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names, PlanText
+from shoal.membership.view import MOST_MEMBERS, WIRE_NAMES, Generation, MembershipView, Name, Names, PlanString
 
 LONGEST_TEXT = 240
 
@@ -114,7 +114,7 @@ class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
     """My script wants another plan; said again until a view has it, or a later one."""
 
     member: Name
-    plan: PlanText
+    plan: PlanString
     number: Count
     """Of this switch. Workers run one script, so the same number from another worker is the same request."""
 

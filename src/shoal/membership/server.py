@@ -33,7 +33,7 @@ from shoal.membership.protocol import (
     RunOver,
     Text,
 )
-from shoal.membership.view import Name, PlanText
+from shoal.membership.view import Name, PlanString
 from shoal.membership.wal import CoordinatorLog
 
 LARGEST = 128 << 10
@@ -59,7 +59,7 @@ class ExpectRemote(ChannelMessage, frozen=True, kw_only=True):
 class SwitchPlan(ChannelMessage, frozen=True, kw_only=True):
     """The user wants another plan."""
 
-    plan: PlanText
+    plan: PlanString
 
 
 class CoordinatorReady(ChannelMessage, frozen=True, kw_only=True):

@@ -27,7 +27,7 @@ Name = Annotated[str, msgspec.Meta(pattern=f"^{PATTERN.pattern}\\Z")]
 """A member's id. Limits written as types are checked when something is decoded, before anybody sees it."""
 Names = Annotated[tuple[Name, ...], msgspec.Meta(max_length=MOST_MEMBERS)]
 LONGEST_PLAN = 1024
-PlanText = Annotated[str, msgspec.Meta(max_length=LONGEST_PLAN, pattern=r"^[ -~]*\Z")]
+PlanString = Annotated[str, msgspec.Meta(max_length=LONGEST_PLAN, pattern=r"^[ -~]*\Z")]
 """A plan as text: one line of ASCII."""
 
 
@@ -36,7 +36,7 @@ class MembershipView(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
 
     generation: Generation = 0
     members: Names = ()
-    plan: PlanText = ""
+    plan: PlanString = ""
     """The plan, once it was switched; empty: the one this attempt of the run was started with."""
     switches: Generation = 0
     """How often the plan was switched: the number of `plan`, the same on all members."""

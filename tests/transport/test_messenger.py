@@ -174,7 +174,7 @@ def test_a_handler_that_sleeps_holds_up_neither_collectives_nor_other_ports() ->
                 check_sum(made, 300_000)
             assert made[0].messenger.call("1", "quick", b"x", [block], deadline=WAIT).head == b"re x"
             assert not any(ticket.done.is_set() for ticket in tickets[2:]), "they wait at the sender"
-            assert made[0].link(1).out.idle
+            assert soon(WAIT, lambda: made[0].link(1).out.idle)
         for ticket in tickets:
             ticket.wait(WAIT)
         assert soon(WAIT, lambda: slow.heads == [f"{n}".encode() for n in range(6)])

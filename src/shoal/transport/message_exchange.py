@@ -237,8 +237,8 @@ class MessageExchange:
             return
         if stamp:
             out.link.estimate.round_trip(moment - (stamp + held) / 1e9, moment)
-        if closed or (expected < out.link.arrived and again):
-            self._restart(peer, out, expected if closed else out.link.next_seq)
+        if closed:
+            self._restart(peer, out, expected)
         else:
             out.acknowledged(expected, moment)
             if again and out.link.may_repeat(moment):

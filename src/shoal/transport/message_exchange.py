@@ -17,7 +17,7 @@ from shoal.core.clock import now
 from shoal.core.errors import PayloadError, PeerLost, ShoalError
 from shoal.transport.incoming_messages import Arrival, IncomingMessage, IncomingMessages
 from shoal.transport.message_body import MessageBody, parse
-from shoal.transport.messages import Array, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
+from shoal.transport.messages import CHUNK, Array, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
 from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage, OutgoingMessages
 from shoal.transport.peer import LinkPeer
 from shoal.transport.sender import ACK_CHUNKS, ChunkSender
@@ -212,6 +212,8 @@ class MessageExchange:
         if chunk.kind == MessageKind.credit:
             self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
         elif whole is not None:
+            if whole.total > CHUNK:
+                inbox.link.unsaid += ACK_CHUNKS  # whoever waits for its end need not wait for the next chunk
             self._deliver(peer, whole)
         self.sender.pump(peer)
 

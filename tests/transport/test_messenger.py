@@ -13,10 +13,13 @@ from forked import soon
 from meshes import WAIT, begin, kill, meshes, numbers, total
 from proxy import Proxy
 
+from shoal.core.clock import now
 from shoal.core.errors import DeadlineError, PayloadError, PeerLost, ShoalError, UsageError
 from shoal.transport.mesh import LinkMesh
-from shoal.transport.messages import CHUNK
-from shoal.transport.messenger import CallFailed, ReceivedMessage, Reply
+from shoal.transport.message_body import MessageBody
+from shoal.transport.messages import CHUNK, MessageKind
+from shoal.transport.messenger import CallFailed, MessageTicket, ReceivedMessage, Reply
+from shoal.transport.outgoing_messages import OutgoingMessage
 from shoal.transport.rate_limit import RateLimit
 
 
@@ -262,6 +265,29 @@ def test_a_member_that_is_given_up_ends_calls_and_begins_anew_if_it_comes_back()
         assert made[0].messenger.call("1", "port", b"after", deadline=WAIT).head == b"re after"
         assert received[0].heads == [b"before", b"after"]
         assert received[1].heads == [b"before", b"during", b"after"]
+
+
+def test_credit_that_was_under_way_is_given_again_to_a_member_that_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else whoever is lost for a moment could send nothing to a port whose credit it had used up."""
+    with meshes(2) as made:
+        received, exchange, peer = serve(made[0], credit=1), made[0].loop.exchange, made[0].link(1)
+        made[1].messenger.call("0", "port", b"first", deadline=WAIT)
+        tried: list[bool] = []
+
+        def lose() -> None:
+            """Between the end of a handler and the leaving of its credit."""
+            monkeypatch.setattr(peer, "gone", lambda now: True)
+            exchange.send("1", OutgoingMessage(MessageKind.push, "none", MessageBody(b""), MessageTicket("it")))
+            exchange.tick(peer, now())
+            monkeypatch.undo()
+            assert peer.message_out is not None
+            tried.append(peer.message_out.stream == 0 and "port" in peer.message_out._grants)
+            made[0].loop.chunk_sender.pump(peer)
+
+        made[0].loop.call(lose)
+        assert soon(WAIT, lambda: tried == [True])
+        made[1].messenger.call("0", "port", b"second", deadline=WAIT)
+        assert received.heads == [b"first", b"second"]
 
 
 def test_a_call_that_comes_to_nothing_says_why() -> None:

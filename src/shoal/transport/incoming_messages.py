@@ -164,6 +164,11 @@ class IncomingMessages:
         self._granted[port] = granted
         return granted
 
+    @property
+    def grants(self) -> dict[str, tuple[int, int]]:
+        """By port: what was granted last in this stream, and the largest message."""
+        return {port: (granted, self._largest[port]) for port, granted in self._granted.items() if not self.closed}
+
     def _release(self, message: IncomingMessage) -> None:
         if message.kind in (MessageKind.push, MessageKind.call):
             self._open[message.port] -= 1

@@ -7,81 +7,27 @@ A message whose port has no credit waits at its sender, where it holds up nothin
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from queue import SimpleQueue
+from collections.abc import Callable, Mapping
 
 import zmq
 
 from shoal.core.clock import now
 from shoal.core.errors import PayloadError, PeerLost, ShoalError
 from shoal.transport.incoming_messages import Arrival, IncomingMessage, IncomingMessages
-from shoal.transport.message_body import MessageBody, parse
-from shoal.transport.messages import CHUNK, Array, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
+from shoal.transport.message_body import parse
+from shoal.transport.message_ports import (
+    CallFailed,
+    PendingCall,
+    ReceivedMessage,
+    Reply,
+    ServedPort,
+    answer_message,
+    run_handler,
+)
+from shoal.transport.messages import CHUNK, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
 from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage, OutgoingMessages
 from shoal.transport.peer import LinkPeer
 from shoal.transport.sender import ACK_CHUNKS, ChunkSender
-
-LONGEST_FAILURE = 1000
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What a handler answers to a call, and what the caller gets."""
-
-    head: bytes = b""
-    arrays: Sequence[Array] = ()
-
-
-@dataclass(frozen=True)
-class ReceivedMessage:
-    """What a handler gets; its arrays lie in the memory of the message."""
-
-    sender: str
-    port: str
-    head: bytes
-    arrays: list[Array]
-    is_call: bool
-
-
-Handler = Callable[[ReceivedMessage], Reply | None]
-Job = tuple[ReceivedMessage, Callable[[Reply | Exception | None], None]]
-
-
-class CallFailed(ShoalError):  # noqa: N818  (of the member that was called)
-    """The handler of a member failed; the message names the member and says why."""
-
-
-@dataclass(eq=False)
-class ServedPort:
-    name: str
-    handler: Handler
-    credit: int
-    largest: int
-    admitted: set[str] | None
-    """Who may send there; None: all."""
-    jobs: "SimpleQueue[Job | None] | None"
-    """For the thread that handles them; None: the communication thread does."""
-
-    def admits(self, sender: str) -> bool:
-        return self.admitted is None or sender in self.admitted
-
-
-class PendingCall(MessageTicket):
-    """A call that waits for its reply."""
-
-    def __init__(self, what: str, to: str, largest: int) -> None:
-        super().__init__(what)
-        self.to, self.largest = to, largest
-        self.number = -1
-        self.reply = Reply()
-
-    def arrived(self) -> None:
-        """The request has: that is not the end of it."""
-
-    def answer(self, reply: Reply) -> None:
-        self.reply = reply
-        self.end()
 
 
 class MessageExchange:
@@ -250,6 +196,7 @@ class MessageExchange:
     def _restart(self, peer: LinkPeer, out: OutgoingMessages, expected: int) -> None:
         waiting = [call for (name, _), call in self.calls.items() if name == peer.name]
         out.restart(expected)
+        self._grant_again(peer)
         kept = out.unbegun_tickets
         for call in waiting:
             if call not in kept:
@@ -307,7 +254,7 @@ class MessageExchange:
             self._pump(name)
             return
         what = f"the reply of {port.name} to {peer}"
-        self.send(name, _answer_message(port.name, message.number, outcome, MessageTicket(what), free))
+        self.send(name, answer_message(port.name, message.number, outcome, MessageTicket(what), free))
 
     # Losses
 
@@ -324,8 +271,16 @@ class MessageExchange:
             self.lose(peer, f"it has {peer.bye.reason}")
         elif peer.gone(moment):
             self.lose(peer, f"{peer.describe(moment)}, is gone: nobody listens at {peer.entry.address}")
+            self._grant_again(peer)
         elif self.silence is not None and (silence := peer.silent(moment, self.silence)) is not None:
             self.lose(peer, f"{peer.describe(moment)}, has been silent for {silence:.1f} s")
+            self._grant_again(peer)
+
+    def _grant_again(self, peer: LinkPeer) -> None:
+        """Our stream begins anew, and credit that was under way is lost with the old one; the member may come back."""
+        inbox, out = self._incoming(peer), self._outgoing(peer)
+        for port, (granted, largest) in inbox.grants.items():
+            out.grant(port, granted, inbox.stream, largest)
 
     def lose(self, peer: LinkPeer, why: str) -> None:
         """End everything that waits for this member."""
@@ -350,26 +305,3 @@ class MessageExchange:
         for call in self.calls.values():
             call.end(error)
         self.calls.clear()
-
-
-def run_handler(handler: Handler, received: ReceivedMessage) -> Reply | Exception | None:
-    """What a handler returns or raises: an error of one message must not end the thread of all."""
-    try:
-        return handler(received)
-    except Exception as error:  # noqa: BLE001  (told to the caller, or blamed on the sender)
-        return error
-
-
-def _answer_message(
-    port: str, number: int, outcome: Reply | Exception | None, ticket: MessageTicket, left: Callable[[], None]
-) -> OutgoingMessage:
-    kind = MessageKind.reply
-    try:
-        if isinstance(outcome, Exception):
-            raise outcome
-        reply = outcome or Reply()
-        body = MessageBody(reply.head, reply.arrays)
-    except Exception as error:  # noqa: BLE001  (a handler may return what cannot be sent)
-        text = f"{type(error).__name__}: {error}"[:LONGEST_FAILURE]
-        kind, body = MessageKind.failure, MessageBody(text.encode(errors="replace"))
-    return OutgoingMessage(kind, port, body, ticket, of=number, left=left)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, ShoalError, UsageError
 from shoal.transport.message_body import MessageBody
-from shoal.transport.message_exchange import (
+from shoal.transport.message_ports import (
     CallFailed,
     Handler,
     Job,

@@ -5,6 +5,7 @@ gather meanwhile, and each of their waits ends, with the result or with the liar
 """
 
 import random
+import re
 import resource
 import zlib
 from collections.abc import Callable
@@ -28,7 +29,21 @@ from shoal.transport.collectives import AllGather, ChainBroadcast
 from shoal.transport.endpoint import BookEntry
 from shoal.transport.io_loop import MOST_REFUSED
 from shoal.transport.mesh import LinkMesh
-from shoal.transport.messages import CHUNK, AnyMessage, ChunkAck, ChunkHeader, LinkClosed, LinkHeartbeat, encode, pack
+from shoal.transport.message_body import MessageBody
+from shoal.transport.messages import (
+    CHUNK,
+    AnyMessage,
+    ChunkAck,
+    ChunkHeader,
+    LinkClosed,
+    LinkHeartbeat,
+    MessageAck,
+    MessageChunk,
+    MessageKind,
+    encode,
+    pack,
+)
+from shoal.transport.messenger import ReceivedMessage, Reply
 from shoal.transport.tasks import CollectiveTask
 
 NUMEL = 40_000
@@ -45,7 +60,7 @@ class Liar:
         peer = self.mesh.loop.peers[0]
 
         def send() -> None:
-            if isinstance(message, ChunkHeader):
+            if isinstance(message, ChunkHeader | MessageChunk):
                 peer.way.send_multipart([encode(message), frame])
             else:
                 peer.aside.send(encode(message))
@@ -56,6 +71,15 @@ class Liar:
         """The next chunk of a link, with what is changed of it."""
         chunk = ChunkHeader(
             "run", 0, 0, 1, self.seq, 0, 0, kind, 0, 0, 4 * NUMEL, 1, "float32", (len(frame) // 4,), zlib.crc32(frame)
+        )
+        chunk = msgspec.structs.replace(chunk, **change)
+        self.seq += chunk.seq == self.seq
+        self.say(chunk, frame)
+
+    def message(self, kind: MessageKind = MessageKind.push, frame: bytes = b"", **change: object) -> None:
+        """The next chunk of a message stream of its own, with what is changed of it."""
+        chunk = MessageChunk(
+            "run", 0, 0, 1, self.seq, 1, kind, "port" * bool(frame), self.seq, 0, 0, len(frame), 1, zlib.crc32(frame)
         )
         chunk = msgspec.structs.replace(chunk, **change)
         self.seq += chunk.seq == self.seq
@@ -208,6 +232,60 @@ def test_an_address_that_cannot_be_connected_is_a_peer_that_never_comes() -> Non
         honest(made[0])
 
 
+def body(head: bytes = b"x", count: int = 4) -> bytes:
+    made = MessageBody(head, [torch.zeros(count).numpy()])
+    return bytes(made.cut(0, made.total))
+
+
+@pytest.mark.parametrize(
+    ("kind", "frame", "change", "why"),
+    [
+        (MessageKind.push, b"no body at all", {}, "specification"),
+        (MessageKind.push, body()[:-1], {}, "shape"),
+        (MessageKind.push, body(), {"total": 2**40}, "were due|it takes"),
+        (MessageKind.push, body(), {"port": "another"}, "without credit"),
+        (MessageKind.call, body(), {"index": 3}, "has not begun"),
+        (MessageKind.hello, b"", {}, "middle of a stream"),
+    ],
+)
+def test_a_message_that_no_honest_member_sends_costs_its_sender_its_place(
+    kind: MessageKind, frame: bytes, change: dict[str, object], why: str
+) -> None:
+    with meshes(3) as made:
+        heard: list[bytes] = []
+        made[0].messenger.serve("port", lambda message: heard.append(message.head), 4)
+        liar = Liar(made)
+        liar.message(MessageKind.hello)
+        liar.message(MessageKind.push, body(b"honest"))
+        until(lambda: heard == [b"honest"])
+        liar.message(kind, frame, **change)
+        until(lambda: 1 in made[0].loop.suspects)
+        assert re.search(why, made[0].loop.suspects[1])
+        made[2].messenger.push("0", "port", b"from another").wait(WAIT)
+        until(lambda: heard == [b"honest", b"from another"])
+        honest(made[0])
+
+
+def echo(message: ReceivedMessage) -> Reply:
+    return Reply(message.head, message.arrays)
+
+
+def message_lies(made: list[LinkMesh], chance: random.Random) -> list[tuple[AnyMessage, bytes]]:
+    """Chunks and acknowledgements of message streams, each as it could be next."""
+    into, out = made[0].link(1).message_in, made[0].link(1).message_out
+    head, frame = ("run", made[0].generation, 0, 1), chance.choice((b"", body(), bytes(CHUNK)))
+    stream = into.stream if into is not None and chance.random() < 0.7 else chance.randrange(1, 2**40)
+    seq = into.link.expected if into is not None and stream == into.stream else 0
+    kind = chance.choice(list(MessageKind)) if seq else MessageKind.hello
+    if kind in (MessageKind.hello, MessageKind.credit, MessageKind.cancel):
+        frame = b""
+    number = into._last + 1 if into is not None else 0
+    port = chance.choice(("port", "thread"))
+    chunk = MessageChunk(*head, seq, stream, kind, port, number, number, 0, len(frame), 1, zlib.crc32(frame))
+    theirs = out.stream if out is not None else 1
+    return [(chunk, frame), (chunk, frame), (MessageAck(*head, 0, theirs, 1, 1, 1, True, chance.random() < 0.5), b"")]
+
+
 def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
     """Well-formed messages with fields changed, while sums and gathers begin and end; how many there were."""
     liar, said = Liar(made), 0
@@ -225,7 +303,10 @@ def fuzz(made: list[LinkMesh], chance: random.Random, count: int) -> int:
             chunk, chunk, chunk, ChunkAck(*head, 0, expected, 1, 1, True), LinkHeartbeat(*head, 0, 1, 1),
             LinkClosed(*head, 0, "ended", 0),
         ]  # fmt: skip
-        message = changed(chance.choice(messages), chance, names, keep=("run", "sender"))
+        lies = [*((message, frame) for message in messages), *message_lies(made, chance)]
+        message, frame = chance.choice(lies)
+        if not isinstance(message, MessageChunk) or chance.random() < 0.7:  # else it is heard, and followed
+            message = changed(message, chance, names, keep=("run", "sender"))
         if is_readable(message, AnyMessage):
             liar.say(message, frame)
             said += 1
@@ -254,10 +335,15 @@ def settle(made: list[LinkMesh], chance: random.Random) -> None:
 
 def barrage(seed: int, count: int) -> None:
     with meshes(3) as made:
+        made[0].messenger.serve("port", echo, 3, largest=1 << 20)
+        made[0].messenger.serve("thread", echo, 3, largest=1 << 20)
+        made[2].messenger.serve("port", echo, 3)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         assert fuzz(made, random.Random(seed), count) >= count
         settle(made, random.Random(seed))
         assert 2 not in made[0].loop.suspects, "only who lies is suspected"
+        assert made[0].messenger.call("2", "port", b"still here", deadline=WAIT).head == b"still here"
+        assert made[2].messenger.call("0", "thread", b"and back", deadline=WAIT).head == b"and back"
         assert not made[2].loop.suspects, "and only by whom it lies to"
         grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
         assert grown < 200 << 10, f"{grown} KiB more"

@@ -12,20 +12,29 @@ from shoal.transport.messages import (
     CHUNK,
     DTYPES,
     LARGEST_HEAD,
+    AnyMessage,
     ChunkAck,
     ChunkHeader,
     FrameRefused,
     LinkClosed,
     LinkHeartbeat,
+    MessageAck,
+    MessageChunk,
+    MessageKind,
     decode,
     encode,
     pack,
     unpack,
+    unpack_bytes,
 )
 
 HEAD = ("run", 1, 2, 3, 4)
 CHUNK_MESSAGE = ChunkHeader(*HEAD, 0, 5, "ring", 0, 7, 4000, 99, "float32", (10,), zlib.crc32(bytes(40)))
-MESSAGES = [CHUNK_MESSAGE, ChunkAck(*HEAD, 3, 9, 1, True), LinkHeartbeat(*HEAD, 3, 2), LinkClosed(*HEAD, "ended", -1)]
+PIECE = MessageChunk(*HEAD, 7, MessageKind.call, "port", 5, 0, 2, 999, 99, zlib.crc32(bytes(40)), 6, 3, 9, 1)
+MESSAGES = [
+    CHUNK_MESSAGE, ChunkAck(*HEAD, 3, 9, 1, True), LinkHeartbeat(*HEAD, 3, 2), LinkClosed(*HEAD, "ended", -1),
+    PIECE, MessageAck(*HEAD, 7, 3, 9, 1, False, True),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
@@ -53,6 +62,19 @@ def test_values_out_of_range_are_refused(change) -> None:
         decode(encode(msgspec.structs.replace(CHUNK_MESSAGE, **change)))
 
 
+@pytest.mark.parametrize("change", [{"port": "p" * 33}, {"kind": 7}, {"kind": -1}, {"stream": -1}, {"crc": 2**32}])
+def test_values_out_of_range_of_a_message_are_refused(change) -> None:
+    with pytest.raises(FrameRefused):
+        decode(encode(msgspec.structs.replace(PIECE, **change)))
+
+
+def test_a_piece_of_a_message_is_what_was_announced() -> None:
+    assert unpack_bytes(PIECE, zmq.Frame(bytes(40))).size == 40
+    for frame in (bytes(39), bytes(39) + b"\1", bytes(CHUNK + 1)):
+        with pytest.raises(FrameRefused):
+            unpack_bytes(PIECE, zmq.Frame(frame))
+
+
 def test_fuzzed_messages_are_refused_or_are_messages() -> None:
     """10^4 of them: bits flipped, cut, spliced, or noise; nothing but Refused may come out."""
     chance, good, taken = random.Random(4), [encode(m) for m in MESSAGES], 0
@@ -73,7 +95,7 @@ def test_fuzzed_messages_are_refused_or_are_messages() -> None:
         except FrameRefused:
             continue
         taken += 1
-        assert isinstance(message, ChunkHeader | ChunkAck | LinkHeartbeat | LinkClosed)
+        assert isinstance(message, AnyMessage)
         if isinstance(message, ChunkHeader):
             with pytest.raises(FrameRefused):  # its frame, one byte short
                 unpack(message, zmq.Frame(bytes(39)))

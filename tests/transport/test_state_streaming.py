@@ -1,17 +1,22 @@
-"""A newcomer that asks for the state and never takes it: what waits for it is bounded, and given back."""
+"""State streamed to a newcomer that is in no view: in order, while members go on; and to one that never takes it."""
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from meshes import meshes
+from forked import soon
+from meshes import WAIT, meshes, numbers, total
 
 from shoal.groups import state_streaming
-from shoal.groups.state_streaming import StateStreamServer
+from shoal.groups.state_streaming import StateStreamClient, StateStreamServer, _entry
 from shoal.membership.member import StreamingPartners
-from shoal.membership.protocol import MemberInfo, StreamStateTo
+from shoal.membership.protocol import MemberInfo, StreamStateFrom, StreamStateTo
 from shoal.membership.view import MembershipView
+from shoal.transport.endpoint import LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
+from shoal.transport.mesh import LinkMesh
+from shoal.transport.messages import CHUNK
 
 NEWCOMER = "w5.1"
 
@@ -33,11 +38,14 @@ def test_a_newcomer_that_takes_nothing_is_stalled_and_its_queue_goes_with_it(
         desk.open(NEWCOMER)
         desk.give(NEWCOMER, bytes(1 << 20))
         mesh._command(lambda: None)  # what was handed in before is in the queue now
-        assert mesh.link(5).out.waiting, "it waits for a peer that never comes"
+        out = mesh.link(5).message_out
+        assert out is not None
+        assert len(out.unbegun_tickets) == 1, "it waits for a peer that never comes"
         assert not desk.stalled(NEWCOMER)
         monkeypatch.setattr(state_streaming, "STALLED", -1.0)
         assert desk.stalled(NEWCOMER)
         desk.drop(NEWCOMER)
+        assert out.is_empty
         assert 5 not in mesh.loop.peers
         assert sorted(mesh.loop.book) == [0, 1], "members stay"
         assert desk.serves(NEWCOMER), "it is known, so that it is not begun again"
@@ -54,8 +62,45 @@ def test_who_asks_again_after_a_silence_does_not_add_to_what_waits(
             desk.open(NEWCOMER)
             desk.give(NEWCOMER, bytes(1 << 20))
             made[0]._command(lambda: None)  # what was handed in before is in the queue now
-            assert len(made[0].link(5).out.waiting) == 18, "one state"
+            out = made[0].link(5).message_out
+            assert out is not None
+            assert len(out.unbegun_tickets) == 1, "one state"
             monkeypatch.setattr(state_streaming, "FORGOTTEN", -1.0)
             assert desk.asked() == []
             assert 5 not in made[0].loop.peers
             monkeypatch.undo()
+
+
+def lent_to(seat: int) -> Any:
+    """The session of a newcomer that joins as this seat."""
+    agent = SimpleNamespace(info=MemberInfo("", "", "h", True))
+    return SimpleNamespace(member=f"w{seat}.1", agent=agent)
+
+
+def test_a_newcomer_takes_items_in_order_while_the_members_go_on(session: Any) -> None:
+    items = [os.urandom(size) for size in (5 * CHUNK + 17, 1, CHUNK, 300)]
+    endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
+    assert endpoint.keys is not None
+    own = MemberInfo(endpoint.address, endpoint.keys.public.decode(), "new", True)
+    lent_to_5 = lent_to(5)
+    lent_to_5.agent.info = own
+    came = LinkMesh("run", {5: _entry("w5.1", own)}, 5, endpoint)
+    with meshes(2) as made:
+        keys = made[0].loop.endpoint.keys
+        assert keys is not None
+        lender = MemberInfo(made[0].loop.endpoint.address, keys.public.decode(), "a", False)
+        session.agent.streaming_partners.hear(StreamStateTo(generation=3, member=NEWCOMER, info=own))
+        desk, purse = StateStreamServer(made[0], session), StateStreamClient(came, lent_to_5)
+        try:
+            desk.open(NEWCOMER)
+            assert purse.follow(StreamStateFrom(generation=3, member="w0.0", info=lender, patience=WAIT))
+            got: list[bytes] = []
+            for data in items:
+                desk.give(NEWCOMER, data)
+                total(made, numbers(2, 50_000))
+            assert soon(WAIT, lambda: bool(got.extend(purse.items()) or got == items))
+            assert soon(WAIT, lambda: desk.arrived(NEWCOMER) == len(items))
+            assert purse.size == sum(map(len, items))
+            assert came.generation == 0, "no view was made for it"
+        finally:
+            came.close()

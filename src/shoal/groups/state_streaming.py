@@ -3,14 +3,16 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from shoal.core.clock import now
 from shoal.groups.state_transfer import LARGEST
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.protocol import MemberInfo, StreamStateFrom
 from shoal.membership.session import seat_of
-from shoal.transport.collectives import LOAN, StateReceive, StateSend, chunks
 from shoal.transport.endpoint import BookEntry
 from shoal.transport.mesh import LinkMesh
+from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
 LOANS_VARIABLE = "SHOAL_LOANS"
 FORGOTTEN = 30.0
@@ -21,6 +23,8 @@ INTRODUCED = 3.0
 """Seconds in which a coordinator finds somebody to lend."""
 TRIES = 3
 """Lenders, one after the other: members may change while one lends."""
+PORT, CREDIT = "loan", 64
+"""Items that may be under way: a newcomer puts them aside at once, and uses them when it has time."""
 
 
 def _entry(member: str, info: MemberInfo) -> BookEntry:
@@ -30,12 +34,10 @@ def _entry(member: str, info: MemberInfo) -> BookEntry:
 @dataclass
 class _Account:
     given: int = 0
-    chunks: int = 0
-    """Of all items so far: nothing else goes to one that is in no view."""
-    under_way: deque[int] = field(default_factory=deque)
-    """For each item that may not have arrived, the number of chunks up to its end."""
+    under_way: deque[MessageTicket] = field(default_factory=deque)
+    """Of the items that may not have arrived."""
     taken: int = 0
-    """Chunks that had arrived when it was last looked at."""
+    """Bytes of the link that had arrived when it was last looked at."""
     moved: float = field(default_factory=now)
     """When that last changed."""
 
@@ -78,22 +80,23 @@ class StateStreamServer:
     def give(self, member: str, data: bytes) -> int:
         """Send the next item, without waiting; its number."""
         account = self._accounts[member]
-        self.mesh.submit(StateSend(data, [seat_of(member)], account.given, LOAN), number=0)
+        head = f"{self.session.view.generation} {account.given}".encode()
+        ticket = self.mesh.messenger.push(member, PORT, head, [np.frombuffer(data, np.uint8)])
+        account.under_way.append(ticket)
         account.given += 1
-        account.chunks += chunks(len(data))
-        account.under_way.append(account.chunks)
         return account.given - 1
 
     def arrived(self, member: str) -> int:
         """How many items it has for certain."""
-        account, arrived = self._accounts[member], self.mesh.link(seat_of(member)).out.arrived
-        while account.under_way and account.under_way[0] <= arrived:
+        account = self._accounts[member]
+        while account.under_way and account.under_way[0].done.is_set() and account.under_way[0].error is None:
             account.under_way.popleft()
         return account.given - len(account.under_way)
 
     def stalled(self, member: str) -> bool:
         """Whether it has taken nothing for long of what waits for it."""
-        account, taken = self._accounts[member], self.mesh.link(seat_of(member)).out.arrived
+        account, out = self._accounts[member], self.mesh.link(seat_of(member)).message_out
+        taken = out.link.delivered if out is not None else 0
         if not account.under_way or taken != account.taken:
             account.taken, account.moved = taken, now()
         return now() - account.moved > STALLED
@@ -108,43 +111,62 @@ class StateStreamServer:
 
 
 class StateStreamClient:
-    """What a newcomer was lent; in its training thread."""
+    """What a newcomer was lent; in its training thread, but `_receive`."""
 
     def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
         self.mesh, self.session = mesh, session
         self._began = self._moved = now()
         self._offer: StreamStateFrom | None = None
-        self._task: StateReceive | None = None
+        self._items: dict[tuple[str, int], list[bytes]] = {}
+        """By lender and generation: a lender may be quicker than the coordinator's word that it lends again."""
         self._taken = self._read = self._tries = 0
+        mesh.messenger.serve(PORT, self._receive, CREDIT, largest=LARGEST, threaded=False, senders=())
 
     def follow(self, offer: StreamStateFrom | None) -> bool:
         """Turn to whom the coordinator named last; whether that is another one than before."""
         if offer is None or (self._offer is not None and offer.generation <= self._offer.generation):
             return False
         self._offer, self._tries = offer, self._tries + 1
+        for key in [key for key in list(self._items) if key[1] < offer.generation]:
+            del self._items[key]
         lender, own = seat_of(offer.member), seat_of(self.session.member)
         info = self.session.agent.info
         self.mesh.enrol({own: _entry(self.session.member, info), lender: _entry(offer.member, offer.info)})
-        self.mesh.reform(offer.generation, [lender, own])
-        self._task = StateReceive(lender, LARGEST, wanted=None, channel=LOAN)
+        self.mesh.messenger.admit(PORT, offer.member)
         self._taken, self._read, self._moved = 0, 0, now()
-        self.mesh.submit(self._task, number=0)
         return True
 
-    def items(self) -> list[bytearray]:
+    def _receive(self, message: ReceivedMessage) -> None:
+        """Put an item aside, if it is the next one; after a gap nothing counts, and the loan comes to nothing."""
+        generation, number = map(int, message.head.split())
+        (data,) = message.arrays
+        if self._offer is not None and generation >= self._offer.generation:
+            items = self._items.setdefault((message.sender, generation), [])
+            if number == len(items):
+                items.append(data.tobytes())
+
+    @property
+    def _lent(self) -> list[bytes]:
+        offer = self._offer
+        return self._items.get((offer.member, offer.generation), []) if offer is not None else []
+
+    def items(self) -> list[bytes]:
         """What has come since the last time."""
-        if self._task is None:
-            return []
-        new = self._task.items[self._read :]
+        new = self._lent[self._read :]
         self._read += len(new)
-        if self._task.taken != self._taken:
-            self._taken, self._moved = self._task.taken, now()
+        if self._offer is not None and self._chunks(seat_of(self._offer.member)) != self._taken:
+            self._taken, self._moved = self._chunks(seat_of(self._offer.member)), now()
         return new
+
+    def _chunks(self, lender: int) -> int:
+        """How much has come from it: of an item, too, that is not whole yet."""
+        peer = self.mesh.loop.peers.get(lender)
+        return peer.message_in.link.expected if peer is not None and peer.message_in is not None else 0
 
     @property
     def size(self) -> int:
         """Bytes that were lent."""
-        return self._task.taken if self._task is not None else 0
+        return sum(map(len, self._lent))
 
     @property
     def hopeless(self) -> str:

@@ -6,13 +6,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from shoal.core.disk import DISK
 from shoal.core.errors import ShoalError
 from shoal.hosts.status_board import StatusBoard, WorkerState
 from shoal.membership.session import seat_of
 from shoal.membership.view import MembershipView
-from shoal.transport.collectives import StateReceive, StateSend
 from shoal.transport.mesh import LinkMesh
+from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
 LARGEST = 1 << 34
 """Bytes of a state that are taken at the most."""
@@ -88,20 +90,45 @@ def _find_memory(pid: int, name: str) -> str:
     raise FileNotFoundError(f"{folder} has no {name}")
 
 
+PORT = "state"
+CREDIT = 2
+"""States of one donor: that of a view that has ended may still be on its way when the next one's comes."""
+
+
 class LinkStateTransfer(StateTransfer):
-    """Straight from the donor's memory to the newcomers'."""
+    """Straight from the donor's memory to the newcomers', as a message: a view that ends meanwhile does not stop it.
+
+    Only a donor that this worker asks may send, and only until the worker trains.
+    """
 
     def __init__(self, mesh: LinkMesh) -> None:
-        self.mesh = mesh
-        self._taking: tuple[MembershipView, StateReceive] | None = None
+        self._messenger = mesh.messenger
+        self._tickets: dict[str, MessageTicket] = {}
+        self._asked: set[str] = set()
+        self._states: dict[str, tuple[int, bytes]] | None = {}
+        """By donor: generation of the view, and state. None: this worker trains, and needs none any more."""
+        self._messenger.serve(PORT, self._receive, CREDIT, largest=LARGEST, threaded=False, senders=())
 
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
-        # the first of each newcomer's in its first view, however many are given something here
-        self.mesh.submit(StateSend(data, [seat_of(member) for member in newcomers]), number=0)
+        head, state = str(view.generation).encode(), np.frombuffer(data, np.uint8)
+        for member in newcomers:
+            if member in self._tickets:  # of an older view: nobody needs the rest of it
+                self._messenger.cancel(member, self._tickets[member], "replaced by that of a newer view")
+            self._tickets[member] = self._messenger.push(member, PORT, head, [state])
 
-    def take(self, view: MembershipView, donor: str) -> bytearray | None:
-        if self._taking is None or self._taking[0] != view:
-            self._taking = (view, StateReceive(seat_of(donor), LARGEST))
-            self.mesh.submit(self._taking[1], number=0)
-        task = self._taking[1]
-        return task.items[0] if task.done.is_set() and task.error is None else None
+    def take(self, view: MembershipView, donor: str) -> bytes | None:
+        if donor not in self._asked:
+            self._asked.add(donor)
+            self._messenger.admit(PORT, donor)
+        generation, data = (self._states or {}).get(donor, (-1, b""))
+        return data if generation == view.generation else None
+
+    def release(self) -> None:
+        self._states = None
+        for member in [member for member, ticket in self._tickets.items() if ticket.done.is_set()]:
+            del self._tickets[member]
+
+    def _receive(self, message: ReceivedMessage) -> None:
+        if self._states is not None:
+            (state,) = message.arrays
+            self._states[message.sender] = (int(message.head), state.tobytes())

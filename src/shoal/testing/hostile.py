@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 WHOLE = (0, 1, 2, 3, 7, 255, 4095, 2**16, 2**31 - 1, 2**32 - 1, 2**53 - 1, 2**53, 2**62)
 REAL = (0.0, -0.0, 5e-324, 1e-9, 0.5, 1.0, 1e9, math.nan, math.inf, -1.0)
 TEXTS = (
-    "", "x", "sum", "ring", "owners", "tree", "chain", "star", "butterfly", "gather", "deal", "broadcast", "bequest",
+    "", "x", "sum", "ring", "owners", "tree", "chain", "star", "butterfly", "gather", "deal", "broadcast", "port",
     "float32", "uint8", "bfloat16",
 )  # fmt: skip
 ADDRESSES = ("tcp://nohost", "tcp://10.0.0.9", "tcp://10.0.0.9:0", "tcp://:1", "tcp://[::1]:80", "tcp://0.0.0.0:1")

@@ -12,7 +12,18 @@ from shoal.core.errors import PeerLost, ShoalError
 from shoal.hosts.status_board import StatusBoard
 from shoal.transport.connection import AcceptedConnection, is_readable
 from shoal.transport.endpoint import Book, LinkEndpoint
-from shoal.transport.messages import ChunkAck, ChunkHeader, FrameRefused, LinkClosed, LinkHeartbeat, decode, unpack
+from shoal.transport.message_exchange import MessageExchange
+from shoal.transport.messages import (
+    ChunkAck,
+    ChunkHeader,
+    FrameRefused,
+    LinkClosed,
+    LinkHeartbeat,
+    MessageAck,
+    MessageChunk,
+    decode,
+    unpack,
+)
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import SHORTEST, RateLimit
 from shoal.transport.sender import ACK_CHUNKS, BEAT, ChunkSender
@@ -55,7 +66,9 @@ class IoLoop(threading.Thread):
         """Peers that break the protocol, and how: nothing more of theirs is heard in this view."""
         self._commands: deque[Callable[[], None]] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._waking = threading.Lock()
         self.tasks = TaskTable(rank)
+        self.exchange = MessageExchange(self.chunk_sender, self.peers, self.call, self._suspect)
         self._ticked = 0.0
         self._ending = False
 
@@ -66,11 +79,15 @@ class IoLoop(threading.Thread):
     def call(self, command: Callable[[], None]) -> None:
         """From any thread: do this soon."""
         self._commands.append(command)
-        os.eventfd_write(self._wake, 1)
+        with self._waking:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:
-        """After the thread's end, by its owner: nobody may `call` any more."""
-        os.close(self._wake)
+        """After the thread's end, by its owner: what others `call` is not done any more."""
+        with self._waking:  # a handler may end later, and the number may be another file's by then
+            os.close(self._wake)
+            self._wake = -1
 
     def run(self) -> None:
         poller = zmq.Poller()
@@ -86,14 +103,16 @@ class IoLoop(threading.Thread):
             self.failure = error
             self.tasks.abort(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
+            why = f"failed: {self.failure!r}" if self.failure is not None else "has ended"
+            self.exchange.abort(ShoalError(f"worker {self.rank}: the communication thread {why}"))
             self.endpoint.close(linger_ms=1000 if self.failure is None else 0)
 
     def _pause(self) -> float:
         pause = self._tick_seconds
-        if self.chunk_sender.ack_seconds < pause and any(peer.into.unsaid for peer in self.peers.values()):
+        if self.chunk_sender.ack_seconds < pause and any(peer.unsaid for peer in self.peers.values()):
             pause = self.chunk_sender.ack_seconds
         allowance = self.chunk_sender.allowance
-        if allowance is not None and any(peer.out.waiting for peer in self.peers.values()):
+        if allowance is not None and any(peer.has_waiting for peer in self.peers.values()):
             pause = min(pause, max(SHORTEST, allowance.wait(now())))
         return pause
 
@@ -142,6 +161,7 @@ class IoLoop(threading.Thread):
         """These are the peers now; links to those that stay the same stay as they are."""
         for rank in [rank for rank in self.peers if self.book[rank] != book.get(rank)]:
             peer = self.peers.pop(rank)
+            self.exchange.drop(peer)
             peer.close()
             self.suspects.pop(rank, None)
             for connection in peer.connections:
@@ -187,7 +207,7 @@ class IoLoop(threading.Thread):
     def flushed(self) -> bool:
         """Whether everything has arrived that still has somebody to arrive at."""
         members = (self.peers[rank] for rank in self.view.others)
-        return not self._commands and all(p.out.idle or p.bye is not None or p.gone(self.turned) for p in members)
+        return not self._commands and all(p.idle or p.bye is not None or p.gone(self.turned) for p in members)
 
     # Hearing
 
@@ -251,11 +271,16 @@ class IoLoop(threading.Thread):
         if peer is None:  # no keys, no strangers: one host's own workers
             raise ShoalError(why)
         self.suspects.setdefault(peer.rank, why)
+        self.exchange.lose(peer, why)
 
     def _hear(self, parts: list[zmq.Frame], known: LinkPeer | None) -> None:
         message = decode(parts[0].buffer)
         peer = self.peers.get(message.sender)
-        if peer is None or message.run != self.run_id or len(parts) != 1 + isinstance(message, ChunkHeader):
+        if (
+            peer is None
+            or message.run != self.run_id
+            or len(parts) != 1 + isinstance(message, ChunkHeader | MessageChunk)
+        ):
             raise FrameRefused(f"a message of run {message.run!r} from {message.sender}, in {len(parts)} parts")
         if known is not None and known is not peer:
             raise FrameRefused(f"a message that says it is from worker {message.sender}, under another's key")
@@ -266,6 +291,10 @@ class IoLoop(threading.Thread):
             self.chunk_sender.echo(peer, message.stamp)
         elif isinstance(message, LinkClosed):
             peer.bye = message
+        elif isinstance(message, MessageChunk):
+            self.exchange.hear(peer, message, parts[1])
+        elif isinstance(message, MessageAck):
+            self.exchange.hear_ack(peer, message)
         elif message.generation != self.generation:
             self.stale += 1
         elif isinstance(message, ChunkAck):
@@ -318,8 +347,10 @@ class IoLoop(threading.Thread):
             if made:
                 self.chunk_sender.beat(peer)
                 self.chunk_sender.repeat(peer)  # nobody knows what the old connection still delivered
+                self.chunk_sender.repeat_messages(peer)
                 self.chunk_sender.pump(peer)
             if peer.up and moment - peer.told >= BEAT:
                 self.chunk_sender.beat(peer)
             if peer.up and peer.out.overdue(moment):
                 self.chunk_sender.transmit(peer, peer.out.flying[0])
+            self.exchange.tick(peer, moment)

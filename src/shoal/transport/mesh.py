@@ -11,6 +11,7 @@ from shoal.core.errors import DeadlineError, PeerLost, ShoalError, ViewEnded
 from shoal.hosts.status_board import StatusBoard
 from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint, check_book
 from shoal.transport.io_loop import IoLoop
+from shoal.transport.messenger import Messenger
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import RateLimit
 from shoal.transport.tasks import CollectiveTask, MeshView
@@ -61,11 +62,14 @@ class LinkMesh:
         self._waiting: tuple[float, CollectiveTask] | None = None
         self._closed = False
         self.loop = IoLoop(run, book, rank, endpoint, self.board, allowance)
+        self.loop.exchange.silence = silence
+        self.messenger = Messenger(self.loop)
         self.loop.start()
 
     def watch_view(self, watcher: ViewWatcher) -> None:
         """Ask `watcher` whether the view still stands; without one, a lost peer ends the run."""
         self._watcher = watcher
+        self.loop.exchange.silence = None  # whoever decides on members decides who is lost
 
     @property
     def view(self) -> MeshView:
@@ -158,6 +162,7 @@ class LinkMesh:
         if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
+        self.messenger.close()
         deadline = Deadline.after(FLUSH if self._lost < 0 else 0.5)
         self.loop.call(self.loop.hurry)
         while self.loop.is_alive() and not self.loop.flushed and not deadline.expired:

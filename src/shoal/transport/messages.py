@@ -1,5 +1,6 @@
-"""The frames on a link: four message types, and tensors with dtype, shape and checksum. Nothing else is decoded."""
+"""The frames on a link: six message types, and tensors with dtype, shape and checksum. Nothing else is decoded."""
 
+import enum
 import math
 import zlib
 from dataclasses import dataclass
@@ -17,7 +18,11 @@ class FrameRefused(ShoalError):  # noqa: N818  (of a message, not a mistake of o
     """A message or frame that is dropped: the sender will send it again, if it was one of ours."""
 
 
-PROTOCOL = 2
+class ProtocolViolation(ShoalError):  # noqa: N818  (of a peer, not a mistake of ours)
+    """What no honest peer says, whatever the network does: its sender is suspected at once."""
+
+
+PROTOCOL = 3
 """Of what is said here; workers tell each other theirs before they connect."""
 LARGEST_HEAD = 1024
 LONGEST_REASON = 240
@@ -37,7 +42,7 @@ class LinkMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     step: Count
     sender: Rank
     seq: Count
-    """Chunks are numbered per link and generation; elsewhere it is 0."""
+    """Chunks of collectives are numbered per link and generation, those of messages per stream; elsewhere it is 0."""
 
 
 class ChunkHeader(LinkMessage, frozen=True, tag=1):
@@ -81,7 +86,54 @@ class LinkClosed(LinkMessage, frozen=True, tag=4):
     """The worker that has the blame, if it is another one."""
 
 
-AnyMessage = ChunkHeader | ChunkAck | LinkHeartbeat | LinkClosed
+class MessageKind(enum.IntEnum):
+    """What a chunk of the message stream is: a piece of a message, or a word that keeps the stream going."""
+
+    hello = 0
+    """The first chunk of every stream."""
+    push = 1
+    call = 2
+    reply = 3
+    failure = 4
+    """A reply too: why the handler failed."""
+    credit = 5
+    cancel = 6
+
+
+class MessageChunk(LinkMessage, frozen=True, tag=5):
+    """Of the message stream, which no view change resets; its payload is plain bytes."""
+
+    stream: Count
+    """Of the sender to this receiver. A later one has a greater number, and begins with `seq` 0."""
+    kind: MessageKind
+    port: Annotated[str, msgspec.Meta(max_length=32)]
+    number: Count
+    """Of the message, unique for its sender and growing; of a credit: how many messages may have begun in all."""
+    of: Count
+    """Reply: the number of the call. Cancel: that of the message. Credit: the stream that it is for."""
+    index: Count
+    total: Count
+    """Bytes of the whole message; of a credit: the largest message that the port takes."""
+    stamp: Count
+    crc: Checksum
+    back: Count = 0
+    """The receiver's own stream, of which the three that follow speak as in an Ack; 0 says nothing."""
+    expected: Count = 0
+    echo: Count = 0
+    held: Count = 0
+
+
+class MessageAck(LinkMessage, frozen=True, tag=6):
+    stream: Count
+    expected: Count
+    stamp: Count
+    held: Count
+    again: bool = False
+    closed: bool = False
+    """The receiver has dropped this stream after `expected` chunks: begin another one."""
+
+
+AnyMessage = ChunkHeader | ChunkAck | LinkHeartbeat | LinkClosed | MessageChunk | MessageAck
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(AnyMessage)
@@ -160,3 +212,10 @@ def unpack(chunk: ChunkHeader, frame: zmq.Frame) -> FramePayload:
     if (zlib.crc32(frame.buffer) if len(frame) else 0) != chunk.crc:
         raise FrameRefused(f"chunk {chunk.index} of task {chunk.task} has a wrong checksum")
     return FramePayload(frame, chunk.dtype, chunk.shape, chunk.crc)
+
+
+def unpack_bytes(chunk: MessageChunk, frame: zmq.Frame) -> FramePayload:
+    """What `chunk` of the message stream announced, if it is what came."""
+    if len(frame) > CHUNK or (zlib.crc32(frame.buffer) if len(frame) else 0) != chunk.crc:
+        raise FrameRefused(f"piece {chunk.index} of message {chunk.number} has {len(frame)} bytes or a wrong checksum")
+    return FramePayload(frame, "uint8", (len(frame),), chunk.crc)

@@ -7,7 +7,9 @@ import zmq
 from shoal.hosts.status_board import WorkerState
 from shoal.transport.connection import AcceptedConnection, PeerConnection
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
-from shoal.transport.messages import LinkClosed
+from shoal.transport.incoming_messages import IncomingMessages
+from shoal.transport.messages import ChunkHeader, LinkClosed
+from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import IncomingLink, OutgoingLink
 
 FIRST_WORD = 15.0
@@ -27,8 +29,13 @@ class LinkPeer:
     """For chunks."""
     aside: "zmq.Socket[bytes]"
     """For what is short."""
-    out: OutgoingLink = field(default_factory=OutgoingLink)
+    out: OutgoingLink[ChunkHeader] = field(default_factory=OutgoingLink)
     into: IncomingLink = field(default_factory=IncomingLink)
+    message_out: OutgoingMessages | None = None
+    """Beside the chunks of collectives; None before the first message."""
+    message_in: IncomingMessages | None = None
+    collective_turns: int = 0
+    """Chunks of collectives that have left since one of a message did."""
     outgoing: tuple[PeerConnection, ...] = ()
     """Both connections, that for chunks first."""
     heard: float | None = None
@@ -57,6 +64,26 @@ class LinkPeer:
         return cls(
             rank, entry, way, aside, outgoing=(PeerConnection(way, entry.address), PeerConnection(aside, entry.address))
         )
+
+    @property
+    def name(self) -> str:
+        """By which messages know it: the id of the member, or the rank where members do not change."""
+        return self.entry.member or str(self.rank)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether more could be sent to it if the rate limit allowed."""
+        return bool(self.out.waiting) or (self.message_out is not None and self.message_out.has_more)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all has arrived that may leave."""
+        return self.out.idle and (self.message_out is None or self.message_out.idle)
+
+    @property
+    def unsaid(self) -> bool:
+        """Whether something has come that is not acknowledged yet."""
+        return bool(self.into.unsaid) or (self.message_in is not None and self.message_in.link.unsaid > 0)
 
     def close(self) -> None:
         """Nothing more is said to it."""

@@ -5,10 +5,14 @@ rate from which window and deadlines follow.
 import heapq
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import msgspec
 
-from shoal.transport.messages import CHUNK, ChunkHeader, FramePayload
+from shoal.transport.messages import CHUNK, ChunkHeader, FramePayload, MessageChunk
+
+C = TypeVar("C", ChunkHeader, MessageChunk)
+"""A link numbers the chunks of collectives; another one, beside it, those of messages."""
 
 MEMORY = 10.0
 """Seconds after which an old round trip is forgotten, or twice that."""
@@ -95,10 +99,10 @@ FIRST_REPEAT = 0.05
 
 
 @dataclass
-class ChunkInFlight:
+class ChunkInFlight(Generic[C]):
     """A chunk that was sent and is not acknowledged yet."""
 
-    chunk: ChunkHeader
+    chunk: C
     payload: FramePayload
     sent: float
     delivered: int
@@ -106,14 +110,14 @@ class ChunkInFlight:
 
 
 @dataclass
-class OutgoingLink:
+class OutgoingLink(Generic[C]):
     """What leaves for one peer."""
 
     estimate: LinkEstimate = field(default_factory=LinkEstimate)
-    waiting: list[tuple[int, int, ChunkHeader, FramePayload]] = field(default_factory=list)
+    waiting: list[tuple[int, int, C, FramePayload]] = field(default_factory=list)
     """A heap: urgency, and a number that keeps the order of those equally urgent."""
     queued: int = 0
-    flying: deque[ChunkInFlight] = field(default_factory=deque)
+    flying: deque[ChunkInFlight[C]] = field(default_factory=deque)
     next_seq: int = 0
     arrived: int = 0
     """Chunks before this number have arrived."""
@@ -126,12 +130,12 @@ class OutgoingLink:
     """When everything under way left again because the peer asked for it."""
     repeat_pause: float = 0.0
 
-    def queue(self, chunk: ChunkHeader, payload: FramePayload, urgency: int = 0) -> None:
+    def queue(self, chunk: C, payload: FramePayload, urgency: int = 0) -> None:
         """Let it leave when its turn comes."""
         heapq.heappush(self.waiting, (urgency, self.queued, chunk, payload))
         self.queued += 1
 
-    def next(self, now: float) -> ChunkInFlight | None:
+    def next(self, now: float) -> ChunkInFlight[C] | None:
         """The next chunk that may leave."""
         if not self.waiting or (self.flying and self.under_way + CHUNK > self._room):
             return None
@@ -208,7 +212,7 @@ class IncomingLink:
     asked: float = 0.0
     """When it was last asked to send again."""
 
-    def take(self, chunk: ChunkHeader, now: float) -> bool:
+    def take(self, chunk: ChunkHeader | MessageChunk, now: float) -> bool:
         """Whether this is the next chunk; anything else is a duplicate, or follows a gap."""
         if chunk.seq != self.expected:
             return False

@@ -1,0 +1,185 @@
+"""What comes from one member on the message stream: a pure state machine without sockets, threads or clocks.
+
+The record of a member outlives its link: a stream that was dropped here is never taken up again in the middle, so no
+message is delivered twice. Memory grows as bytes arrive, up to what the ports' credit allows this one member.
+"""
+
+import enum
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageKind, ProtocolViolation
+from shoal.transport.reliable import IncomingLink
+
+MOST_PARTS = 1024
+"""Messages of one member that have begun and not ended."""
+Limit = Callable[[int], int | None]
+"""Number of a call of ours -> bytes that its reply may have; None: nobody waits for it any more."""
+
+
+class Arrival(enum.Enum):
+    """What a chunk is, by its numbers alone."""
+
+    next = enum.auto()
+    repeated = enum.auto()
+    gap = enum.auto()
+    stale = enum.auto()
+    """Of a stream that a later one has replaced."""
+    closed = enum.auto()
+    """Of a stream that was dropped here."""
+
+
+@dataclass
+class IncomingMessage:
+    """A message that arrives; whole when `body` has `total` bytes."""
+
+    kind: MessageKind
+    port: str
+    number: int
+    of: int
+    total: int
+    kept: bool = True
+    """Whether anybody waits for it; else its bytes are counted and dropped."""
+    body: bytearray = field(default_factory=bytearray)
+    size: int = 0
+
+    def add(self, chunk: MessageChunk, payload: FramePayload) -> None:
+        same = (chunk.kind, chunk.port, chunk.of, chunk.total) == (self.kind, self.port, self.of, self.total)
+        due = min(CHUNK, self.total - self.size)
+        if not same or chunk.index * CHUNK != self.size or payload.size != due or not due:
+            raise ProtocolViolation(
+                f"piece {chunk.index} with {payload.size} bytes of message {chunk.number} of {chunk.total} bytes for "
+                f"port {chunk.port!r}, where {due} bytes of {self.total} for {self.port!r} were due"
+            )
+        if self.kept:
+            self.body += payload.frame.buffer
+        self.size += payload.size
+
+
+@dataclass
+class IncomingMessages:
+    """From one member."""
+
+    link: IncomingLink = field(default_factory=IncomingLink)
+    stream: int = 0
+    """0: none yet."""
+    closed: bool = False
+    _last: int = -1
+    _parts: dict[int, IncomingMessage] = field(default_factory=dict)
+    _begun: Counter[str] = field(default_factory=Counter)
+    """By port: messages of this stream."""
+    _open: Counter[str] = field(default_factory=Counter)
+    """By port: messages that have begun and are not handled, of any stream."""
+    _granted: dict[str, int] = field(default_factory=dict)
+    _largest: dict[str, int] = field(default_factory=dict)
+
+    def sort(self, chunk: MessageChunk) -> Arrival:
+        """What to do with a chunk before anything of it is read."""
+        if chunk.stream < self.stream or not chunk.stream:
+            return Arrival.stale
+        if chunk.stream > self.stream:
+            return Arrival.gap if chunk.seq else Arrival.next
+        if self.closed:
+            return Arrival.closed
+        if chunk.seq < self.link.expected:
+            return Arrival.repeated
+        return Arrival.next if chunk.seq == self.link.expected else Arrival.gap
+
+    def take(self, chunk: MessageChunk, payload: FramePayload, now: float, limit: Limit) -> IncomingMessage | None:
+        """Take the next chunk; return the message that is whole with it. Credits are left to the caller."""
+        if chunk.stream > self.stream:
+            self._adopt(chunk)
+        elif chunk.kind == MessageKind.hello:
+            raise ProtocolViolation("a greeting in the middle of a stream")
+        whole = None
+        match chunk.kind:
+            case MessageKind.hello | MessageKind.credit | MessageKind.cancel if payload.size:
+                raise ProtocolViolation(f"a {chunk.kind.name} with {payload.size} bytes")
+            case MessageKind.hello | MessageKind.credit:
+                pass
+            case MessageKind.cancel:
+                if (dropped := self._parts.pop(chunk.of, None)) is not None:
+                    self._release(dropped)
+            case _:
+                whole = self._add(chunk, payload, limit)
+        self.link.take(chunk, now)
+        return whole
+
+    def _adopt(self, chunk: MessageChunk) -> None:
+        """Another stream begins: nothing more of the older one comes."""
+        if chunk.kind != MessageKind.hello:
+            raise ProtocolViolation(f"a stream that begins with a {chunk.kind.name}")
+        self.close()
+        self.stream, self.closed, self._last = chunk.stream, False, -1
+        self._begun.clear()
+        self._granted.clear()
+        self.link.reset()
+
+    def _add(self, chunk: MessageChunk, payload: FramePayload, limit: Limit) -> IncomingMessage | None:
+        if not chunk.index:
+            self._begin(chunk, limit)
+        message = self._parts.get(chunk.number)
+        if message is None:
+            raise ProtocolViolation(f"piece {chunk.index} of message {chunk.number}, which has not begun")
+        message.add(chunk, payload)
+        if message.size < message.total:
+            return None
+        return self._parts.pop(chunk.number)
+
+    def _begin(self, chunk: MessageChunk, limit: Limit) -> None:
+        if chunk.number <= self._last or len(self._parts) >= MOST_PARTS:
+            raise ProtocolViolation(
+                f"message {chunk.number} after {self._last}, while {len(self._parts)} have not ended"
+            )
+        kept = True
+        if chunk.kind in (MessageKind.push, MessageKind.call):
+            if self._begun[chunk.port] >= self._granted.get(chunk.port, 0):
+                raise ProtocolViolation(f"a message for port {chunk.port!r} without credit")
+            if chunk.total > self._largest[chunk.port]:
+                raise ProtocolViolation(
+                    f"a message of {chunk.total} bytes for port {chunk.port!r}; it takes {self._largest[chunk.port]}"
+                )
+            self._begun[chunk.port] += 1
+            self._open[chunk.port] += 1
+        else:
+            most = limit(chunk.of)
+            kept = most is not None and not any(chunk.of == other.of for other in self._parts.values() if other.kept)
+            if most is not None and chunk.total > most:
+                raise ProtocolViolation(f"a reply of {chunk.total} bytes; the caller takes {most}")
+        self._last = chunk.number
+        self._parts[chunk.number] = IncomingMessage(chunk.kind, chunk.port, chunk.number, chunk.of, chunk.total, kept)
+
+    def grant(self, port: str, credit: int, largest: int) -> int | None:
+        """How many messages this member may have begun on a port in this stream; None: no more than it knows.
+
+        It is told when half of the credit has come back, so that a message more costs no message back.
+        """
+        if not self.stream or self.closed:
+            return None
+        self._largest[port] = largest
+        granted = self._begun[port] + credit - self._open[port]
+        if granted - self._granted.get(port, 0) < max(1, credit // 2):
+            return None
+        self._granted[port] = granted
+        return granted
+
+    @property
+    def grants(self) -> dict[str, tuple[int, int]]:
+        """By port: what was granted last in this stream, and the largest message."""
+        return {port: (granted, self._largest[port]) for port, granted in self._granted.items() if not self.closed}
+
+    def _release(self, message: IncomingMessage) -> None:
+        if message.kind in (MessageKind.push, MessageKind.call):
+            self._open[message.port] -= 1
+
+    def handled(self, message: IncomingMessage) -> None:
+        """Its memory is free."""
+        self._release(message)
+
+    def close(self) -> None:
+        """Drop what has not arrived whole; the stream is not heard any more."""
+        for message in self._parts.values():
+            self._release(message)
+        self._parts.clear()
+        self.closed = True

@@ -1,0 +1,307 @@
+"""Messages between members, in the communication thread: streams, credit, handlers and calls under way.
+
+call ── stream ──> handler (this thread, or a thread of its port) ── reply ── stream ──> caller
+                    └─ credit goes back when the message is handled, and its reply has left
+
+A message whose port has no credit waits at its sender, where it holds up nothing: neither other ports nor collectives.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import zmq
+
+from shoal.core.clock import now
+from shoal.core.errors import PayloadError, PeerLost, ShoalError
+from shoal.transport.incoming_messages import Arrival, IncomingMessage, IncomingMessages
+from shoal.transport.message_body import parse
+from shoal.transport.message_ports import (
+    CallFailed,
+    PendingCall,
+    ReceivedMessage,
+    Reply,
+    ServedPort,
+    answer_message,
+    run_handler,
+)
+from shoal.transport.messages import CHUNK, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
+from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage, OutgoingMessages
+from shoal.transport.peer import LinkPeer
+from shoal.transport.sender import ACK_CHUNKS, ChunkSender
+
+
+class MessageExchange:
+    """Everything in here runs in the communication thread."""
+
+    def __init__(
+        self,
+        sender: ChunkSender,
+        peers: Mapping[int, LinkPeer],
+        post: Callable[[Callable[[], None]], None],
+        suspect: Callable[[LinkPeer, str], None],
+    ) -> None:
+        """`post`: from any thread, do this soon here. `suspect`: this member breaks the protocol, and how."""
+        self.sender, self.peers, self._post, self._suspect = sender, peers, post, suspect
+        self.silence: float | None = None
+        """Seconds of silence after which a member counts as lost; None: somebody else decides that."""
+        self.ports: dict[str, ServedPort] = {}
+        self.inbox: dict[str, IncomingMessages] = {}
+        """By member, for ever: a stream that was dropped must never be taken up in the middle."""
+        self.calls: dict[tuple[str, int], PendingCall] = {}
+        # From the clock, so that a member that begins again under the same name has later streams.
+        self._streams, self._numbers = itertools.count(int(now() * 1e6) + 1), itertools.count()
+
+    def find(self, name: str) -> LinkPeer | None:
+        return next((peer for peer in self.peers.values() if peer.name == name), None)
+
+    # Sending
+
+    def send(self, to: str, message: OutgoingMessage) -> None:
+        """Let it leave for a member as soon as it may."""
+        peer = self.find(to)
+        if peer is None:
+            message.fail(PeerLost(f"{message.ticket.what}: {to} is no member that this worker has a link to"))
+            return
+        if isinstance(message.ticket, PendingCall):
+            message.begun = lambda begun: self._register(peer.name, begun)
+        self._outgoing(peer).push(message)
+        self.sender.pump(peer)
+
+    def _outgoing(self, peer: LinkPeer) -> OutgoingMessages:
+        if peer.message_out is None:
+            peer.message_out = OutgoingMessages(f"{peer}", lambda: next(self._streams), lambda: next(self._numbers))
+            peer.message_out.link.estimate.most = peer.out.estimate.most
+        return peer.message_out
+
+    def _register(self, name: str, message: OutgoingMessage) -> None:
+        call = message.ticket
+        assert isinstance(call, PendingCall)
+        self.calls.pop((name, call.number), None)
+        call.number = message.number
+        self.calls[name, call.number] = call
+
+    def cancel(self, to: str, ticket: MessageTicket, error: ShoalError) -> None:
+        """Send nothing more of it, and wait for no reply."""
+        ticket.end(error)
+        if isinstance(ticket, PendingCall):
+            self.calls.pop((to, ticket.number), None)
+        peer = self.find(to)
+        if peer is not None and peer.message_out is not None:
+            peer.message_out.cancel(ticket, error)
+            self.sender.pump(peer)
+
+    # Ports
+
+    def serve(self, port: ServedPort) -> None:
+        self.ports[port.name] = port
+        for name in list(self.inbox):
+            self._grant(name, port)
+            self._pump(name)
+
+    def admit(self, port: str, name: str) -> None:
+        """Let one more member send to a port that does not take everybody's."""
+        served = self.ports[port]
+        if served.admitted is not None and name not in served.admitted:
+            served.admitted.add(name)
+            self._grant(name, served)
+            self._pump(name)
+
+    def _pump(self, name: str) -> None:
+        if (peer := self.find(name)) is not None:
+            self.sender.pump(peer)
+
+    def _grant(self, name: str, port: ServedPort) -> None:
+        """Sends nothing itself: it may be called between a chunk's cutting and its leaving."""
+        peer, inbox = self.find(name), self.inbox.get(name)
+        if peer is None or inbox is None or not port.admits(name):
+            return
+        granted = inbox.grant(port.name, port.credit, port.largest)
+        if granted is not None:
+            self._outgoing(peer).grant(port.name, granted, inbox.stream, port.largest)
+
+    # Hearing
+
+    def _incoming(self, peer: LinkPeer) -> IncomingMessages:
+        if peer.message_in is None:
+            peer.message_in = self.inbox.setdefault(peer.name, IncomingMessages())
+        return peer.message_in
+
+    def hear(self, peer: LinkPeer, chunk: MessageChunk, frame: zmq.Frame) -> None:
+        """A chunk came, of any view."""
+        inbox = self._incoming(peer)
+        match inbox.sort(chunk):
+            case Arrival.next:
+                self._take(peer, inbox, chunk, frame)
+            case Arrival.repeated:
+                inbox.link.unsaid += ACK_CHUNKS  # its sender does not know
+            case Arrival.gap:
+                self.sender.ask_messages_again(peer, inbox, chunk.stream)
+            case Arrival.closed:
+                self.sender.say_closed(peer, inbox)
+            case Arrival.stale:
+                return
+        if chunk.back:
+            self._acknowledged(peer, chunk.back, chunk.expected, chunk.echo, chunk.held)
+
+    def _take(self, peer: LinkPeer, inbox: IncomingMessages, chunk: MessageChunk, frame: zmq.Frame) -> None:
+        try:
+            payload = unpack_bytes(chunk, frame)
+        except FrameRefused:
+            self.sender.ask_messages_again(peer, inbox, chunk.stream)
+            raise
+        adopted = chunk.stream > inbox.stream
+        whole = inbox.take(chunk, payload, peer.heard or now(), lambda number: self._reply_limit(peer.name, number))
+        peer.largest = max(peer.largest, payload.size)
+        if adopted or chunk.kind == MessageKind.cancel:
+            for port in self.ports.values():
+                self._grant(peer.name, port)
+        if chunk.kind == MessageKind.credit:
+            self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
+        elif whole is not None:
+            if whole.total > CHUNK:
+                inbox.link.unsaid += ACK_CHUNKS  # whoever waits for its end need not wait for the next chunk
+            self._deliver(peer, whole)
+        self.sender.pump(peer)
+
+    def _reply_limit(self, name: str, number: int) -> int | None:
+        call = self.calls.get((name, number))
+        return call.largest if call is not None else None
+
+    def hear_ack(self, peer: LinkPeer, ack: MessageAck) -> None:
+        self._acknowledged(peer, ack.stream, ack.expected, ack.stamp, ack.held, ack.again, ack.closed)
+
+    def _acknowledged(
+        self,
+        peer: LinkPeer,
+        stream: int,
+        expected: int,
+        stamp: int,
+        held: int,
+        again: bool = False,
+        closed: bool = False,
+    ) -> None:
+        out, moment = peer.message_out, now()
+        if out is None or stream != out.stream:
+            return
+        if stamp:
+            out.link.estimate.round_trip(moment - (stamp + held) / 1e9, moment)
+        if closed:
+            self._restart(peer, out, expected)
+        else:
+            out.acknowledged(expected, moment)
+            if again and out.link.may_repeat(moment):
+                self.sender.repeat_messages(peer)
+        self.sender.pump(peer)
+
+    def _restart(self, peer: LinkPeer, out: OutgoingMessages, expected: int) -> None:
+        waiting = [call for (name, _), call in self.calls.items() if name == peer.name]
+        out.restart(expected)
+        self._grant_again(peer)
+        kept = out.unbegun_tickets
+        for call in waiting:
+            if call not in kept:
+                self.calls.pop((peer.name, call.number), None)
+                call.end(PeerLost(f"{call.what}: {peer} has dropped the link meanwhile"))
+
+    # Delivering
+
+    def _deliver(self, peer: LinkPeer, message: IncomingMessage) -> None:
+        if message.kind in (MessageKind.reply, MessageKind.failure):
+            self._answer(peer, message)
+            return
+        port, inbox = self.ports[message.port], self._incoming(peer)
+        head, arrays = parse(message.body)
+        received = ReceivedMessage(peer.name, port.name, head, arrays, message.kind == MessageKind.call)
+        if port.jobs is None:
+            self._finish(peer.name, inbox, port, message, run_handler(port.handler, received))
+        else:
+            finish = self._finish
+            port.jobs.put(
+                (received, lambda out: self._post(lambda: finish(received.sender, inbox, port, message, out)))
+            )
+
+    def _answer(self, peer: LinkPeer, message: IncomingMessage) -> None:
+        call = self.calls.pop((peer.name, message.of), None) if message.kept else None
+        if call is None:
+            return  # it came after the deadline
+        head, arrays = parse(message.body)
+        if message.kind == MessageKind.failure:
+            call.end(CallFailed(f"{call.what} failed there: {head.decode(errors='replace')}"))
+        else:
+            call.answer(Reply(head, arrays))
+
+    def _finish(
+        self,
+        name: str,
+        inbox: IncomingMessages,
+        port: ServedPort,
+        message: IncomingMessage,
+        outcome: Reply | Exception | None,
+    ) -> None:
+        """A handler is done with a message."""
+
+        def free() -> None:
+            inbox.handled(message)
+            self._grant(name, port)
+
+        peer = self.find(name)
+        is_call = message.kind == MessageKind.call
+        to_blame = isinstance(outcome, PayloadError) or (isinstance(outcome, Exception) and not is_call)
+        if peer is not None and to_blame:
+            self._suspect(peer, f"a message of {peer} for port {port.name} cannot be handled: {outcome!r}")
+        if peer is None or not is_call:
+            free()
+            self._pump(name)
+            return
+        what = f"the reply of {port.name} to {peer}"
+        self.send(name, answer_message(port.name, message.number, outcome, MessageTicket(what), free))
+
+    # Losses
+
+    def tick(self, peer: LinkPeer, moment: float) -> None:
+        """Look after one peer."""
+        out = peer.message_out
+        if out is None:
+            return
+        if peer.up and out.link.overdue(moment):
+            self.sender.transmit(peer, out.link.flying[0])
+        if out.is_empty and not any(name == peer.name for name, _ in self.calls):
+            return
+        if peer.bye is not None:
+            self.lose(peer, f"it has {peer.bye.reason}")
+        elif peer.gone(moment):
+            self.lose(peer, f"{peer.describe(moment)}, is gone: nobody listens at {peer.entry.address}")
+            self._grant_again(peer)
+        elif self.silence is not None and (silence := peer.silent(moment, self.silence)) is not None:
+            self.lose(peer, f"{peer.describe(moment)}, has been silent for {silence:.1f} s")
+            self._grant_again(peer)
+
+    def _grant_again(self, peer: LinkPeer) -> None:
+        """Our stream begins anew, and credit that was under way is lost with the old one; the member may come back."""
+        inbox, out = self._incoming(peer), self._outgoing(peer)
+        for port, (granted, largest) in inbox.grants.items():
+            out.grant(port, granted, inbox.stream, largest)
+
+    def lose(self, peer: LinkPeer, why: str) -> None:
+        """End everything that waits for this member."""
+        error = PeerLost(f"worker {self.sender.rank} has lost {peer}: {why}")
+        for key, call in [(key, call) for key, call in self.calls.items() if key[0] == peer.name]:
+            del self.calls[key]
+            call.end(error)
+        if peer.message_out is not None:
+            peer.message_out.close(error)
+
+    def drop(self, peer: LinkPeer) -> None:
+        """There is no link to it any more; one that may follow begins with nothing of this one."""
+        self.lose(peer, "it is no member any more")
+        if peer.name in self.inbox:
+            self.inbox[peer.name].close()
+
+    def abort(self, error: ShoalError) -> None:
+        """This thread ends."""
+        for peer in self.peers.values():
+            if peer.message_out is not None:
+                peer.message_out.close(error)
+        for call in self.calls.values():
+            call.end(error)
+        self.calls.clear()

@@ -1,0 +1,95 @@
+"""The two ends of a message: a port with its handler, and a call that waits for its reply."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+from shoal.core.errors import ShoalError
+from shoal.transport.message_body import MessageBody
+from shoal.transport.messages import Array, MessageKind
+from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage
+
+LONGEST_FAILURE = 1000
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a handler answers to a call, and what the caller gets."""
+
+    head: bytes = b""
+    arrays: Sequence[Array] = ()
+
+
+@dataclass(frozen=True)
+class ReceivedMessage:
+    """What a handler gets; its arrays lie in the memory of the message."""
+
+    sender: str
+    port: str
+    head: bytes
+    arrays: list[Array]
+    is_call: bool
+
+
+Handler = Callable[[ReceivedMessage], Reply | None]
+Job = tuple[ReceivedMessage, Callable[[Reply | Exception | None], None]]
+
+
+class CallFailed(ShoalError):  # noqa: N818  (of the member that was called)
+    """The handler of a member failed; the message names the member and says why."""
+
+
+@dataclass(eq=False)
+class ServedPort:
+    name: str
+    handler: Handler
+    credit: int
+    largest: int
+    admitted: set[str] | None
+    """Who may send there; None: all."""
+    jobs: "SimpleQueue[Job | None] | None"
+    """For the thread that handles them; None: the communication thread does."""
+
+    def admits(self, sender: str) -> bool:
+        return self.admitted is None or sender in self.admitted
+
+
+class PendingCall(MessageTicket):
+    """A call that waits for its reply."""
+
+    def __init__(self, what: str, to: str, largest: int) -> None:
+        super().__init__(what)
+        self.to, self.largest = to, largest
+        self.number = -1
+        self.reply = Reply()
+
+    def arrived(self) -> None:
+        """The request has: that is not the end of it."""
+
+    def answer(self, reply: Reply) -> None:
+        self.reply = reply
+        self.end()
+
+
+def run_handler(handler: Handler, received: ReceivedMessage) -> Reply | Exception | None:
+    """What a handler returns or raises: an error of one message must not end the thread of all."""
+    try:
+        return handler(received)
+    except Exception as error:  # noqa: BLE001  (told to the caller, or blamed on the sender)
+        return error
+
+
+def answer_message(
+    port: str, number: int, outcome: Reply | Exception | None, ticket: MessageTicket, left: Callable[[], None]
+) -> OutgoingMessage:
+    """The reply to call `number`, or why there is none; `left` is told when it has left."""
+    kind = MessageKind.reply
+    try:
+        if isinstance(outcome, Exception):
+            raise outcome
+        reply = outcome or Reply()
+        body = MessageBody(reply.head, reply.arrays)
+    except Exception as error:  # noqa: BLE001  (a handler may return what cannot be sent)
+        text = f"{type(error).__name__}: {error}"[:LONGEST_FAILURE]
+        kind, body = MessageKind.failure, MessageBody(text.encode(errors="replace"))
+    return OutgoingMessage(kind, port, body, ticket, of=number, left=left)

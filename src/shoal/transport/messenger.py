@@ -1,0 +1,180 @@
+"""Messages between members, whatever the view: the ground for modes in which not all do the same step.
+
+    ticket = messenger.push("w2.1", "gradients", head, [array], supersedes="layer 3")   # one way
+    reply = messenger.call("w0.1", "parameters", head, deadline=30.0)                    # at most once
+    messenger.serve("parameters", handler, credit=16)                                    # receives both
+
+Members are named by their ids, or by their ranks as text where members do not change. Messages of one sender arrive
+once and, at equal priority on one port, in the order they were handed in. A view change does not touch them; a member
+that is lost ends what waits for it with PeerLost.
+"""
+
+import threading
+from collections.abc import Collection, Hashable, Sequence
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from shoal.core.clock import Deadline
+from shoal.core.errors import DeadlineError, ShoalError, UsageError
+from shoal.transport.message_body import MessageBody
+from shoal.transport.message_ports import (
+    CallFailed,
+    Handler,
+    Job,
+    PendingCall,
+    ReceivedMessage,
+    Reply,
+    ServedPort,
+    run_handler,
+)
+from shoal.transport.messages import Array, MessageKind
+from shoal.transport.outgoing_messages import MOST_PORTS, MessageTicket, OutgoingMessage
+
+if TYPE_CHECKING:
+    from shoal.transport.io_loop import IoLoop
+
+__all__ = ["CallFailed", "MessageTicket", "Messenger", "ReceivedMessage", "Reply"]
+
+LARGEST_MESSAGE = 1 << 30
+"""Bytes of a message or reply, unless whoever receives it says otherwise."""
+LONGEST_PORT = 32
+LOOK = 0.5
+"""Seconds between looks at whether the communication thread still runs, in a wait."""
+PORT_LOOK = 5.0
+"""The same in the thread of a port that has nothing to do."""
+
+
+class Messenger:
+    """Of one worker; its methods may be called from any thread, but `call` not from a handler of the communication
+    thread, which it would wait for."""
+
+    def __init__(self, loop: "IoLoop") -> None:
+        self._loop = loop
+        self._queues: list[SimpleQueue[Job | None]] = []
+        self._served: set[str] = set()
+        self._lock = threading.Lock()
+
+    def push(
+        self,
+        to: str,
+        port: str,
+        head: bytes = b"",
+        arrays: Sequence[Array] = (),
+        *,
+        priority: int = 0,
+        supersedes: Hashable = None,
+    ) -> MessageTicket:
+        """Send one way; the arrays must stay as they are until the ticket is done.
+
+        A message of a higher priority leaves first. A newer push to the same member and port with the same `supersedes`
+        takes the place of this one as long as nothing of it has left.
+        """
+        ticket = MessageTicket(f"a message from worker {self._loop.rank} to port {port} of {to}")
+        body = MessageBody(head, arrays)
+        self._send(to, OutgoingMessage(MessageKind.push, _checked(port), body, ticket, priority, supersedes))
+        return ticket
+
+    def cancel(self, to: str, ticket: MessageTicket, why: str = "cancelled") -> None:
+        """Send nothing more of a push; one that has left whole is delivered all the same."""
+        error = ShoalError(f"{ticket.what} was {why}")
+        self._loop.call(lambda: self._loop.exchange.cancel(to, ticket, error))
+
+    def call(
+        self,
+        to: str,
+        port: str,
+        head: bytes = b"",
+        arrays: Sequence[Array] = (),
+        *,
+        deadline: float,
+        priority: int = 0,
+        largest: int = LARGEST_MESSAGE,
+    ) -> Reply:
+        """Return what the member's handler answers within `deadline` seconds; it runs at most once.
+
+        Raise PeerLost if the member is lost, CallFailed if its handler fails, DeadlineError; all name the member. After
+        a DeadlineError the handler may have run, or may still run if all of the request has left.
+        """
+        if threading.current_thread() is self._loop:
+            raise UsageError(f"a handler of the communication thread calls port {port} of {to}; serve it with a thread")
+        pending = PendingCall(f"the call from worker {self._loop.rank} to port {port} of {to}", to, largest)
+        message = OutgoingMessage(MessageKind.call, _checked(port), MessageBody(head, arrays), pending, priority)
+        self._send(to, message)
+        self._await(pending, Deadline.after(deadline))
+        if pending.error is not None:
+            raise pending.error
+        return pending.reply
+
+    def _await(self, pending: PendingCall, deadline: Deadline) -> None:
+        error = DeadlineError(f"{pending.what} has had no reply for {deadline.budget:.0f} s")
+        while not pending.done.wait(min(LOOK, deadline.left)):
+            if not self._loop.is_alive():
+                pending.end(ShoalError(f"{pending.what}: the communication thread has ended"))
+            elif deadline.expired:
+                self._loop.call(lambda: self._loop.exchange.cancel(pending.to, pending, error))
+                pending.end(error)
+
+    def serve(
+        self,
+        port: str,
+        handler: Handler,
+        credit: int,
+        *,
+        largest: int = LARGEST_MESSAGE,
+        threaded: bool = True,
+        senders: Collection[str] | None = None,
+    ) -> None:
+        """Hand messages for `port` to `handler`, one at a time; what it returns is the reply to a call.
+
+        `credit`: messages of one sender that may be here or on their way; more wait at the sender. `largest`: bytes of
+        one. `threaded`: in a thread of the port's own; else in the communication thread, where a handler must be short.
+        `senders`: who may send; more can be admitted later. None: everybody.
+        An exception that a push or a PayloadError raises makes its sender suspected; others are told to the caller.
+        """
+        if credit < 1 or largest < 1:
+            raise UsageError(f"port {port} with a credit of {credit} messages of {largest} bytes; both are 1 or more")
+        with self._lock:
+            if port in self._served or len(self._served) >= MOST_PORTS:
+                raise UsageError(f"port {port} is served already, or {MOST_PORTS} others are; take another name")
+            self._served.add(port)
+        jobs: SimpleQueue[Job | None] | None = SimpleQueue() if threaded else None
+        if jobs is not None:
+            self._queues.append(jobs)
+            name = f"shoal-port-{port}"
+            threading.Thread(target=_handle_jobs, args=(jobs, handler, self._loop), name=name, daemon=True).start()
+        admitted = set(senders) if senders is not None else None
+        served = ServedPort(_checked(port), handler, credit, largest, admitted, jobs)
+        self._loop.call(lambda: self._loop.exchange.serve(served))
+
+    def admit(self, port: str, sender: str) -> None:
+        """Let one more member send to a port that was served for some `senders` only."""
+        self._loop.call(lambda: self._loop.exchange.admit(port, sender))
+
+    def close(self) -> None:
+        """End the threads of all ports; one that is in a handler ends after it."""
+        for jobs in self._queues:
+            jobs.put(None)
+
+    def _send(self, to: str, message: OutgoingMessage) -> None:
+        if not self._loop.is_alive():
+            raise ShoalError(f"{message.ticket.what}: the communication thread has ended")
+        self._loop.call(lambda: self._loop.exchange.send(to, message))
+
+
+def _checked(port: str) -> str:
+    if not 1 <= len(port) <= LONGEST_PORT:
+        raise UsageError(f"a port named {port[:40]!r}; a name has 1 to {LONGEST_PORT} characters")
+    return port
+
+
+def _handle_jobs(jobs: "SimpleQueue[Job | None]", handler: Handler, loop: "IoLoop") -> None:
+    """Until None comes, or the thread that it would come from has ended."""
+    while loop.is_alive():
+        try:
+            job = jobs.get(timeout=PORT_LOOK)
+        except Empty:
+            continue
+        if job is None:
+            return
+        received, finish = job
+        finish(run_handler(handler, received))

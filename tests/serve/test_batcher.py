@@ -106,7 +106,7 @@ def open_load(
 
 
 class TestThroughput:
-    def test_32_clients_get_three_times_the_answers_and_none_waits_longer_than_delay_and_compute(self) -> None:
+    def test_32_clients_get_three_times_the_answers_within_delay_and_two_batches(self) -> None:
         delay, model = 0.002, TimedModel()
         alone = closed_load(FixedSizer(1), 32, model)
         together = closed_load(BatchSizer(goal=0.05, most=64), 32, model, delay=delay)

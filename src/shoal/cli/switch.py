@@ -25,12 +25,12 @@ def switch(
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.cli.stop import find
     from shoal.launch.live_runs import live
-    from shoal.launch.switch_requests import write_request
+    from shoal.launch.switch_requests import check_request, write_request
 
     with usage_errors(), interruptible():
         wanted = _load(plan)
         notice = find(run, live())
-        for warning in check(notice, wanted):
+        for warning in check_request(notice, wanted):
             typer.echo(f"shoal: note: {warning}", err=True)
         if str(wanted) == notice.plan and not notice.asked:
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
@@ -49,22 +49,6 @@ def _load(text: str) -> "Plan":
     if not text.strip():
         raise UsageError("no plan; write one, as in shoal switch RUN 'allreduce, int8'; shoal plan lists the terms")
     return load(text)
-
-
-def check(notice: "RunNotice", plan: "Plan") -> list[str]:
-    """Warnings of the rules; UsageError if the run cannot be switched to this plan, and then nothing was asked."""
-    from shoal.core.errors import UsageError
-    from shoal.plan.plan import Plan
-    from shoal.plan.switching import check_switch
-
-    if notice.coordinator is None:
-        raise UsageError(
-            f"run {notice.run!r} has no coordinator to switch its plan by: it has one worker, trains by 'alone', or "
-            "was started with --trusted or for a fixed number of workers; stop it, then shoal run --resume --plan"
-        )
-    if notice.stopping:
-        raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
-    return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))
 
 
 def compile_kernels(notice: "RunNotice", plan: "Plan") -> None:

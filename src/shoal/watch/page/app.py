@@ -19,10 +19,12 @@ from starlette.staticfiles import StaticFiles
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError
+from shoal.launch.switch_requests import SwitchRequest, check_request, write_request
+from shoal.plan.plan import Plan
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
 from shoal.watch.page.catalog import RunCatalog
-from shoal.watch.page.launching import RunLauncher, json_answer
+from shoal.watch.page.launching import RunLauncher, json_answer, read_form
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
 from shoal.watch.worker_logs import read_log
@@ -63,6 +65,7 @@ class WatchApp:
             Route(f"{run}/log", self.log),
             Route(f"{run}/evaluation", self.evaluation),
             Route(f"{run}/stop", self.stop, methods=["POST"]),
+            Route(f"{run}/switch", self.switch, methods=["POST"]),
             *(self.launcher.routes() if self.launcher is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -125,6 +128,17 @@ class WatchApp:
         if notice is None or not notice.launcher.send(signal.SIGTERM, signal.SIGCONT):
             raise HTTPException(409, "the run is not live any more")
         return json_answer({"stopping": notice.run}, 202)
+
+    async def switch(self, request: Request) -> Response:
+        """As `shoal switch`: the run goes on by another plan from its next step boundary on."""
+        wanted = (await read_form(request, SwitchRequest)).plan
+        notice = self.catalog.notice(self.folder(request.path_params["run"]))
+        if notice is None:
+            raise HTTPException(409, "the run is not live any more")
+        plan = Plan.parse(wanted)  # a text, never a file: whoever has the token may not read this machine's
+        warnings = check_request(notice, plan)
+        write_request(notice, str(plan))
+        return json_answer({"asked": str(plan), "warnings": warnings}, 202)
 
     async def metrics(self, request: Request) -> Response:
         states = [self.catalog.state(path) for path in self.catalog.folders().values() if self.catalog.notice(path)]

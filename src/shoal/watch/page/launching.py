@@ -12,7 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -34,6 +34,8 @@ UPLOADS = ".uploads"
 LARGEST_UPLOAD, LARGEST_OF_ALL = 256 << 20, 4 << 30
 LARGEST_FORM = 1 << 16
 MOST_LAUNCHED = 4
+
+Form = TypeVar("Form", bound=msgspec.Struct)
 """Runs of this server that may be live at a time."""
 SUFFIXES = (".csv", ".arff", ".npz", ".zip")
 MODELS = ("mlp", "alexnet", "googlenet", "resnet18", "resnet50", "densenet", "lstm")
@@ -134,15 +136,7 @@ class RunLauncher:
             raise
 
     async def launch(self, request: Request) -> Response:
-        body = b""
-        async for piece in request.stream():
-            body += piece
-            if len(body) > LARGEST_FORM:
-                raise HTTPException(413, f"a form of more than {LARGEST_FORM} bytes is refused")
-        try:
-            form = msgspec.json.decode(body, type=LaunchForm)
-        except msgspec.MsgspecError as error:
-            raise HTTPException(400, f"the form is not right: {error}") from None
+        form = await read_form(request, LaunchForm)
         living = [run for run in self.started.values() if run.process.poll() is None]
         if len(living) >= MOST_LAUNCHED:
             raise HTTPException(409, f"{len(living)} runs of this page are live; stop one first")
@@ -223,6 +217,19 @@ def _too_large() -> str:
 
 def _size(text: str | None) -> int:
     return int(text) if text is not None and text.isdigit() else 0
+
+
+async def read_form(request: Request, kind: type[Form]) -> Form:
+    """The body as one of ours; refused with 413 if it is long, with 400 if it is another."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_FORM:
+            raise HTTPException(413, f"a form of more than {LARGEST_FORM} bytes is refused")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HTTPException(400, f"the form is not right: {error}") from None
 
 
 def json_answer(value: Any, status: int = 200) -> Response:

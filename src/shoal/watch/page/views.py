@@ -36,7 +36,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     return {
         "run": info.run,
         "dir": str(state.dir),
-        "plan": info.plan,
+        "plan": plan_now(state, records),
         "workers": info.workers,
         "script": info.script,
         "arguments": info.arguments,
@@ -59,8 +59,15 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "checkpoints": checkpoints(state),
         "reports": state.reports[-50:],
         "evaluation": (state.dir / "evaluation.json").exists(),
+        "can_switch": notice is not None and notice.coordinator is not None and not notice.stopping,
         "can_stop": live is not None and live.state in ("running", "stopped"),
     }
+
+
+def plan_now(state: RunState, records: list[WorkerRecord]) -> str:
+    """By which it trains, or has trained last."""
+    switched = [event for record in records for event in record.switched]
+    return max(switched, key=lambda event: event.at).plan if switched else state.opened.info.plan
 
 
 def last_minutes(state: RunState) -> dict[int, StepSums]:
@@ -197,11 +204,11 @@ def model(state: RunState) -> dict[str, Any]:
 
 def plan_parts(state: RunState) -> dict[str, Any]:
     """The plan by part, in the words of its terms."""
-    info = state.opened.info
+    plan = plan_now(state, state.records())
     try:
-        found = explain(load(info.plan), info.workers)
+        found = explain(load(plan), state.opened.info.workers)
     except ShoalError as error:  # of a version that knew other terms
-        return {"plan": info.plan, "names": [], "parts": [], "error": str(error)}
+        return {"plan": plan, "names": [], "parts": [], "error": str(error)}
     traffic = str(found.traffic) if found.traffic is not None else ""
     return {"plan": found.plan, "names": found.names, "parts": found.parts, "traffic": traffic, "error": ""}
 

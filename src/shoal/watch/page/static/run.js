@@ -78,13 +78,30 @@ export class RunView {
     const broken = Object.entries(found.broken).map(([name, step]) => el("p", { class: "error" }, `${name} is not a number since step ${step}`));
     const focus = document.activeElement?.dataset?.action;
     this.head.replaceChildren(
-      el("div", { class: "row between" }, el("h1", {}, found.run, " ", state(found.state)), found.can_stop ? stop : ""),
+      el("div", { class: "row between" }, el("h1", {}, found.run, " ", state(found.state)), el("span", {}, found.can_switch ? this.switchForm(found) : "", found.can_stop ? stop : "")),
       facts([
         ["plan", found.plan], ["workers", found.workers], ["steps", count(summary.steps)], ["samples", about + (count(summary.samples) ?? "")],
         ["samples/s", count(summary.samples_per_second)], ["training", about + seconds(summary.seconds)], ["sent", about + size(summary.bytes_sent)],
         ["on sockets", about + size(summary.bytes_wire)], ...Object.entries(summary.metrics).slice(0, 4).map(([name, number]) => [name, value(number)]),
       ]), ...broken);
     if (focus) this.head.querySelector(`[data-action="${focus}"]`)?.focus();
+  }
+
+  // Drawn once: what somebody types must not vanish with the next step.
+  switchForm(found) {
+    if (!this.switching) {
+      const wanted = el("input", { "aria-label": "Plan to go on by", placeholder: found.plan, "data-action": "plan", size: "24" });
+      const said = el("span", { class: "hint", role: "status" });
+      const send = async (event) => {
+        event.preventDefault();
+        try {
+          const answer = await ask(path(this.run, "/switch"), { method: "POST", body: JSON.stringify({ plan: wanted.value }) });
+          said.textContent = `asked for ${answer.asked}`;
+        } catch (error) { said.textContent = error.message; }
+      };
+      this.switching = el("form", { class: "inline", onsubmit: send }, wanted, el("button", { "data-action": "switch" }, "Switch plan"), said);
+    }
+    return this.switching;
   }
 
   async stop() {
@@ -204,10 +221,10 @@ class ModelPart {
 
 class PlanPart {
   constructor(view) { this.view = view; this.element = el("section"); }
-  async refresh() {
-    if (this.drawn) return;
+  async refresh(overview) {
+    if (this.drawn === overview.plan) return;
     const found = await ask(path(this.view.run, "/plan"));
-    this.drawn = true;
+    this.drawn = found.plan;
     this.element.replaceChildren(
       el("p", {}, el("strong", {}, found.plan), found.names.length ? `, known as ${found.names.join(", ")}` : ""),
       found.error ? el("p", { class: "error" }, found.error) : "",

@@ -141,7 +141,7 @@ def test_another_terminal_switches_the_plan_and_newcomers_follow(tmp_path: Path)
 
 
 KILLED = """
-        if run.rank == 1 and str(run.plan) == BEFORE and not os.path.exists("killed"):
+        if run.rank == 1 and not os.path.exists("killed") and ("asked" in globals() or str(run.plan) == BEFORE):
             asked = asked + 1 if "asked" in globals() else 0
             if asked == STEPS:
                 open("killed", "w").close()
@@ -149,7 +149,7 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("steps", [0, 5], ids=["as it asks", "while all wait for the step"])
+@pytest.mark.parametrize("steps", [0, 1], ids=["as it asks", "a step later"])
 def test_a_worker_that_is_killed_beside_a_switch_leaves_one_plan_on_all(tmp_path: Path, steps: int) -> None:
     """Request, proposal and loss come in any order; the others go on, and the plan is switched all the same."""
     killed = KILLED.replace("BEFORE", repr(INT8)).replace("STEPS", str(steps)).strip()

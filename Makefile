@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-WORKERS ?= 2
+WORKERS ?= 3
 DATA ?= data
 
 .PHONY: help demo zoo test soak check bench bench-network bench-wire clean

@@ -5,6 +5,7 @@ import hashlib
 import os
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from forked import _command as command
 from shoal.cli.consent import described
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
+from shoal.launch import join_request
 from shoal.launch.join_request import ask, ask_apart, question, versions
 from shoal.membership.coordinator_client import CoordinatorClient
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
@@ -71,7 +73,8 @@ def refused(what: str, address: str, by: ClientCredentials, asked: RunQuery, sec
     assert "\n" not in str(error.value)
 
 
-def test_it_is_told_the_whole_script_and_gets_ids_of_its_own(tmp_path: Path) -> None:
+def test_it_is_told_the_whole_script_and_gets_ids_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_request, "LATER", 0.0)
     with office(tmp_path) as here:
         first = ask_apart(here.address, key(MACHINE), question(1))
         second = ask_apart(here.address, key(GUEST), question(1))
@@ -83,6 +86,14 @@ def test_it_is_told_the_whole_script_and_gets_ids_of_its_own(tmp_path: Path) -> 
     assert members(tmp_path / "log") == ("w1.1", "w2.2"), "written before it was told"
 
 
+def test_a_machine_that_is_started_again_at_once_waits_until_its_old_workers_are_given_up(tmp_path: Path) -> None:
+    with office(tmp_path) as here:
+        (before,) = ask(here.address, key(GUEST), question(1)).members
+        threading.Timer(1.5, lambda: here.gone(before, "nobody listens at its endpoint")).start()
+        (after,) = ask(here.address, key(GUEST), question(1)).members
+    assert after != before
+
+
 def test_whoever_looks_is_told_the_same_and_promised_nothing(tmp_path: Path) -> None:
     with office(tmp_path) as here:
         assert ask(here.address, key(GUEST), question(1, look=True)) == BRIEF
@@ -90,7 +101,8 @@ def test_whoever_looks_is_told_the_same_and_promised_nothing(tmp_path: Path) -> 
         assert not members(tmp_path / "log")
 
 
-def test_a_coordinator_that_was_killed_promises_nothing_twice(tmp_path: Path) -> None:
+def test_a_coordinator_that_was_killed_promises_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(join_request, "LATER", 0.0)
     with office(tmp_path) as here:
         asked = question(1)
         before = ask(here.address, key(MACHINE), asked)

@@ -85,6 +85,8 @@ def test_those_that_are_promised_count_and_those_that_are_lost_do_not() -> None:
     here = grants(lost)
     names = take(here, ask(3))
     assert "3 workers are here under this key" in here.refusal(ask(1, 1), OURS)
+    assert here.may_soon(ask(1, 1), OURS), "some may be lost, and nobody knows it yet"
+    assert not here.may_soon(ask(4, 1), OURS), "too many whoever is lost"
     lost[names[0]] = "silent"
     assert not here.refusal(ask(1, 1), OURS)
 

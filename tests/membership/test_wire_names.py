@@ -20,7 +20,7 @@ FROZEN = {
     "StreamStateFrom": ("StreamStateFrom", "epoch member plate patience"),
     "MemberEvicted": ("MemberEvicted", "epoch reason"),
     "RunOver": ("RunOver", "well reason"),
-    "JoinRefused": ("JoinRefused", "reason"),
+    "JoinRefused": ("JoinRefused", "reason later"),
     "ConfirmResult": ("ConfirmResult", "member epoch number"),
     "ViewProposed": ("Proposed", "epoch"),
     "ViewInstalled": ("Installed", "install"),

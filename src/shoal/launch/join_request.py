@@ -25,6 +25,8 @@ from shoal.membership.protocol import JoinRefused
 SECONDS = 10.0
 """Until somebody must have answered."""
 REPEAT = 1.0
+LATER = 30.0
+"""Seconds in which a run may find out that the workers are lost that this machine had before it was started again."""
 MOST_FAILURES = 2
 """Handshakes that fail one after the other: one may have met a coordinator that was just ending."""
 
@@ -62,12 +64,16 @@ def _converse(
     line: CoordinatorClient, fate: "zmq.Socket[bytes]", what: RunQuery, address: str, deadline: Deadline
 ) -> RunBrief:
     trouble, failures, due = f"nobody answers at {address}; is a run listening there?", 0, 0.0
-    while not deadline.expired:
+    patience: Deadline | None = None
+    while not (patience or deadline).expired:
         if now() >= due and line.say(what):
             due = now() + REPEAT
         for frames in line.messages(0.02):
             with contextlib.suppress(UnreadableMessage):
-                return _read(frames, address)
+                answer = _read(frames, address)
+                if isinstance(answer, RunBrief):
+                    return answer
+                trouble, patience = f"cannot join at {address}: {answer.reason}", patience or Deadline.after(LATER)
         while fate.poll(0):
             event = recv_monitor_message(fate)
             said = _trouble(int(event["event"]), int(event["value"]), address)
@@ -101,12 +107,13 @@ def _trouble(event: int, value: int, address: str) -> str:
     return ""
 
 
-def _read(frames: list[bytes], address: str) -> RunBrief:
+def _read(frames: list[bytes], address: str) -> RunBrief | JoinRefused:
+    """The answer; UsageError if it is a refusal for good."""
     try:
         answer = ASKING.answer(frames)
     except ProtocolMismatch as error:
         raise UsageError(f"cannot join at {address}: {error}") from None
-    if isinstance(answer, JoinRefused):
+    if isinstance(answer, JoinRefused) and not answer.later:
         raise UsageError(f"cannot join at {address}: {answer.reason}")
     return answer
 
@@ -121,7 +128,7 @@ def ask_apart(address: str, key: ClientCredentials, what: RunQuery, seconds: flo
             _become(write, address, key, what, seconds)
     os.close(write)
     try:
-        data = _drain(read, Deadline.after(seconds + 10.0))
+        data = _drain(read, Deadline.after(seconds + LATER + 10.0))
     finally:
         os.close(read)
         with contextlib.suppress(ProcessLookupError):

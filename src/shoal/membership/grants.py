@@ -129,6 +129,16 @@ class SlotGrants:
             )
         return ""
 
+    def may_soon(self, ask: RunQuery, key: str) -> bool:
+        """Whether a key that is good for no more now would be, if the workers under it were given up.
+
+        A machine that was killed and is started again at once asks before the others have missed it.
+        """
+        if self.welcome is None or find_version_mismatch(self.welcome.versions, ask.versions):
+            return False
+        most, have = self._most.get(key.encode(), 0), sum(entry.key == key for entry in self._open())
+        return ask.workers <= most < have + ask.workers
+
     def too_often(self, ask: RunQuery, key: str, now: float) -> str:
         """Why a key that may join must wait; empty: it need not."""
         recent, most = self._recent.get(key, deque()), GRANTS * self._most.get(key.encode(), 0)

@@ -200,6 +200,8 @@ class JoinRefused(ProtocolMessage, frozen=True, kw_only=True):
     """You cannot become a member, and this is why; nothing was changed by what you said."""
 
     reason: Text
+    later: bool = False
+    """It may be otherwise soon: your machine's own workers are here still, and perhaps lost."""
 
 
 class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):

@@ -307,14 +307,17 @@ class CoordinatorServer:
                 self.grants.add(granted, now())
                 told.append(granted.member)
         if refusal or not told or self.setup.welcome is None:
-            self._refuse(message, refusal or "all seats are taken; join when some are free", ASKING)
+            later = self.grants.may_soon(ask, message.key)
+            self._refuse(message, refusal or "all seats are taken; join when some are free", ASKING, later)
         else:
             founding = self.machine.founding
             brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told), founding=founding)
             self.socket.send(message.sender, ASKING.seal(brief))
 
-    def _refuse(self, message: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None) -> None:
-        refused = JoinRefused(reason=reason[:LONGEST_TEXT])
+    def _refuse(
+        self, message: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None, later: bool = False
+    ) -> None:
+        refused = JoinRefused(reason=reason[:LONGEST_TEXT], later=later)
         self.socket.send(message.sender, (envelope or self.envelope).seal(refused))
 
     def _tell(self, member: str, order: Order) -> None:

@@ -25,7 +25,8 @@ def switch(
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.cli.stop import find
     from shoal.launch.live_runs import live
-    from shoal.launch.switch_requests import check_request, write_request
+    from shoal.launch.switch_requests import write_request
+    from shoal.watch.switching import check_request
 
     with usage_errors(), interruptible():
         wanted = _load(plan)

@@ -13,12 +13,9 @@ from typing import Annotated
 
 import msgspec
 
-from shoal.core.errors import UsageError
 from shoal.core.private import open_private, private_folder
 from shoal.launch.live_runs import RunNotice
 from shoal.membership.view import PlanString
-from shoal.plan.plan import Plan
-from shoal.plan.switching import check_switch
 
 LARGEST = 4 << 10
 SUFFIX = ".switch"
@@ -29,18 +26,6 @@ class SwitchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     plan: PlanString
     token: Annotated[str, msgspec.Meta(max_length=32, pattern=r"^[0-9a-f]+\Z")] = ""
-
-
-def check_request(notice: RunNotice, plan: Plan) -> list[str]:
-    """Warnings of the rules; UsageError if the run cannot be switched to this plan, and then nothing was asked."""
-    if notice.coordinator is None:
-        raise UsageError(
-            f"run {notice.run!r} has no coordinator to switch its plan by: it has one worker, trains by 'alone', or "
-            "was started with --trusted or for a fixed number of workers; stop it, then shoal run --resume --plan"
-        )
-    if notice.stopping:
-        raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
-    return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))
 
 
 def write_request(notice: RunNotice, plan: str) -> str:

@@ -19,7 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError
-from shoal.launch.switch_requests import SwitchRequest, check_request, write_request
+from shoal.launch.switch_requests import SwitchRequest, write_request
 from shoal.plan.plan import Plan
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
@@ -27,6 +27,7 @@ from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import RunLauncher, json_answer, read_form
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
+from shoal.watch.switching import check_request
 from shoal.watch.worker_logs import read_log
 
 STATIC = Path(__file__).with_name("static")

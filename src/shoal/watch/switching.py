@@ -1,0 +1,18 @@
+"""Whether a live run can be switched to a plan: what `shoal switch` and the page ask before anybody hears of it."""
+
+from shoal.core.errors import UsageError
+from shoal.launch.live_runs import RunNotice
+from shoal.plan.plan import Plan
+from shoal.plan.switching import check_switch
+
+
+def check_request(notice: RunNotice, plan: Plan) -> list[str]:
+    """Warnings of the rules; UsageError if the run cannot be switched to this plan, and then nothing was asked."""
+    if notice.coordinator is None:
+        raise UsageError(
+            f"run {notice.run!r} has no coordinator to switch its plan by: it has one worker, trains by 'alone', or "
+            "was started with --trusted or for a fixed number of workers; stop it, then shoal run --resume --plan"
+        )
+    if notice.stopping:
+        raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
+    return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))

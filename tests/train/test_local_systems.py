@@ -43,7 +43,7 @@ def test_bmuf_every_32_steps_reaches_sgd_and_plain_averaging_is_worse() -> None:
 
 @pytest.mark.skipif(bool(missing()), reason="; ".join(missing()))
 def test_sparknet_is_quicker_to_an_accuracy_than_every_step_over_links_of_100_ms(tmp_path: Path) -> None:
-    """Moritz et al. 2016: averaging after many local steps tolerates high latency; in turns in one lab."""
+    """Moritz et al. 2016: local steps tolerate latency. 50 ms to the switch and 50 ms from it; in turns in one lab."""
     words = ["bench", str(DIGITS), "--lab", "4 hosts, 100mbit, 50ms", "--plans", "sparknet; bsp", "--repeats", "3"]
     words += ["--one-seed", "--until", "accuracy>=0.9", "--out", str(tmp_path / "bench"), "--json"]
     done = command(tmp_path, *words, "--", "--epochs", "30").wait(1000)

@@ -26,7 +26,7 @@ from shoal.core.clock import now
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.mesh import LinkMesh
-from shoal.transport.messenger import Reply
+from shoal.transport.messenger import CallReply
 
 SMALL, BULK = 64, 25_000_000
 DEADLINE = 60.0
@@ -66,7 +66,7 @@ def serve(keys: list[CurveKeyPair], port: int, pipe: Connection) -> None:
     torch.set_num_threads(1)
     mesh = mesh_of(1, keys, pipe)
     mesh.messenger.serve(
-        "echo", lambda got: Reply(got.head, [a for a in got.arrays if a.size <= SMALL]), 16, threaded=False
+        "echo", lambda got: CallReply(got.head, [a for a in got.arrays if a.size <= SMALL]), 16, threaded=False
     )
     server = zmq.Context.instance().socket(zmq.REP)
     server.curve_server = True

@@ -14,7 +14,7 @@ from torch import nn
 from shoal.core.durable import PART
 from shoal.models import Registry, RegistryError, deltas
 from shoal.models.blobs import LONGEST_CHAIN
-from shoal.models.packing import Packed, pack
+from shoal.models.packing import PackingResult, pack
 from shoal.models.upkeep import collect, set_aside, verify
 from shoal.testing.crashsim import CrashState, RecordedDisk
 
@@ -87,7 +87,7 @@ class TestPack:
         assert size(registry) <= most * full, size(registry) / full
         assert all_same(registry, states)
         assert verify(registry, registry.list()) == []
-        assert pack(registry) == Packed(0, 0, 0), "again changes nothing"
+        assert pack(registry) == PackingResult(0, 0, 0), "again changes nothing"
 
     def test_a_chain_is_never_longer_than_its_limit(self, registry: Registry) -> None:
         states: list[dict[str, torch.Tensor]] = []

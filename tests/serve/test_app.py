@@ -13,7 +13,9 @@ from served import MemorySource, Scaled, asked, core_of, x
 from shoal.serve.app import ServeApp
 from shoal.serve.batcher import BatchSettings
 from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.errors import ModelMissing
 from shoal.serve.http import BodyLimits
+from shoal.serve.plain import example
 from shoal.serve.tensors import TensorSpec
 
 TOKEN = "a-token-of-some-length"
@@ -106,6 +108,10 @@ class TestPredict:
         assert post("/predict/m", "[[1, 2], [3, 4]]").json()["outputs"] == [[3.0, 6.0], [9.0, 12.0]]
         assert post("/predict?model=m&version=2", '{"inputs": [1, 2]}').json()["outputs"] == [3.0, 6.0]
         assert get("/example/m").json() == {"inputs": [[0.0, 0.0]]}
+
+    def test_there_is_no_example_of_a_model_that_does_not_say_what_it_takes(self) -> None:
+        with pytest.raises(ModelMissing, match="declares no inputs"):
+            example([])
 
     def test_errors_are_one_line(self) -> None:
         found = post("/predict", "[1, 2, 3]")

@@ -10,7 +10,7 @@ import pytest
 from served import MemorySource, Scaled, core_of, x
 from virtual_time import run_virtual
 
-from shoal.serve.batcher import BatchSettings, RequestBatcher, Sizer
+from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
 from shoal.serve.errors import DeadlinePassed, PredictFailed, RequestError, ServerBusy
 from shoal.serve.metrics import VersionMetrics
 from shoal.serve.sizing import BatchSizer, FixedSizer
@@ -51,7 +51,7 @@ class LoadResult:
         return sorted(self.latencies)[min(len(self.latencies) - 1, int(share * len(self.latencies)))]
 
 
-def batcher_of(model: Callable, sizer: Sizer, **settings: float) -> RequestBatcher:  # type: ignore[type-arg]
+def batcher_of(model: Callable, sizer: SizingPolicy, **settings: float) -> RequestBatcher:  # type: ignore[type-arg]
     return RequestBatcher(model, sizer, BatchSettings(**settings), VersionMetrics())  # type: ignore[arg-type]
 
 
@@ -68,7 +68,7 @@ async def one(batcher: RequestBatcher, result: LoadResult, patience: float) -> N
 
 
 def closed_load(
-    sizer: Sizer, clients: int, model: TimedModel, seconds: float = 2.0, warm: float = 0.0, **settings: float
+    sizer: SizingPolicy, clients: int, model: TimedModel, seconds: float = 2.0, warm: float = 0.0, **settings: float
 ) -> LoadResult:
     """So many clients, each asking again as soon as it is answered; counted after `warm` seconds."""
 
@@ -88,7 +88,7 @@ def closed_load(
 
 
 def open_load(
-    sizer: Sizer, model: TimedModel, rate: float, seconds: float, patience: float, warm: float = 0.0
+    sizer: SizingPolicy, model: TimedModel, rate: float, seconds: float, patience: float, warm: float = 0.0
 ) -> LoadResult:
     """Requests at random moments, `rate` a second, whether answered or not; counted after `warm` seconds."""
 
@@ -157,7 +157,7 @@ class TestGoal:
     def model(self) -> TimedModel:
         return TimedModel(fixed=0.04, each=0.004, jitter=0.05)
 
-    def closed(self, sizer: Sizer) -> LoadResult:
+    def closed(self, sizer: SizingPolicy) -> LoadResult:
         return closed_load(sizer, 90, self.model(), 20.0, warm=5.0)
 
     def test_p99_under_the_goal_and_within_a_tenth_of_the_best_fixed_size(self) -> None:

@@ -43,7 +43,7 @@ from shoal.transport.messages import (
     encode,
     pack,
 )
-from shoal.transport.messenger import ReceivedMessage, Reply
+from shoal.transport.messenger import CallReply, ReceivedMessage
 from shoal.transport.tasks import CollectiveTask
 
 NUMEL = 40_000
@@ -266,8 +266,8 @@ def test_a_message_that_no_honest_member_sends_costs_its_sender_its_place(
         honest(made[0])
 
 
-def echo(message: ReceivedMessage) -> Reply:
-    return Reply(message.head, message.arrays)
+def echo(message: ReceivedMessage) -> CallReply:
+    return CallReply(message.head, message.arrays)
 
 
 def message_lies(made: list[LinkMesh], chance: random.Random) -> list[tuple[AnyMessage, bytes]]:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shoal.core.errors import PeerLost, ShoalError
-from shoal.transport.incoming_messages import MOST_PARTS, Arrival, IncomingMessages
+from shoal.transport.incoming_messages import MOST_PARTS, ChunkArrival, IncomingMessages
 from shoal.transport.message_body import MessageBody, parse
 from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation, pack
 from shoal.transport.outgoing_messages import MOST_PORTS, MessageTicket, OutgoingMessage, OutgoingMessages
@@ -63,10 +63,10 @@ class Pair:
 
     def _hear(self, chunk: MessageChunk, payload) -> None:
         arrival = self.into.sort(chunk)
-        if arrival is Arrival.closed:
+        if arrival is ChunkArrival.closed:
             self.out.restart(self.into.link.expected)
             self.wire.clear()
-        elif arrival is Arrival.next:
+        elif arrival is ChunkArrival.next:
             adopted = chunk.stream > self.into.stream
             whole = self.into.take(chunk, payload, self.now, lambda number: None)
             if adopted:
@@ -277,7 +277,7 @@ def data(number: int = 0, seq: int = 1, size: int = 10, **change: object) -> tup
 def opened() -> IncomingMessages:
     into = IncomingMessages()
     hello = MessageChunk("run", 0, 0, 1, 0, 1, MessageKind.hello, "", 0, 0, 0, 0, 0, 0)
-    assert into.sort(hello) is Arrival.next
+    assert into.sort(hello) is ChunkArrival.next
     into.take(hello, EMPTY, 0.0, lambda number: None)
     assert into.grant("p", 2, 2 * CHUNK) == 2
     return into
@@ -334,12 +334,12 @@ def test_replies_that_nobody_waits_for_take_no_memory() -> None:
 
 def test_a_stream_begins_with_a_greeting_and_an_older_one_is_not_heard() -> None:
     into = IncomingMessages()
-    assert into.sort(data(seq=3)[0]) is Arrival.gap
+    assert into.sort(data(seq=3)[0]) is ChunkArrival.gap
     with pytest.raises(ProtocolViolation, match="begins with a push"):
         into.take(*data(seq=0), 0.0, lambda number: None)
     into = opened()
     into.stream = 2
-    assert into.sort(data()[0]) is Arrival.stale
+    assert into.sort(data()[0]) is ChunkArrival.stale
 
 
 def test_credit_on_ever_more_ports_is_a_lie() -> None:

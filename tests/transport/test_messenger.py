@@ -18,7 +18,7 @@ from shoal.core.errors import DeadlineError, PayloadError, PeerLost, ShoalError,
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.message_body import MessageBody
 from shoal.transport.messages import CHUNK, MessageKind
-from shoal.transport.messenger import CallFailed, MessageTicket, ReceivedMessage, Reply
+from shoal.transport.messenger import CallFailed, CallReply, MessageTicket, ReceivedMessage
 from shoal.transport.outgoing_messages import OutgoingMessage
 from shoal.transport.rate_limit import RateLimit
 
@@ -31,11 +31,11 @@ class Received:
         self.free, self.inside = threading.Event(), threading.Event()
         self.free.set()
 
-    def __call__(self, message: ReceivedMessage) -> Reply:
+    def __call__(self, message: ReceivedMessage) -> CallReply:
         self.inside.set()
         assert self.free.wait(WAIT)
         self.messages.append(message)
-        return Reply(b"re " + message.head, [array * 2 for array in message.arrays])
+        return CallReply(b"re " + message.head, [array * 2 for array in message.arrays])
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -291,9 +291,9 @@ def test_credit_that_was_under_way_is_given_again_to_a_member_that_comes_back(mo
 
 
 def test_a_call_that_comes_to_nothing_says_why() -> None:
-    def fail(message: ReceivedMessage) -> Reply:
+    def fail(message: ReceivedMessage) -> CallReply:
         if message.head == b"unsendable":
-            return Reply(b"", [np.zeros(1, complex)])
+            return CallReply(b"", [np.zeros(1, complex)])
         raise ValueError("no such layer")
 
     with meshes(2) as made:
@@ -335,7 +335,7 @@ def test_a_handler_of_the_communication_thread_may_not_call() -> None:
     with meshes(2) as made:
         serve(made[0])
 
-        def call_back(message: ReceivedMessage) -> Reply:
+        def call_back(message: ReceivedMessage) -> CallReply:
             return made[1].messenger.call("0", "port", deadline=WAIT)
 
         made[1].messenger.serve("here", call_back, 1, threaded=False)

@@ -54,7 +54,7 @@ def pull(
 
 
 def answer_pipe(models: Models = None) -> None:
-    """Give versions and blobs to whoever asks on standard input: the far end of `pull --from ssh://...`."""
+    """Send the versions and blobs that are asked for on standard input: the remote side of `pull --from ssh://...`."""
     import sys
 
     from shoal.models.remote import PipePair, answer_requests

@@ -22,7 +22,7 @@ def init(
 def verify(
     refs: Annotated[list[str] | None, typer.Argument(metavar="[MODEL...]", help="Else all versions.")] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Remove damaged blobs, so that pull or add stores them anew.")
+        bool, typer.Option("--repair", help="Remove damaged blobs, so that pull or add can store them again.")
     ] = False,
     models: Models = None,
     json: Json = False,

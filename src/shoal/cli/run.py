@@ -159,7 +159,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
         explain(failure, job)
     elif code or not quiet:
         typer.echo(last_line(summary, job), err=True)
-    if odd:  # a warning: whoever joins a run must not be able to make it fail
+    if odd:  # a warning: a machine that joins must not be able to make the run fail
         typer.echo(f"shoal: warning: {odd}", err=True)
     if summary.losses and not quiet:
         typer.echo(lost_line(summary), err=True)

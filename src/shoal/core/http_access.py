@@ -75,7 +75,7 @@ def _bind(host: str, port: int) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
-        listening.listen(BACKLOG)  # whoever opens the printed address at once must not be refused
+        listening.listen(BACKLOG)  # a client that opens the printed address at once must not be refused
     except OSError:
         listening.close()
         raise

@@ -112,7 +112,7 @@ class LinkStateTransfer(StateTransfer):
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
         head, state = str(view.generation).encode(), np.frombuffer(data, np.uint8)
         for member in newcomers:
-            if member in self._tickets:  # of an older view: nobody needs the rest of it
+            if member in self._tickets:  # of an older view, whose state is out of date
                 self._messenger.cancel(member, self._tickets[member], "replaced by that of a newer view")
             self._tickets[member] = self._messenger.push(member, PORT, head, [state])
 

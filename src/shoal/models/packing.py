@@ -26,7 +26,7 @@ _WIDTHS = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int16": 2, "i
 """Bytes of a number; four for all others."""
 
 
-class Packed(msgspec.Struct, frozen=True):
+class PackingResult(msgspec.Struct, frozen=True):
     """What a packing did."""
 
     chunks: int
@@ -36,10 +36,10 @@ class Packed(msgspec.Struct, frozen=True):
     after: int
 
 
-def pack(registry: Registry, name: str | None = None) -> Packed:
+def pack(registry: Registry, name: str | None = None) -> PackingResult:
     """Store chunks of older versions, of one name or all, as deltas; nobody adds or removes meanwhile."""
     if not registry.exists():
-        return Packed(0, 0, 0)
+        return PackingResult(0, 0, 0)
     if isinstance(registry.blobs, RemoteBlobs):
         raise UsageError(f"blobs in {registry.blobs.url} cannot be packed; only a registry with its own folder can")
     with locked(registry.root, exclusive=True):
@@ -52,7 +52,7 @@ def pack(registry: Registry, name: str | None = None) -> Packed:
             raise RegistryError(f"cannot pack {registry.root}: {error.strerror}; every version is whole") from None
 
 
-def _pack(registry: Registry, versions: list[ModelVersion], chosen: list[ModelVersion]) -> Packed:
+def _pack(registry: Registry, versions: list[ModelVersion], chosen: list[ModelVersion]) -> PackingResult:
     newest = {each.ref for each in _newest(versions)}
     whole = registry.used([each for each in versions if each.ref in newest or _is_loaded(registry, each)])
     heights = _heights(registry)
@@ -67,7 +67,7 @@ def _pack(registry: Registry, versions: list[ModelVersion], chosen: list[ModelVe
             for height, each in enumerate(registry.blobs.chain(old), heights.get(old, 0) + 1):
                 heights[each] = max(heights.get(each, 0), height)
             chunks, before, after = chunks + 1, before + len(content), after + len(delta)
-    return Packed(chunks, before, after)
+    return PackingResult(chunks, before, after)
 
 
 def _newest(versions: list[ModelVersion]) -> list[ModelVersion]:

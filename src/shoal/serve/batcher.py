@@ -23,7 +23,7 @@ Execute = Callable[[Tensors], Awaitable[Tensors]]
 """Computes one batch, elsewhere than on the event loop."""
 
 
-class Sizer(Protocol):
+class SizingPolicy(Protocol):
     """Says how many samples the next batch may have."""
 
     @property
@@ -75,7 +75,7 @@ class RequestBatcher:
     def __init__(
         self,
         execute: Execute,
-        sizer: Sizer,
+        sizer: SizingPolicy,
         settings: BatchSettings,
         observer: BatchObserver,
         clock: Callable[[], float] | None = None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
-from shoal.serve.batcher import BatchSettings, RequestBatcher, Sizer
+from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
 from shoal.serve.manager import ServableManager
 from shoal.serve.metrics import VersionMetrics
@@ -226,7 +226,7 @@ class ServingCore:
 
         return execute
 
-    def _sizer(self, servable: Servable) -> Sizer:
+    def _sizer(self, servable: Servable) -> SizingPolicy:
         if not self.settings.batching or not is_batchable(servable):
             return FixedSizer(1)
         return BatchSizer(self.settings.goal, self.settings.most_rows)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from shoal.serve.errors import BodyTooLarge, RequestError
+from shoal.serve.errors import BodyTooLarge, ModelMissing, RequestError
 from shoal.serve.json_tensors import decode_array, guess_array, json_values
 from shoal.serve.protocol import MOST_ELEMENTS, MOST_JSON
 from shoal.serve.tensors import Tensors, TensorSpec
@@ -73,6 +73,8 @@ def encode_plain(name: str, number: int, outputs: Tensors, alone: bool) -> bytes
 
 
 def example(specs: Sequence[TensorSpec]) -> bytes:
-    """A request that the model answers: one sample of zeros."""
+    """A request that the model answers: one sample of zeros. ModelMissing: the model does not say what it takes."""
+    if not specs:
+        raise ModelMissing("this model declares no inputs, so there is no example; send what its predict() takes")
     values = {spec.name: json_values(spec.example()) for spec in specs}
     return msgspec.json.encode({"inputs": next(iter(values.values())) if len(values) == 1 else values})

@@ -18,7 +18,7 @@ Limit = Callable[[int], int | None]
 """Number of a call of ours -> bytes that its reply may have; None: nobody waits for it any more."""
 
 
-class Arrival(enum.Enum):
+class ChunkArrival(enum.Enum):
     """What a chunk is, by its numbers alone."""
 
     next = enum.auto()
@@ -74,17 +74,17 @@ class IncomingMessages:
     _granted: dict[str, int] = field(default_factory=dict)
     _largest: dict[str, int] = field(default_factory=dict)
 
-    def sort(self, chunk: MessageChunk) -> Arrival:
+    def sort(self, chunk: MessageChunk) -> ChunkArrival:
         """What to do with a chunk before anything of it is read."""
         if chunk.stream < self.stream or not chunk.stream:
-            return Arrival.stale
+            return ChunkArrival.stale
         if chunk.stream > self.stream:
-            return Arrival.gap if chunk.seq else Arrival.next
+            return ChunkArrival.gap if chunk.seq else ChunkArrival.next
         if self.closed:
-            return Arrival.closed
+            return ChunkArrival.closed
         if chunk.seq < self.link.expected:
-            return Arrival.repeated
-        return Arrival.next if chunk.seq == self.link.expected else Arrival.gap
+            return ChunkArrival.repeated
+        return ChunkArrival.next if chunk.seq == self.link.expected else ChunkArrival.gap
 
     def take(self, chunk: MessageChunk, payload: FramePayload, now: float, limit: Limit) -> IncomingMessage | None:
         """Take the next chunk; return the message that is whole with it. Credits are left to the caller."""

@@ -13,13 +13,13 @@ import zmq
 
 from shoal.core.clock import now
 from shoal.core.errors import PayloadError, PeerLost, ShoalError
-from shoal.transport.incoming_messages import Arrival, IncomingMessage, IncomingMessages
+from shoal.transport.incoming_messages import ChunkArrival, IncomingMessage, IncomingMessages
 from shoal.transport.message_body import parse
 from shoal.transport.message_ports import (
     CallFailed,
+    CallReply,
     PendingCall,
     ReceivedMessage,
-    Reply,
     ServedPort,
     answer_message,
     run_handler,
@@ -130,15 +130,15 @@ class MessageExchange:
         """A chunk came, of any view."""
         inbox = self._incoming(peer)
         match inbox.sort(chunk):
-            case Arrival.next:
+            case ChunkArrival.next:
                 self._take(peer, inbox, chunk, frame)
-            case Arrival.repeated:
+            case ChunkArrival.repeated:
                 inbox.link.unsaid += ACK_CHUNKS  # its sender does not know
-            case Arrival.gap:
+            case ChunkArrival.gap:
                 self.sender.ask_messages_again(peer, inbox, chunk.stream)
-            case Arrival.closed:
+            case ChunkArrival.closed:
                 self.sender.say_closed(peer, inbox)
-            case Arrival.stale:
+            case ChunkArrival.stale:
                 return
         if chunk.back:
             self._acknowledged(peer, chunk.back, chunk.expected, chunk.echo, chunk.held)
@@ -228,7 +228,7 @@ class MessageExchange:
         if message.kind == MessageKind.failure:
             call.end(CallFailed(f"{call.what} failed there: {head.decode(errors='replace')}"))
         else:
-            call.answer(Reply(head, arrays))
+            call.answer(CallReply(head, arrays))
 
     def _finish(
         self,
@@ -236,7 +236,7 @@ class MessageExchange:
         inbox: IncomingMessages,
         port: ServedPort,
         message: IncomingMessage,
-        outcome: Reply | Exception | None,
+        outcome: CallReply | Exception | None,
     ) -> None:
         """A handler is done with a message."""
 

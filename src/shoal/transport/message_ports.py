@@ -13,7 +13,7 @@ LONGEST_FAILURE = 1000
 
 
 @dataclass(frozen=True)
-class Reply:
+class CallReply:
     """What a handler answers to a call, and what the caller gets."""
 
     head: bytes = b""
@@ -31,8 +31,8 @@ class ReceivedMessage:
     is_call: bool
 
 
-Handler = Callable[[ReceivedMessage], Reply | None]
-Job = tuple[ReceivedMessage, Callable[[Reply | Exception | None], None]]
+Handler = Callable[[ReceivedMessage], CallReply | None]
+Job = tuple[ReceivedMessage, Callable[[CallReply | Exception | None], None]]
 
 
 class CallFailed(ShoalError):  # noqa: N818  (of the member that was called)
@@ -61,17 +61,17 @@ class PendingCall(MessageTicket):
         super().__init__(what)
         self.to, self.largest = to, largest
         self.number = -1
-        self.reply = Reply()
+        self.reply = CallReply()
 
     def arrived(self) -> None:
         """The request has: that is not the end of it."""
 
-    def answer(self, reply: Reply) -> None:
+    def answer(self, reply: CallReply) -> None:
         self.reply = reply
         self.end()
 
 
-def run_handler(handler: Handler, received: ReceivedMessage) -> Reply | Exception | None:
+def run_handler(handler: Handler, received: ReceivedMessage) -> CallReply | Exception | None:
     """What a handler returns or raises: an error of one message must not end the thread of all."""
     try:
         return handler(received)
@@ -80,14 +80,14 @@ def run_handler(handler: Handler, received: ReceivedMessage) -> Reply | Exceptio
 
 
 def answer_message(
-    port: str, number: int, outcome: Reply | Exception | None, ticket: MessageTicket, left: Callable[[], None]
+    port: str, number: int, outcome: CallReply | Exception | None, ticket: MessageTicket, left: Callable[[], None]
 ) -> OutgoingMessage:
     """The reply to call `number`, or why there is none; `left` is told when it has left."""
     kind = MessageKind.reply
     try:
         if isinstance(outcome, Exception):
             raise outcome
-        reply = outcome or Reply()
+        reply = outcome or CallReply()
         body = MessageBody(reply.head, reply.arrays)
     except Exception as error:  # noqa: BLE001  (a handler may return what cannot be sent)
         text = f"{type(error).__name__}: {error}"[:LONGEST_FAILURE]

@@ -19,11 +19,11 @@ from shoal.core.errors import DeadlineError, ShoalError, UsageError
 from shoal.transport.message_body import MessageBody
 from shoal.transport.message_ports import (
     CallFailed,
+    CallReply,
     Handler,
     Job,
     PendingCall,
     ReceivedMessage,
-    Reply,
     ServedPort,
     run_handler,
 )
@@ -33,7 +33,7 @@ from shoal.transport.outgoing_messages import MOST_PORTS, MessageTicket, Outgoin
 if TYPE_CHECKING:
     from shoal.transport.io_loop import IoLoop
 
-__all__ = ["CallFailed", "MessageTicket", "Messenger", "ReceivedMessage", "Reply"]
+__all__ = ["CallFailed", "CallReply", "MessageTicket", "Messenger", "ReceivedMessage"]
 
 LARGEST_MESSAGE = 1 << 30
 """Bytes of a message or reply, unless whoever receives it says otherwise."""
@@ -89,7 +89,7 @@ class Messenger:
         deadline: float,
         priority: int = 0,
         largest: int = LARGEST_MESSAGE,
-    ) -> Reply:
+    ) -> CallReply:
         """Return what the member's handler answers within `deadline` seconds; it runs at most once.
 
         Raise PeerLost if the member is lost, CallFailed if its handler fails, DeadlineError; all name the member. After

@@ -92,6 +92,9 @@ def test_several_models_and_a_chain_of_them(tmp_path: Path) -> None:
         (["digits@prod", "digits:1"], "two models have the same name"),
         (["digits@prod", "--goal", "soon"], "soon"),
         (["model.pt2"], "--trust-pt2"),
+        (["digits@prod", "--processes", "some"], "--processes some is no number of processes; write 4, or 1:4"),
+        (["digits@prod", "--processes", "0"], "--processes 0 answers nothing"),
+        (["nobody", "--processes", "2"], "cannot serve 'nobody': no model 'nobody'"),
     ],
 )
 def test_what_cannot_be_served_is_refused_on_one_line(
@@ -108,4 +111,35 @@ def test_a_token_is_asked_for(tmp_path: Path, registry: Registry) -> None:
     assert httpx.get(f"{base}/v2").status_code == 401
     token = {"Authorization": f"Bearer {(tmp_path / 'secret').read_text().strip()}"}
     assert httpx.get(f"{base}/v2", headers=token).status_code == 200
+    end(running)
+
+
+def kill_one_worker(running: Forked) -> int:
+    """SIGKILL for one of the processes that answer; returns its process id."""
+    words = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    os.kill(int(words[0]), signal.SIGKILL)
+    return int(words[0])
+
+
+def test_several_processes_answer_and_a_killed_one_is_replaced(tmp_path: Path, registry: Registry) -> None:
+    running = command(tmp_path, "serve", "digits@prod", "--port", "0", "--processes", "2", "--poll", "20ms")
+    base = address(running)
+    lost = kill_one_worker(running)
+    found = [httpx.post(f"{base}/predict", content="[1, 1]").json()["outputs"] for _ in range(20)]
+    assert found == [[2.0, 2.0]] * 20
+    assert soon(WAIT, lambda: f"(pid {lost}) was killed by signal 9" in running.err.read_text())
+    registry.tag("digits:2", "prod")  # every process follows it
+    assert soon(
+        WAIT, lambda: {httpx.post(f"{base}/predict", content="[1, 1]").json()["version"] for _ in range(9)} == {2}
+    )
+    end(running)
+
+
+def test_no_process_while_nobody_asks_and_one_as_soon_as_somebody_does(tmp_path: Path, registry: Registry) -> None:
+    running = command(tmp_path, "serve", "digits:1", "--port", "0", "--processes", "0:2")
+    base = address(running)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    for _ in range(2):
+        assert soon(WAIT, lambda: not children.read_text().split())
+        assert httpx.post(f"{base}/predict", content="[1, 1]", timeout=WAIT).json()["outputs"] == [2.0, 2.0]
     end(running)

@@ -11,7 +11,7 @@ from served import core_of, onnx_file, x
 from shoal.core.errors import UsageError
 from shoal.models.registry import Registry
 from shoal.serve.server import load_all
-from shoal.serve.source import FileSource, FolderSource, RegistrySource
+from shoal.serve.source import FileSource, FolderSource, LoadOptions, RegistrySource
 from shoal.serve.targets import SourceFinder
 
 
@@ -121,7 +121,7 @@ class TestRegistry:
         with pytest.raises(UsageError, match="w:1 holds no program; give --module"):
             load_all(core)
         (tmp_path / "net.py").write_text("import torch\ndef make():\n    return torch.nn.Linear(2, 2)\n")
-        core = core_of(RegistrySource("w", "w", registry, module=f"{tmp_path}/net.py:make"))
+        core = core_of(RegistrySource("w", "w", registry, LoadOptions(module=f"{tmp_path}/net.py:make")))
         found = asyncio.run(core.infer("w", x([1.0, 2.0]))).outputs["output"]
         assert torch.allclose(torch.from_numpy(found), layer(torch.tensor([[1.0, 2.0]])))
 

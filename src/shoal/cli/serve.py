@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shoal.serve.core import ServingCore
+    from shoal.serve.scaling import ScalingGoal
     from shoal.serve.server import ServerOptions
 
+MOST_PROCESSES = 256
 MISSING = "serving needs packages that are not installed ({}); install them with: pip install 'shoal[serve]'"
 
 
@@ -48,6 +52,9 @@ def serve(
     ] = None,
     keep: Annotated[int, typer.Option(min=1, max=64, help="Newest versions served beside each other.")] = 1,
     poll: Annotated[str, typer.Option(metavar="TIME", help="Between two looks for new versions.")] = "1s",
+    processes: Annotated[
+        str, typer.Option(metavar="N|MIN:MAX", help="That answer; as many as the load needs; 0:4 ends idle ones, too.")
+    ] = "1",
     trust_pt2: Annotated[
         bool, typer.Option("--trust-pt2", help="Read .pt2 files, which may run code: only your own.")
     ] = False,
@@ -63,6 +70,7 @@ def serve(
             raise UsageError(MISSING.format(error.name)) from None
         from shoal.serve.batcher import BatchSettings
         from shoal.serve.core import CoreSettings
+        from shoal.serve.scaling import ScalingGoal
 
         settings = CoreSettings(
             batch=BatchSettings(concurrency=concurrency, queue=queue),
@@ -73,8 +81,12 @@ def serve(
             keep=keep,
         )
         options = server_options(host, port, token_file, seconds(poll, "--poll"))
-        core = make_core(what, combine or [], settings, models, module, memory, trust_pt2)
-        start(core, options)
+        least, most = process_range(processes)
+
+        def make(shared: Path | None) -> "ServingCore":
+            return make_core(what, combine or [], settings, models, module, memory, trust_pt2, shared)
+
+        start(make, options, ScalingGoal(least, most, settings.goal))
 
 
 def seconds(text: str, option: str) -> float:
@@ -85,6 +97,18 @@ def seconds(text: str, option: str) -> float:
     if found <= 0:
         raise UsageError(f"{option} {text} is no time; write 100ms or 2s")
     return found
+
+
+def process_range(text: str) -> tuple[int, int]:
+    """`4` is 4 to 4, `1:4` is 1 to 4."""
+    from shoal.core.errors import UsageError
+
+    low, _, high = text.partition(":")
+    if not (low.isdecimal() and (high or low).isdecimal() and 0 <= int(low) <= int(high or low) <= MOST_PROCESSES):
+        raise UsageError(f"--processes {text} is no number of processes; write 4, or 1:4, up to {MOST_PROCESSES}")
+    if not int(high or low):
+        raise UsageError(f"--processes {text} answers nothing; write 0:1 for one that ends while nobody asks")
+    return int(low), int(high or low)
 
 
 def size(text: str) -> int:
@@ -119,25 +143,31 @@ def make_core(
     module: str | None,
     memory: str | None,
     trusted: bool,
+    shared: Path | None,
 ) -> "ServingCore":
     from shoal.models.registry import Registry
     from shoal.serve.core import CoreSettings, ServingCore
+    from shoal.serve.mapped import MappedPrograms
     from shoal.serve.model import CompositeModel
+    from shoal.serve.source import LoadOptions
     from shoal.serve.targets import SourceFinder
 
     assert isinstance(settings, CoreSettings)
-    finder = SourceFinder(Registry(models), trusted=trusted, module=module)
+    mapped = MappedPrograms(shared) if shared is not None else None
+    finder = SourceFinder(Registry(models), LoadOptions(trusted=trusted, module=module, mapped=mapped))
     return ServingCore(
         [finder.find(word) for word in what],
         settings,
         composites=[CompositeModel.parse(word) for word in combine],
         budget=size(memory) if memory is not None else None,
+        shared=shared,
     )
 
 
-def start(core: "ServingCore", options: "ServerOptions") -> None:
+def start(make: "Callable[[Path | None], ServingCore]", options: "ServerOptions", goal: "ScalingGoal") -> None:
     from shoal.core.http_access import is_loopback
     from shoal.serve.server import serve as serve_models
+    from shoal.serve.server import serve_processes
 
     def say(line: str) -> None:
         typer.echo(f"shoal: {line}", err=True)
@@ -145,4 +175,7 @@ def start(core: "ServingCore", options: "ServerOptions") -> None:
     if not is_loopback(options.host):
         say("note: answers are not encrypted: on a network that is not yours, put a TLS proxy in front, or use ssh -L")
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-        serve_models(core, options, say)
+        if goal.least == goal.most == 1:
+            serve_models(make(None), options, say)
+        else:
+            serve_processes(make, options, goal, say)

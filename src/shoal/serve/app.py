@@ -232,7 +232,7 @@ class ServeApp:
         ]
 
     def _statistics(self, name: str | None, number: int | None) -> list[dict[str, object]]:
-        found = sorted(self.core.metrics.items())
+        found = sorted(self.core.total_metrics().items())
         return [
             statistics(*key, metrics) for key, metrics in found if name in (None, key[0]) and number in (None, key[1])
         ]

@@ -8,16 +8,21 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
 from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
+from shoal.serve.control import NOTHING, SharedControl
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
 from shoal.serve.manager import ServableManager
 from shoal.serve.metrics import VersionMetrics
 from shoal.serve.model import CompositeModel
 from shoal.serve.servable import Servable, is_batchable
+from shoal.serve.shared_metrics import SharedMetrics
 from shoal.serve.sizing import BatchSizer, FixedSizer
 from shoal.serve.source import VersionSource
 from shoal.serve.stream import VersionStream
@@ -74,7 +79,10 @@ class ServingCore:
         *,
         composites: Sequence[CompositeModel] = (),
         budget: int | None = None,
+        shared: Path | None = None,
     ) -> None:
+        """`shared` is a folder that the processes of one server have in common."""
+        self.control, self.shared_metrics = SharedControl(shared), SharedMetrics(shared and shared / "metrics")
         self.on_change: Callable[[ServableVersion], None] | None = None
         """Is told of every change of a version's state, in whatever thread makes it."""
         self.settings = settings or CoreSettings()
@@ -100,7 +108,10 @@ class ServingCore:
 
     def poll(self) -> None:
         """Look at every source once and load what is new; problems are kept, not raised."""
-        for model in self.models.values():
+        self.shared_metrics.exchange(self.metrics)
+        decided = self.control.read()
+        for name, model in self.models.items():
+            model.stream.pin(decided.get(name, NOTHING).pinned)
             try:
                 model.loaders = model.source.poll()
                 model.problem = ""
@@ -121,12 +132,14 @@ class ServingCore:
 
     async def roll_back(self, name: str, to: int | None = None) -> int:
         """Serve an earlier version of a model, until `follow_newest`."""
-        number = self._model(name).stream.roll_back(to)
+        number = self._model(name).stream.earlier(to)
+        self.control.change(name, lambda held: replace(held, pinned=number, reason="rolled back by request"))
         await self.poll_once()
         return number
 
     async def follow_newest(self, name: str) -> None:
-        self._model(name).stream.follow_newest()
+        self._model(name)
+        self.control.change(name, lambda held: replace(held, pinned=None, reason="follows the newest by request"))
         await self.poll_once()
 
     def _model(self, name: str) -> ServedModel:
@@ -257,6 +270,10 @@ class ServingCore:
 
     def metrics_of(self, name: str, number: int) -> VersionMetrics:
         return self.metrics.setdefault((name, number), VersionMetrics())
+
+    def total_metrics(self) -> dict[tuple[str, int], VersionMetrics]:
+        """Counts of all processes of the server."""
+        return self.shared_metrics.total(self.metrics)
 
     def batch_limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each version that was asked: the present limit of a batch, and the samples that wait."""

@@ -64,6 +64,18 @@ class VersionMetrics:
         if status == 200:
             self.latency.add(seconds)
 
+    def add(self, other: "VersionMetrics") -> None:
+        """Count what another process has counted."""
+        self.statuses += other.statuses
+        self.latency.counts = [a + b for a, b in zip(self.latency.counts, other.latency.counts, strict=True)]
+        self.latency.total += other.latency.total
+        self.rows += other.rows
+        self.batches += other.batches
+        self.failed_batches += other.failed_batches
+        self.waited += other.waited
+        self.computed += other.computed
+        self.sizes += other.sizes
+
     @property
     def failed(self) -> int:
         """Requests that the server is to blame for."""

@@ -15,6 +15,7 @@ import numpy as np
 from shoal.core.errors import UsageError
 from shoal.serve.errors import LoadRefused
 from shoal.serve.loader import release_memory
+from shoal.serve.mapped import MappedPrograms
 from shoal.serve.servable import Servable
 from shoal.serve.tensors import DATATYPES, Tensors, TensorSpec
 
@@ -66,8 +67,15 @@ def _octets(array: Any) -> Any:
 class OnnxLoader:
     """An ONNX program of `size` bytes, from a file, or from a function that reads it from a registry."""
 
-    def __init__(self, program: Path | Callable[[], bytes], size: int, threads: int = 1) -> None:
-        self._program, self._size, self._threads = program, size, threads
+    def __init__(
+        self,
+        program: Path | Callable[[], bytes],
+        size: int,
+        threads: int = 1,
+        mapped: MappedPrograms | None = None,
+    ) -> None:
+        """With `mapped`, processes share the weights."""
+        self._program, self._size, self._threads, self._mapped = program, size, threads, mapped
 
     def estimate(self) -> int:
         """Its weights are all but a few kilobytes of the file, and ONNX Runtime keeps them once."""
@@ -91,6 +99,7 @@ class OnnxLoader:
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
         options.log_severity_level = 4  # what matters is raised
         try:
+            path = path if self._mapped is None else self._mapped.find(path, runtime)
             return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # noqa: BLE001  (ONNX Runtime has an exception class for each failure)
             raise LoadRefused(f"ONNX Runtime refuses {path.name}: {first_line(error)}") from None

@@ -11,7 +11,7 @@ STATES = ("new", "loading", "available", "draining", "ended", "failed")
 
 def metrics_text(core: ServingCore) -> str:
     """Everything that is counted, one family after the other."""
-    found = [(_labels(*key), metrics) for key, metrics in sorted(core.metrics.items())]
+    found = [(_labels(*key), metrics) for key, metrics in sorted(core.total_metrics().items())]
 
     def total(name: str, words: str, read: Callable[[VersionMetrics], float]) -> str:
         return family(f"shoal_serve_{name}_total", "counter", words, [("", each, read(m)) for each, m in found])

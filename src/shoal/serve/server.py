@@ -1,19 +1,27 @@
 """The process that serves: loads the models, binds the port, prints how to ask, and ends when it is told to."""
 
 import asyncio
+import contextlib
 import socket
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import uvicorn
 
 from shoal.core.errors import UsageError
 from shoal.core.http_access import bind
+from shoal.core.signals import as_interrupts
 from shoal.serve.app import ServeApp
 from shoal.serve.core import ServingCore
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example
+from shoal.serve.scaling import ScalingGoal
+from shoal.serve.shared_metrics import SharedMetrics
+from shoal.serve.supervisor import PERIOD, WorkerSupervisor
 from shoal.serve.version import ServableVersion
+from shoal.serve.worker_channel import ReportSender, WorkerReport
 
 PORT = 8080
 """Unless another is asked for; a free one if it is taken."""
@@ -45,6 +53,64 @@ def serve(core: ServingCore, options: ServerOptions, say: Callable[[str], None])
     config = make_config(core, options)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(answer_requests(core, uvicorn.Server(config), listening, options.poll))
+
+
+def serve_processes(
+    make: Callable[[Path], ServingCore], options: ServerOptions, goal: ScalingGoal, say: Callable[[str], None]
+) -> None:
+    """Serve with several processes until SIGINT or SIGTERM; `make` makes the core of one, given their common folder."""
+    listening = bind(options.host, options.port, PORT)
+    import onnxruntime  # noqa: F401  (workers are forked, so that none has to import it)
+
+    with tempfile.TemporaryDirectory(prefix="shoal-serve-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "metrics").mkdir()
+        counts = SharedMetrics(Path(folder) / "metrics")
+
+        def work(slot: int, sender: ReportSender) -> None:
+            serve_worker(lambda: make(Path(folder)), options, listening, sender)
+
+        def greet(text: str) -> None:
+            for line in text.splitlines():
+                say(line)
+
+        WorkerSupervisor(work, goal, listening, say, counts.retire).run(greet)
+
+
+def serve_worker(
+    make: Callable[[], ServingCore], options: ServerOptions, listening: socket.socket, sender: ReportSender
+) -> None:
+    """One of the processes that answer, until it is interrupted."""
+
+    def say(line: str) -> None:
+        sender.send(WorkerReport("say", line))
+
+    with contextlib.suppress(KeyboardInterrupt), as_interrupts():
+        try:
+            core = make()
+            load_all(core)
+        except UsageError as error:
+            sender.send(WorkerReport("error", str(error)))
+            return
+        core.on_change = ChangeReporter(say)
+        config = make_config(core, options)
+        sender.send(WorkerReport("ready", "\n".join(greeting(core, options, listening))))
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            server = uvicorn.Server(config)
+            runner.run(answer_requests(core, server, listening, options.poll, lambda: sender.send(load_of(core))))
+
+
+def load_of(core: ServingCore) -> WorkerReport:
+    """What the processes of the server are scaled by."""
+    arrived = sum(sum(each.statuses.values()) for each in core.metrics.values())
+    waiting = sum(each.users for each in core.manager.versions())
+    busy = sum(each.computed for each in core.metrics.values())
+    return WorkerReport("load", arrived=arrived + waiting, waiting=waiting, busy=busy)
+
+
+async def report_for_ever(report: Callable[[], None]) -> None:
+    while True:
+        report()
+        await asyncio.sleep(PERIOD)
 
 
 class ChangeReporter:
@@ -85,14 +151,22 @@ def make_config(core: ServingCore, options: ServerOptions) -> uvicorn.Config:
     )
 
 
-async def answer_requests(core: ServingCore, server: uvicorn.Server, listening: socket.socket, poll: float) -> None:
-    """Answer, and look for new versions meanwhile."""
-    polling = asyncio.create_task(core.poll_for_ever(poll))
+async def answer_requests(
+    core: ServingCore,
+    server: uvicorn.Server,
+    listening: socket.socket,
+    poll: float,
+    report: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer, look for new versions meanwhile, and report several times a second."""
+    beside = [asyncio.create_task(core.poll_for_ever(poll)), asyncio.create_task(report_for_ever(report))]
     try:
         await server.serve(sockets=[listening])
     finally:
-        polling.cancel()
+        for task in beside:
+            task.cancel()
         await core.close()
+        core.shared_metrics.exchange(core.metrics)
 
 
 def greeting(core: ServingCore, options: ServerOptions, listening: socket.socket) -> list[str]:

@@ -6,6 +6,7 @@ file        one .onnx, .pt2 or .json file, or FILE.py:FUNCTION; a changed file i
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +15,7 @@ from shoal.models.locks import VersionHold
 from shoal.models.registry import Registry
 from shoal.models.version import ModelRef, ModelVersion
 from shoal.serve.loader import ObjectLoader, ServableLoader, TableLoader
+from shoal.serve.mapped import MappedPrograms
 from shoal.serve.programs import ModuleLoader, OnnxLoader, ProgramLoader
 
 PROGRAM = "model.onnx"
@@ -21,6 +23,20 @@ PROGRAM = "model.onnx"
 NAMES = (PROGRAM, "model.pt2", "table.json")
 """Files that a version's folder may hold, in this order."""
 ENDINGS = (".onnx", ".pt2", ".json")
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """What the loaders of a server have in common."""
+
+    threads: int = 1
+    """Of one computation."""
+    trusted: bool = False
+    """Whether `.pt2` files, which may run code, are read."""
+    module: str | None = None
+    """FILE.py:FUNCTION that gives the torch module of versions without a program."""
+    mapped: MappedPrograms | None = None
+    """Where several processes share the weights of ONNX programs."""
 
 
 class VersionSource(Protocol):
@@ -35,9 +51,9 @@ class VersionSource(Protocol):
 class FileSource:
     """One file; when it changes it becomes the next version."""
 
-    def __init__(self, name: str, path: Path, *, threads: int = 1, trusted: bool = False) -> None:
+    def __init__(self, name: str, path: Path, how: LoadOptions | None = None) -> None:
         self.name, self._path = name, path
-        self._threads, self._trusted = threads, trusted
+        self._how = how or LoadOptions()
         self._stamp: tuple[int, int] | None = None
         self._number = 0
         self._loader: ServableLoader | None = None
@@ -50,7 +66,7 @@ class FileSource:
                 return {self._number: self._loader}  # it is in memory, and its file may be on its way back
             raise UsageError(f"cannot read {str(self._path)!r}: {error.strerror}") from None
         if (stamp := (status.st_mtime_ns, status.st_size)) != self._stamp:
-            self._loader = file_loader(self._path, threads=self._threads, trusted=self._trusted)
+            self._loader = file_loader(self._path, self._how)
             self._stamp, self._number = stamp, self._number + 1
         assert self._loader is not None
         return {self._number: self._loader}
@@ -59,9 +75,9 @@ class FileSource:
 class FolderSource:
     """A folder of numbered versions. A version counts when its file is there: rename a finished folder into place."""
 
-    def __init__(self, name: str, folder: Path, *, threads: int = 1, trusted: bool = False) -> None:
+    def __init__(self, name: str, folder: Path, how: LoadOptions | None = None) -> None:
         self.name, self._folder = name, folder
-        self._threads, self._trusted = threads, trusted
+        self._how = how or LoadOptions()
         self._loaders: dict[int, ServableLoader] = {}
 
     def poll(self) -> Mapping[int, ServableLoader]:
@@ -72,7 +88,7 @@ class FolderSource:
         return found
 
     def _loader(self, file: Path) -> ServableLoader:
-        return file_loader(file, threads=self._threads, trusted=self._trusted)
+        return file_loader(file, self._how)
 
 
 def numbered_files(folder: Path) -> dict[int, Path]:
@@ -96,9 +112,9 @@ class RegistrySource:
     With a name alone or an alias, earlier versions are members of the stream too, so that one can roll back.
     """
 
-    def __init__(self, name: str, ref: str, registry: Registry, *, threads: int = 1, module: str | None = None) -> None:
-        self.name, self._ref, self._registry, self._threads = name, ref, registry, threads
-        self._parsed, self._module = ModelRef.parse(ref), module
+    def __init__(self, name: str, ref: str, registry: Registry, how: LoadOptions | None = None) -> None:
+        self.name, self._ref, self._registry = name, ref, registry
+        self._parsed, self._how = ModelRef.parse(ref), how or LoadOptions()
         self._loaders: dict[int, ServableLoader] = {}
         self._seen = ""
 
@@ -119,14 +135,14 @@ class RegistrySource:
         return self._loaders
 
     def _loader(self, version: ModelVersion) -> ServableLoader:
-        return RegistryLoader(self._registry, version, threads=self._threads, module=self._module)
+        return RegistryLoader(self._registry, version, self._how)
 
 
 class RegistryLoader:
     """One version of a registry, which is held while it is loaded: nothing removes it meanwhile."""
 
-    def __init__(self, registry: Registry, version: ModelVersion, *, threads: int, module: str | None) -> None:
-        self._registry, self._version, self._threads, self._module = registry, version, threads, module
+    def __init__(self, registry: Registry, version: ModelVersion, how: LoadOptions) -> None:
+        self._registry, self._version, self._how = registry, version, how
         self._inner: ServableLoader | None = None
         self._hold: VersionHold | None = None
 
@@ -157,15 +173,15 @@ class RegistryLoader:
 
     def _choose(self) -> ServableLoader:
         registry, version = self._registry, self._version
-        if self._module is not None:
-            return ModuleLoader(*self._user_module(self._module), version.bytes)
+        if self._how.module is not None:
+            return ModuleLoader(*self._user_module(self._how.module), version.bytes)
         size = next((file.size for file in registry.manifest(version).files if file.name == PROGRAM), None)
         if size is None:
             raise UsageError(
                 f"{version.ref} holds no program; give --module FILE.py:FUNCTION that returns its module, or register "
                 "it with run.register(NAME, example=inputs)"
             )
-        return OnnxLoader(lambda: registry.file(version, PROGRAM), size, self._threads)
+        return OnnxLoader(lambda: registry.file(version, PROGRAM), size, self._how.threads, self._how.mapped)
 
     def _user_module(self, place: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
         from shoal.models.exporting import load_module
@@ -175,12 +191,12 @@ class RegistryLoader:
         return lambda: load_module(place), lambda module: fill(module, self._registry.tensors(version), version.ref)
 
 
-def file_loader(path: Path, *, threads: int = 1, trusted: bool = False) -> ServableLoader:
+def file_loader(path: Path, how: LoadOptions) -> ServableLoader:
     """A loader by the file's ending."""
     if path.suffix == ".onnx":
-        return OnnxLoader(path, path.stat().st_size, threads)
+        return OnnxLoader(path, path.stat().st_size, how.threads, how.mapped)
     if path.suffix == ".pt2":
-        return ProgramLoader(path, trusted=trusted)
+        return ProgramLoader(path, trusted=how.trusted)
     if path.suffix == ".json":
         return TableLoader(path)
     raise UsageError(

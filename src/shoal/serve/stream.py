@@ -40,8 +40,8 @@ class VersionStream:
             return (*rest[len(rest) - self.keep + 1 :], self.pinned) if self.keep > 1 else (self.pinned,)
         return tuple(self._numbers[-self.keep :])
 
-    def roll_back(self, to: int | None = None) -> int:
-        """Serve `to`, or the one before the one that is served; returns its number."""
+    def earlier(self, to: int | None = None) -> int:
+        """The number to roll back to: `to`, or the one before the one that is served. ModelMissing if there is none."""
         if to is None:
             now = self.wanted()[-1] if self._numbers else 0
             to = max((number for number in self._numbers if number < now), default=None)
@@ -50,8 +50,16 @@ class VersionStream:
         if to not in self._numbers:
             there = ", ".join(map(str, self._numbers)) or "none"
             raise ModelMissing(f"{self.name!r} has no version {to}; it has {there}")
-        self._pinned = to
         return to
+
+    def roll_back(self, to: int | None = None) -> int:
+        """Serve `to`, or the one before the one that is served; returns its number."""
+        self._pinned = self.earlier(to)
+        return self._pinned
+
+    def pin(self, number: int | None) -> None:
+        """Serve this version while it exists; None: the newest."""
+        self._pinned = number
 
     def follow_newest(self) -> None:
         """Take back a roll back."""

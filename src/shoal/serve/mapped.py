@@ -1,0 +1,61 @@
+"""ONNX programs whose weights several processes share: packed once, then mapped by each.
+
+ONNX Runtime copies the weights of a program into its own layout when it loads one, so that N processes hold them N
+times. Here the first process writes the optimized program and the packed weights to files; the others, and every
+later start, map these. Mapped pages are the kernel's: read-only as far as anybody else can see, and held once.
+"""
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PROGRAM, WEIGHTS = "program.onnx", "weights.bin"
+LEAST_BYTES = "1024"
+"""Smaller tensors stay in the program."""
+
+
+class MappedPrograms:
+    """Files in a folder of the server's own, by the SHA-256 of the program; made under a lock, then never changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def find(self, program: Path, runtime: Any) -> Path:
+        """The program that maps its weights; made now if no process has made it."""
+        with program.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        place = self._folder / digest
+        if not (place / PROGRAM).is_file():
+            self._make_once(program, place, runtime)
+        return place / PROGRAM
+
+    def _make_once(self, program: Path, place: Path, runtime: Any) -> None:
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # goes with a process that is killed
+            if (place / PROGRAM).is_file():
+                return
+            scratch = Path(tempfile.mkdtemp(dir=self._folder, prefix="part-"))
+            try:
+                _write(program, scratch, runtime)
+                os.rename(scratch, place)
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
+
+
+def _write(program: Path, folder: Path, runtime: Any) -> None:
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # it warns that the files fit this machine alone, which is all they are for
+    options.optimized_model_filepath = str(folder / PROGRAM)
+    for key, value in (
+        ("session.optimized_model_external_initializers_file_name", WEIGHTS),
+        ("session.optimized_model_external_initializers_min_size_in_bytes", LEAST_BYTES),
+        ("session.save_external_prepacked_constant_initializers", "1"),
+    ):
+        options.add_session_config_entry(key, value)
+    runtime.InferenceSession(str(program), options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,1 @@
+"""Parameter servers: shards of the parameters to which workers push updates, and whose values they pull."""

@@ -1,0 +1,261 @@
+"""A shard of the parameters: a pure state machine, without a socket or a clock of the wall.
+
+    push(update)      apply it, once: a push that comes again, or too late, changes nothing
+    pull(want)        the values, or None: the member waits until `release` has them
+    change_view(…)    members come and go; nobody waits for a lost one
+    release()         the pulls that no longer have to wait
+
+A member's clock is the number of its pushes that were counted. A pull at clock c gets the values when every member of
+the view is at clock c - bound or later, and this one's own pushes before c are in them. With bound 0 pushes are kept
+until all members have made theirs, and applied as one round in the order of member names: the bits do not depend on
+which arrived first, and nobody sees half a round. With another bound they are applied as they come.
+
+A push that was counted survives the loss of its member. Replaying the journal on the state of the beginning gives the
+same bits, for replicas and for proofs.
+"""
+
+import enum
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.core.errors import PayloadError, UsageError
+from shoal.sync.server.rules.base import FloatArray, ServerRule
+
+MOST_REFUSED = 3
+"""Pushes in a row that are not finite, after which their member does harm."""
+
+
+class PushOutcome(enum.Enum):
+    """What became of a push."""
+
+    APPLIED = "counted: it is in the values, or will be at the end of its round"
+    AGAIN = "counted before"
+    LATE = "its member is not in the view: its samples are somebody else's now"
+    REFUSED = "not finite: the clock goes on without it"
+    QUARANTINED = "not finite, as the last ones were: nobody waits for this member any more"
+
+
+@dataclass(frozen=True, eq=False)
+class ShardUpdate:
+    """What a member pushes: the update of its step `clock`, counted from where it entered."""
+
+    member: str
+    clock: int
+    values: FloatArray
+    weight: float = 1.0
+    """Its share of the samples of a step; rounds divide by the sum of all."""
+
+
+@dataclass(frozen=True, eq=False)
+class ShardValues:
+    """What a pull gets. `values` is a copy of its own."""
+
+    member: str
+    clock: int
+    """The clock that was asked for."""
+    minimum: int
+    """The updates of all members before this clock are in the values."""
+    version: int
+    """Updates applied so far; never falls."""
+    values: FloatArray
+
+
+@dataclass(frozen=True)
+class ViewEntry:
+    """In the journal: the members were these from then on."""
+
+    members: tuple[str, ...]
+
+
+JournalEntry = ShardUpdate | ViewEntry
+
+
+@dataclass
+class ShardState:
+    """All that a shard remembers, as a replica takes it over."""
+
+    values: FloatArray
+    slots: list[FloatArray]
+    clocks: dict[str, int]
+    """Of the members of the view."""
+    version: int = 0
+    round: int = 0
+    """Of bound 0: the round that is open."""
+    held: dict[int, dict[str, ShardUpdate]] = field(default_factory=dict)
+    """Of bound 0: pushes of rounds that are not complete."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """Pushes in a row that were not finite."""
+    quarantined: set[str] = field(default_factory=set)
+
+    def copy(self) -> "ShardState":
+        """Arrays of updates are never written to, so they are shared."""
+        held = {clock: dict(updates) for clock, updates in self.held.items()}
+        slots = [slot.copy() for slot in self.slots]
+        counts = dict(self.clocks), self.version, self.round, held, dict(self.refused), set(self.quarantined)
+        return ShardState(self.values.copy(), slots, *counts)
+
+
+class ParameterShard:
+    """`bound`: steps a member may be ahead of the slowest; None: any number (asynchronous)."""
+
+    def __init__(
+        self,
+        values: FloatArray,
+        rule: ServerRule,
+        members: Sequence[str],
+        bound: int | None,
+        journal: Callable[[JournalEntry], None] = lambda entry: None,
+    ) -> None:
+        """`journal` is told of everything that changes the state, before it does."""
+        if values.dtype != np.float32 or values.ndim != 1:
+            raise UsageError(f"a shard of {values.dtype} with shape {values.shape}; it must be flat float32")
+        if bound is not None and bound < 0:
+            raise UsageError(f"a staleness bound of {bound}; it must be 0 or more, or None for asynchrony")
+        if rule.needs_rounds and bound != 0:
+            raise UsageError(f"{type(rule).__name__} with bound {bound}: it needs the pushes of all members; write 0")
+        self.rule, self.bound, self._journal = rule, bound, journal
+        slots = [np.zeros_like(values) for _ in range(rule.slots)]
+        self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
+        self._waiting: dict[str, int] = {}
+        """Member -> clock of the pull that waits."""
+
+    @property
+    def minimum(self) -> int:
+        """The clock of the slowest member."""
+        return min(self.state.clocks.values(), default=0)
+
+    def push(self, update: ShardUpdate) -> PushOutcome:
+        """Count an update. PayloadError: no honest member sends it."""
+        state, member = self.state, update.member
+        if member in state.quarantined:
+            return PushOutcome.QUARANTINED
+        if member not in state.clocks:
+            return PushOutcome.LATE
+        if update.clock < state.clocks[member]:
+            return PushOutcome.AGAIN
+        self._check(update)
+        self._journal(update)
+        finite = _is_finite(update.values)
+        state.clocks[member] += 1
+        if self.bound == 0:
+            state.held.setdefault(update.clock, {})
+            if finite:
+                state.held[update.clock][member] = update
+        elif finite:
+            self._apply(_scaled(update.values, update.weight))
+        outcome = self._judge(member, finite)
+        self._finish_rounds()
+        return outcome
+
+    def _check(self, update: ShardUpdate) -> None:
+        expected = self.state.clocks[update.member]
+        if update.clock != expected:
+            raise PayloadError(f"{update.member} pushes step {update.clock} where {expected} comes next")
+        if update.values.dtype != np.float32 or update.values.shape != self.state.values.shape:
+            found, size = (update.values.dtype, update.values.shape), self.state.values.size
+            raise PayloadError(f"{update.member} pushes {found[0]} of shape {found[1]} to a shard of {size} float32")
+        if not (math.isfinite(update.weight) and update.weight >= 0):
+            raise PayloadError(f"{update.member} pushes with weight {update.weight}; it must be finite, 0 or more")
+
+    def _judge(self, member: str, finite: bool) -> PushOutcome:
+        state = self.state
+        if finite:
+            state.refused.pop(member, None)
+            return PushOutcome.APPLIED
+        state.refused[member] = state.refused.get(member, 0) + 1
+        if state.refused[member] < MOST_REFUSED:
+            return PushOutcome.REFUSED
+        state.quarantined.add(member)
+        del state.clocks[member]
+        self._waiting.pop(member, None)
+        return PushOutcome.QUARANTINED
+
+    def _apply(self, update: FloatArray) -> None:
+        self.rule.apply(self.state.values, self.state.slots, update, self.state.version)
+        self.state.version += 1
+
+    def _finish_rounds(self) -> None:
+        """Of bound 0: apply every round that all members of the view have pushed to."""
+        state = self.state
+        while self.bound == 0 and state.clocks and state.round < self.minimum:
+            updates = state.held.pop(state.round, {})
+            state.round += 1
+            ordered = [updates[member] for member in sorted(updates)]
+            if self.rule.takes_deltas:
+                for update in ordered:
+                    self._apply(_scaled(update.values, update.weight))
+            elif (total := sum(update.weight for update in ordered)) > 0:
+                self._apply(_weighted_mean(ordered, total))
+
+    def pull(self, member: str, clock: int) -> ShardValues | None:
+        """Return the values for step `clock` of a member; None if it has to wait, or is none. A newer pull of the same
+        member takes the place of one that waits."""
+        self._waiting.pop(member, None)
+        if member not in self.state.clocks:
+            return None
+        if self._is_ready(member, clock):
+            return self._values(member, clock)
+        self._waiting[member] = clock
+        return None
+
+    def _is_ready(self, member: str, clock: int) -> bool:
+        own = self.state.clocks[member] >= clock
+        return own and (self.bound is None or self.minimum >= clock - self.bound)
+
+    def _values(self, member: str, clock: int) -> ShardValues:
+        state = self.state
+        return ShardValues(member, clock, self.minimum, state.version, state.values.copy())
+
+    def release(self) -> list[ShardValues]:
+        """Answer the pulls that waited and need not any more; asked after every push and change of view."""
+        ready = [(member, clock) for member, clock in self._waiting.items() if self._is_ready(member, clock)]
+        for member, _ in ready:
+            del self._waiting[member]
+        return [self._values(member, clock) for member, clock in ready]
+
+    @property
+    def waiting(self) -> dict[str, list[str]]:
+        """Who waits for whom: member -> the slowest members of the view."""
+        slowest = [member for member, clock in self.state.clocks.items() if clock == self.minimum]
+        return dict.fromkeys(self._waiting, slowest)
+
+    def change_view(self, members: Collection[str]) -> None:
+        """Go on with these members. What lost ones pushed stays; newcomers begin at the clock of the slowest member of
+        those that stay, or of all that were there if none does."""
+        state = self.state
+        entered = [member for member in members if member not in state.quarantined]
+        staying = [clock for member, clock in state.clocks.items() if member in entered]
+        start = min(staying, default=max(self.minimum, state.round))
+        self._journal(ViewEntry(tuple(entered)))
+        state.clocks = {member: state.clocks.get(member, start) for member in entered}
+        self._waiting = {member: clock for member, clock in self._waiting.items() if member in state.clocks}
+        for member in set(state.refused) - set(entered):
+            del state.refused[member]
+        self._finish_rounds()
+
+    def replay(self, entry: JournalEntry) -> None:
+        """Do what a journal of another shard says; on a state that was its own this gives its bits."""
+        if isinstance(entry, ViewEntry):
+            self.change_view(entry.members)
+        else:
+            self.push(entry)
+
+
+def _is_finite(values: FloatArray) -> bool:
+    """One pass, and a second only if the sum overflows."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.float64))) or bool(np.isfinite(values).all())
+
+
+def _scaled(values: FloatArray, weight: float) -> FloatArray:
+    return values if weight == 1.0 else values * np.float32(weight)
+
+
+def _weighted_mean(updates: Sequence[ShardUpdate], total: float) -> FloatArray:
+    mean = np.zeros_like(updates[0].values)
+    for update in updates:
+        mean += np.float32(update.weight / total) * update.values
+    return mean

@@ -51,13 +51,13 @@ class Training:
             line = [sys.executable, "-m", "shoal", *words]
             self.process = subprocess.Popen(line, cwd=folder, stdout=said, stderr=said, env=environment)
 
-    def events(self, seat: int) -> list[Event]:
-        path = self.folder / f"runs/one/worker-{seat}.jsonl"
+    def events(self, slot: int) -> list[Event]:
+        path = self.folder / f"runs/one/worker-{slot}.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         return [json.loads(line) for line in lines if line.endswith("}")]
 
-    def of(self, seat: int, kind: str) -> list[Event]:
-        return [event for event in self.events(seat) if event["event"] == kind]
+    def of(self, slot: int, kind: str) -> list[Event]:
+        return [event for event in self.events(slot) if event["event"] == kind]
 
     def wait(self, what: str, until: Callable[[], bool]) -> None:
         ends = time.monotonic() + PATIENCE
@@ -66,13 +66,13 @@ class Training:
                 raise SystemExit(f"no {what} in {PATIENCE:.0f} s; the run said: {(self.folder / 'said').read_text()}")
             time.sleep(0.1)
 
-    def newcomer(self, seat: int) -> Event:
-        """Kill the worker in a seat; what its successor's coming took."""
-        came, steps = len(self.of(seat, "entered")), len(self.of(0, "step"))
+    def newcomer(self, slot: int) -> Event:
+        """Kill the worker in a slot; what its successor's coming took."""
+        came, steps = len(self.of(slot, "entered")), len(self.of(0, "step"))
         self.wait("training", lambda: len(self.of(0, "step")) > steps + BEFORE)
-        os.kill(self.of(seat, "started")[-1]["pid"], signal.SIGKILL)
-        self.wait("newcomer", lambda: len(self.of(seat, "entered")) > came)
-        entered = self.of(seat, "entered")[-1]
+        os.kill(self.of(slot, "started")[-1]["pid"], signal.SIGKILL)
+        self.wait("newcomer", lambda: len(self.of(slot, "entered")) > came)
+        entered = self.of(slot, "entered")[-1]
         first = entered["step"] + 1
         self.wait("step with it", lambda: self.of(0, "step")[-1]["step"] > first + 10)
         at = {event["step"]: event["at"] for event in self.of(0, "step")}
@@ -90,11 +90,11 @@ class Training:
             self.process.wait()
 
 
-def measure(plan: str, args: argparse.Namespace, loans: bool, seats: Sequence[int]) -> list[Event]:
+def measure(plan: str, args: argparse.Namespace, loans: bool, slots: Sequence[int]) -> list[Event]:
     with tempfile.TemporaryDirectory(prefix="shoal-newcomer-") as folder:
         one = Training(plan, args.lab, args.workers, Path(folder).resolve(), loans)
         try:
-            return [one.newcomer(seat) for seat in seats]
+            return [one.newcomer(slot) for slot in slots]
         finally:
             one.end()
 
@@ -120,8 +120,8 @@ def main() -> int:
         found: dict[bool, list[Event]] = {True: [], False: []}
         for _ in range(args.rounds):
             for loans in (True, False):
-                seats = [chance.randrange(1, args.workers) for _ in range(args.newcomers)]
-                found[loans] += measure(plan, args, loans, seats)
+                slots = [chance.randrange(1, args.workers) for _ in range(args.newcomers)]
+                found[loans] += measure(plan, args, loans, slots)
         for loans, came in found.items():
             table.add(
                 f"`{plan}`",

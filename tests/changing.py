@@ -16,7 +16,7 @@ from shoal.core.errors import ViewEnded
 from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.membership.listener import ListenerStage, MembershipListener
-from shoal.membership.session import MembershipSession, member_name, seat_of
+from shoal.membership.session import MembershipSession, member_name, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.exchange.base import GradientExchange
 from shoal.testing.exchange import fill, taken
@@ -83,18 +83,18 @@ def changing(
     world: WorkerWorld, links: bool, view: MembershipView | None = None, start: int = 0
 ) -> tuple[WorkerGroup, Told]:
     """The same workers, in a view that may end; `view`: that of a newcomer."""
-    seat, size = world.group.seat, world.group.size
-    session = Told(member_name(seat, start), view or MembershipView(1, tuple(map(member_name, range(size)))))
+    slot, size = world.group.slot, world.group.size
+    session = Told(member_name(slot, start), view or MembershipView(1, tuple(map(member_name, range(size)))))
     if not links:
         assert isinstance(world.group, SharedGroup)
-        return SharedGroup(world.group.arena, seat, size, session), session
+        return SharedGroup(world.group.arena, slot, size, session), session
     group = linked_by_files(world.group, world.dir)
 
     class Follow(MembershipListener):
         def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
             group.rank, group.size = view.rank(session.member), len(view)
             group.mesh.leave(view.generation)
-            group.mesh.reform(view.generation, [seat_of(member) for member in view.members])
+            group.mesh.reform(view.generation, [slot_of(member) for member in view.members])
 
     group.session = session
     group.mesh.reform(1, range(size))

@@ -1,10 +1,12 @@
 """`shoal …` and `python …` in processes forked from the test: torch is imported already, which saves seconds each."""
 
 import atexit
+import contextlib
 import ctypes
 import faulthandler
 import gc
 import importlib
+import io
 import json
 import logging
 import multiprocessing.util
@@ -116,6 +118,24 @@ def train(folder: Path, script: str, *words: str, **env: str) -> Outcome:
     """`shoal run WORDS script.py`, with the text of the script."""
     (folder / "script.py").write_text(script)
     return shoal(folder, "run", *words, "script.py", **env)
+
+
+def refused(folder: Path, *words: str, **env: str) -> Outcome:
+    """`shoal WORDS` in this process: for commands that are refused before they start anything."""
+    out, err, began, before = io.StringIO(), io.StringIO(), time.monotonic(), (sys.argv, dict(os.environ))
+    code: object = 0
+    os.environ.update(env)
+    try:
+        with contextlib.chdir(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            _command(list(words))
+    except SystemExit as stop:
+        code = stop.code
+    finally:
+        sys.argv = before[0]
+        os.environ.clear()
+        os.environ.update(before[1])
+    assert isinstance(code, int), code
+    return Outcome(code, out.getvalue(), err.getvalue(), time.monotonic() - began)
 
 
 def python(folder: Path, script: str = "", **env: str) -> Forked:

@@ -1,4 +1,4 @@
-"""The codec of docs/extend.md, and what pip would leave behind of its package."""
+"""The codec and the synchronizer of docs/extend.md, and what pip would leave behind of their packages."""
 
 import re
 import tomllib
@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text()
-CODEC, TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-PROJECT = tomllib.loads(re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)[0])["project"]
+CODEC, TEST, SYNCHRONIZER, SYNCHRONIZER_TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROJECT, SYNCHRONIZER_PROJECT = (
+    tomllib.loads(text)["project"] for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+)
 
 
 def install(folder: Path, module: str, code: str, project: dict[str, Any]) -> None:
@@ -16,5 +18,7 @@ def install(folder: Path, module: str, code: str, project: dict[str, Any]) -> No
     info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
-    points = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["shoal.codecs"].items())
-    (info / "entry_points.txt").write_text(f"[shoal.codecs]\n{points}\n")
+    lines = []
+    for group, points in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ from shoal.core.version import __version__
 if TYPE_CHECKING:
     from shoal.core.errors import DeadlineError, LayoutError, PeerLost, ShoalError, UsageError
     from shoal.plan.plan import Plan
-    from shoal.plan.registry import register_codec
+    from shoal.plan.registry import register_codec, register_synchronizer
     from shoal.train.run import Run, start
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "register_codec",
+    "register_synchronizer",
     "start",
 ]
 
@@ -37,6 +38,7 @@ _HOMES = {
     "ShoalError": "shoal.core.errors",
     "UsageError": "shoal.core.errors",
     "register_codec": "shoal.plan.registry",
+    "register_synchronizer": "shoal.plan.registry",
     "start": "shoal.train.run",
 }
 

@@ -42,8 +42,8 @@ def joining(folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE) 
             yield here, there, Forked(there, lambda: (lab.enter(1), forked._command(line)))
 
 
-def entered(folder: Path, seat: int) -> list[dict[str, object]]:
-    return [event for event in events(folder, "one", seat) if event["event"] == "entered"]
+def entered(folder: Path, slot: int) -> list[dict[str, object]]:
+    return [event for event in events(folder, "one", slot) if event["event"] == "entered"]
 
 
 def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def waits(there: Path, guest: Forked) -> None:
 def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
     with joining(tmp_path, "topk(0.001)") as (here, there, guest):
         waits(there, guest)
-        seat: tuple[Path, int] = (here.folder, 0) if who == "lender" else (there, 2)
-        lost = pids(seat[0], "one", seat[1])[-1]
+        slot: tuple[Path, int] = (here.folder, 0) if who == "lender" else (there, 2)
+        lost = pids(slot[0], "one", slot[1])[-1]
         os.kill(lost, signal.SIGKILL)
-        back: Callable[[], bool] = lambda: pids(seat[0], "one", seat[1])[-1] != lost  # noqa: E731
+        back: Callable[[], bool] = lambda: pids(slot[0], "one", slot[1])[-1] != lost  # noqa: E731
         assert soon(WAIT, back), here.said
         trained(there, "one", 2, guest)
         here.trained(0)
@@ -115,8 +115,8 @@ def test_a_script_that_changes_weights_itself_gets_newcomers_all_the_same(
     assert len(pids(there, "one", 2)) == starts
 
 
-def chosen(folder: Path, seat: int) -> list[tuple[object, object]]:
-    return [(event["step"], event["codec"]) for event in events(folder, "one", seat) if event["event"] == "chosen"]
+def chosen(folder: Path, slot: int) -> list[tuple[object, object]]:
+    return [(event["step"], event["codec"]) for event in events(folder, "one", slot) if event["event"] == "chosen"]
 
 
 def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path) -> None:
@@ -127,6 +127,6 @@ def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path
         trained(there, "one", 2, guest)
         assert soon(WAIT, lambda: bool(chosen(there, 2))), said(guest)
         here.end(guest)
-    found = [chosen(folder, seat)[-1] for folder, seat in ((here.folder, 0), (here.folder, 1), (there, 2))]
+    found = [chosen(folder, slot)[-1] for folder, slot in ((here.folder, 0), (here.folder, 1), (there, 2))]
     assert len(set(found)) == 1, found
     assert found[0][1], "two megabytes a step at 100 Mbit/s, and no codec"

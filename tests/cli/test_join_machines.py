@@ -80,8 +80,8 @@ class Home:
         assert soon(WAIT, lambda: text in self.said or self.process.pid not in children()), self.said
         assert text in self.said
 
-    def trained(self, seat: int) -> None:
-        assert soon(WAIT, lambda: steps(self.folder, "one", seat) > 3), self.said
+    def trained(self, slot: int) -> None:
+        assert soon(WAIT, lambda: steps(self.folder, "one", slot) > 3), self.said
 
     def end(self, *guests: Forked) -> list[Outcome]:
         """Training is enough: all come to their end, with the same model, and every sample counted once."""
@@ -131,21 +131,21 @@ def stop(process: Forked) -> None:
         process.wait(30.0)
 
 
-def events(folder: Path, run: str, seat: int) -> list[dict[str, object]]:
-    path = folder / f"runs/{run}/worker-{seat}.jsonl"
+def events(folder: Path, run: str, slot: int) -> list[dict[str, object]]:
+    path = folder / f"runs/{run}/worker-{slot}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def steps(folder: Path, run: str, seat: int) -> int:
-    """Since the worker in a seat was started last."""
-    kinds = [event["event"] for event in events(folder, run, seat)]
+def steps(folder: Path, run: str, slot: int) -> int:
+    """Since the worker in a slot was started last."""
+    kinds = [event["event"] for event in events(folder, run, slot)]
     last = len(kinds) - kinds[::-1].index("started") if "started" in kinds else len(kinds)
     return kinds[last:].count("step")
 
 
-def pids(folder: Path, run: str, seat: int) -> list[int]:
-    """Of the workers in a seat, one after the other."""
-    return [int(str(event["pid"])) for event in events(folder, run, seat) if event["event"] == "started"]
+def pids(folder: Path, run: str, slot: int) -> list[int]:
+    """Of the workers in a slot, one after the other."""
+    return [int(str(event["pid"])) for event in events(folder, run, slot) if event["event"] == "started"]
 
 
 def joined(folder: Path, here: Home, *words: str) -> Forked:
@@ -155,18 +155,18 @@ def joined(folder: Path, here: Home, *words: str) -> Forked:
     return command(folder, "join", here.address, "--yes", *key, *words)
 
 
-def lose_one(there: Path, guest: Forked, seat: int) -> None:
-    """Both workers of a joined machine train; the one of this seat is killed, and another takes its place."""
+def lose_one(there: Path, guest: Forked, slot: int) -> None:
+    """Both workers of a joined machine train; the one of this slot is killed, and another takes its place."""
     for each in (1, 2):
         trained(there, "one", each, guest)
-    before = pids(there, "one", seat)
+    before = pids(there, "one", slot)
     os.kill(before[-1], signal.SIGKILL)
-    assert soon(WAIT, lambda: len(pids(there, "one", seat)) > len(before)), said(guest)
-    trained(there, "one", seat, guest)
+    assert soon(WAIT, lambda: len(pids(there, "one", slot)) > len(before)), said(guest)
+    trained(there, "one", slot, guest)
 
 
-def trained(folder: Path, run: str, seat: int, process: Forked) -> None:
-    assert soon(WAIT, lambda: steps(folder, run, seat) > 3), said(process)
+def trained(folder: Path, run: str, slot: int, process: Forked) -> None:
+    assert soon(WAIT, lambda: steps(folder, run, slot) > 3), said(process)
 
 
 def test_a_machine_joins_and_loses_a_worker_and_all_end_alike(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_machine_needs_the_package_of_the_plans_codec(tmp_path: Path, monkeypa
     with home(tmp_path, *plan, inside=lambda: sys.path.insert(0, str(site))) as here:
         refused = joined(there, here).wait(WAIT)
         assert refused.code == 2
-        assert "codec 'sign' is in package 'shoal-sign 1.0', which this machine lacks; install it" in refused.err
+        assert "term 'sign' is in package 'shoal-sign 1.0', which this machine lacks; install it" in refused.err
         assert not (there / "runs").exists(), "nothing was executed"
         monkeypatch.syspath_prepend(site)
         guest = joined(there, here)
@@ -223,15 +223,15 @@ FACTORS = TRAIN.replace(
         import hashlib
         shared = run._together.joined[0].exchange.shared()
         words = b"".join(shared[name].numpy().tobytes() for name in sorted(shared))
-        seat, step = run.worker_id, run.step
-        with open(os.path.join(os.path.dirname(sys.argv[1]), f"factors-{seat}"), "a") as file:
+        slot, step = run.worker_id, run.step
+        with open(os.path.join(os.path.dirname(sys.argv[1]), f"factors-{slot}"), "a") as file:
             file.write(f"{step} {hashlib.sha256(words).hexdigest()} {len(words)}\\n")""",
 )
 """Notes before every step what all exchanges remember alike."""
 
 
-def factors(folder: Path, seat: int) -> dict[int, list[str]]:
-    lines = (folder / f"factors-{seat}").read_text().splitlines()
+def factors(folder: Path, slot: int) -> dict[int, list[str]]:
+    lines = (folder / f"factors-{slot}").read_text().splitlines()
     return {int(step): rest for step, *rest in map(str.split, lines)}
 
 
@@ -241,7 +241,7 @@ def test_who_joins_knows_the_factors_of_lowrank_to_the_bit(tmp_path: Path) -> No
         guest = joined(there, here)
         trained(there, "one", 2, guest)
         here.end(guest)
-    first, second, came = (factors(tmp_path, seat) for seat in range(3))
+    first, second, came = (factors(tmp_path, slot) for slot in range(3))
     assert min(came) > 3, "it came when the others had factors of their own"
     assert len({digest for digest, _ in first.values()}) > 3
     assert all(int(size) > 0 for _, size in came.values())
@@ -251,9 +251,9 @@ def test_who_joins_knows_the_factors_of_lowrank_to_the_bit(tmp_path: Path) -> No
         assert {step: first[step] for step in both} == {step: other[step] for step in both}
 
 
-def sent(folder: Path, run: str, seat: int) -> list[object]:
-    """Bytes of every step of the worker in a seat on sockets, for sums."""
-    return [event["wire"] for event in events(folder, run, seat) if event["event"] == "step"]
+def sent(folder: Path, run: str, slot: int) -> list[object]:
+    """Bytes of every step of the worker in a slot on sockets, for sums."""
+    return [event["wire"] for event in events(folder, run, slot) if event["event"] == "step"]
 
 
 def test_one_worker_speaks_for_each_machine_whoever_is_lost(tmp_path: Path) -> None:
@@ -261,23 +261,23 @@ def test_one_worker_speaks_for_each_machine_whoever_is_lost(tmp_path: Path) -> N
     with home(tmp_path, "--workers", "2") as here:
         there = tmp_path / "there"
         guest = joined(there, here, "--workers", "2")
-        for seat in (2, 3):
-            trained(there, "one", seat, guest)
+        for slot in (2, 3):
+            trained(there, "one", slot, guest)
         before = pids(here.folder, "one", 0)
         os.kill(before[-1], signal.SIGKILL)  # it has led its machine
         assert soon(WAIT, lambda: len(pids(here.folder, "one", 0)) > len(before)), here.said
-        for seat in (0, 1):
-            here.trained(seat)
+        for slot in (0, 1):
+            here.trained(slot)
         os.kill(pids(there, "one", 2)[-1], signal.SIGKILL)
         assert soon(WAIT, lambda: len(pids(there, "one", 2)) > 1), said(guest)
-        for seat in (2, 3):
-            trained(there, "one", seat, guest)
+        for slot in (2, 3):
+            trained(there, "one", slot, guest)
         here.end(guest)
-    silent = [all(wire == 0 for wire in sent(folder, "one", seat)[-3:]) for folder, seat in seats_of(here, there)]
+    silent = [all(wire == 0 for wire in sent(folder, "one", slot)[-3:]) for folder, slot in slots_of(here, there)]
     assert sorted(silent[:2]) == sorted(silent[2:]) == [False, True], "one of each machine sends"
 
 
-def seats_of(here: Home, there: Path) -> list[tuple[Path, int]]:
+def slots_of(here: Home, there: Path) -> list[tuple[Path, int]]:
     return [(here.folder, 0), (here.folder, 1), (there, 2), (there, 3)]
 
 

@@ -39,6 +39,12 @@ def test_info_comes_back(tmp_path: Path, info: RunInfo) -> None:
     assert read_info(tmp_path / "deep" / "run-a") == info
 
 
+def test_the_slots_of_a_joined_machine_are_written_under_their_old_name(info: RunInfo) -> None:
+    text = msgspec.json.encode(msgspec.structs.replace(info, slots=[2, 3]))
+    assert msgspec.json.decode(text)["seats"] == [2, 3]
+    assert msgspec.json.decode(text, type=RunInfo).slots == [2, 3]
+
+
 def test_an_id_is_used_once(tmp_path: Path, info: RunInfo) -> None:
     write_info(tmp_path / "run-a", info)
     with pytest.raises(UsageError, match="'run-a' exists already"):

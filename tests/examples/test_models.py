@@ -103,10 +103,21 @@ def assert_close(found: Tensor, wanted: Tensor) -> None:
     torch.testing.assert_close(found, wanted, atol=1e-9, rtol=0)
 
 
-@pytest.mark.parametrize("name", TABLE)
+UNDER_EVERY_PLAN = ("mlp", "alexnet", "lstm", "autoencoder", "gan", "gcn")
+"""One of each family; `make soak` trains the others of a family under every plan too."""
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in UNDER_EVERY_PLAN else pytest.param(name, marks=pytest.mark.soak) for name in TABLE]
+)
 def test_trains_under_every_plan(name: str) -> None:
     for plan, results in under_plans(name, plans()).items():
         check_plan(name, plan, results)
+
+
+@pytest.mark.parametrize("name", [name for name in TABLE if name not in UNDER_EVERY_PLAN])
+def test_trains_as_one_process_does(name: str) -> None:
+    check_plan(name, plan := "allreduce, every(1)", together(name, plan))
 
 
 def check_plan(name: str, plan: str, results: list[Result]) -> None:

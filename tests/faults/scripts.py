@@ -110,15 +110,15 @@ def assert_generations_grow(folder: Path) -> None:
     assert generations == sorted(set(generations))
 
 
-def noted(folder: Path, seat: int) -> set[tuple[int, int]]:
+def noted(folder: Path, slot: int) -> set[tuple[int, int]]:
     """The steps that a script itself noted, each with the number of workers that made it."""
-    lines = (folder / f"seen-{seat}.txt").read_text().splitlines()
+    lines = (folder / f"seen-{slot}.txt").read_text().splitlines()
     return {(int(step), int(size)) for size, step, *_ in map(str.split, lines)}
 
 
-def assert_no_step_lost(folder: Path, seats: int) -> None:
+def assert_no_step_lost(folder: Path, slots: int) -> None:
     """By the notes: no step is left out, and all who made a step made it as one of as many."""
-    together = set[tuple[int, int]]().union(*(noted(folder, seat) for seat in range(seats)))
+    together = set[tuple[int, int]]().union(*(noted(folder, slot) for slot in range(slots)))
     assert [step for step, _ in sorted(together)] == list(range(len(together)))
 
 

@@ -51,15 +51,15 @@ def write(folder: Path, samples: int = SAMPLES, each: str = SLOW, edit: Callable
     (folder / "script.py").write_text(edit(text[: text.index("if run.is_main")] + PRINT))
 
 
-def pid(folder: Path, seat: int) -> int:
-    """Of the worker that was started last in a seat."""
-    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+def pid(folder: Path, slot: int) -> int:
+    """Of the worker that was started last in a slot."""
+    lines = (folder / f"runs/one/worker-{slot}.jsonl").read_text().splitlines()
     return [json.loads(line)["pid"] for line in lines if '"event":"started"' in line][-1]
 
 
-def trains(folder: Path, seat: int) -> bool:
-    """Whether the worker in a seat has made a step since it was started last."""
-    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+def trains(folder: Path, slot: int) -> bool:
+    """Whether the worker in a slot has made a step since it was started last."""
+    lines = (folder / f"runs/one/worker-{slot}.jsonl").read_text().splitlines()
     kinds = [json.loads(line)["event"] for line in lines]
     return "step" in kinds and kinds[::-1].index("step") < kinds[::-1].index("started")
 
@@ -85,20 +85,20 @@ def doing() -> list[RunningMember]:
     return [member for run in live_runs() for member in run.members]
 
 
-def kill(folder: Path, seat: int) -> None:
-    """SIGKILL, and wait until another worker has taken the seat, and all three train."""
-    gone = pid(folder, seat)
+def kill(folder: Path, slot: int) -> None:
+    """SIGKILL, and wait until another worker has taken the slot, and all three train."""
+    gone = pid(folder, slot)
     os.kill(gone, signal.SIGKILL)
-    complete(seat, gone)
+    complete(slot, gone)
 
 
-def complete(seat: int, gone: int) -> None:
-    """Wait until another process than `gone` has the seat, and all three train."""
+def complete(slot: int, gone: int) -> None:
+    """Wait until another process than `gone` has the slot, and all three train."""
 
     def whole() -> bool:
         members = doing()
         assert members, "the run has ended"
-        return members[seat].pid != gone and all(member.rank is not None for member in members)
+        return members[slot].pid != gone and all(member.rank is not None for member in members)
 
     assert soon(WAIT, whole), doing()
 
@@ -173,14 +173,14 @@ def test_p1_p3_p4_p6_one_after_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seat", [0, 2])
-def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
-    err = disturbed(tmp_path, lambda _: kill(tmp_path, seat))
-    assert f"shoal: worker {seat} was lost (SIGKILL)" in err
+@pytest.mark.parametrize("slot", [0, 2])
+def test_p1_a_killed_worker_is_replaced(tmp_path: Path, slot: int) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, slot))
+    assert f"shoal: worker {slot} was lost (SIGKILL)" in err
     assert "the others go on, and it is started again (1 of 3)" in err
-    starts = (tmp_path / f"runs/one/worker-{seat}.jsonl").read_text().count('"event":"started"')
+    starts = (tmp_path / f"runs/one/worker-{slot}.jsonl").read_text().count('"event":"started"')
     assert starts == 2
-    assert given_up(tmp_path) == [f"w{seat}.1000000"]
+    assert given_up(tmp_path) == [f"w{slot}.1000000"]
 
 
 def test_p1_without_restarts_the_others_go_on_alone(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
     def act(_running: Forked) -> None:
         for _ in range(3):
             time.sleep(1.0 + chance.uniform(0.0, 1.0))  # the record is half a second behind
-            assert soon(WAIT, lambda: all(trains(tmp_path, seat) for seat in range(3)))
+            assert soon(WAIT, lambda: all(trains(tmp_path, slot) for slot in range(3)))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid(tmp_path, chance.randrange(3)), signal.SIGKILL)
 

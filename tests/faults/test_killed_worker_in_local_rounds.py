@@ -9,7 +9,7 @@ from test_killed_or_frozen_worker import WAIT, complete, disturbed
 
 pytestmark = pytest.mark.timeout(300)
 
-KILLED = """if run.worker_id == SEAT and run.step == 9 and not os.path.exists('killed'):
+KILLED = """if run.worker_id == SLOT and run.step == 9 and not os.path.exists('killed'):
             open('killed.part', 'w').write(str(os.getpid()))
             os.rename('killed.part', 'killed')
             os.kill(os.getpid(), 9)
@@ -17,20 +17,21 @@ KILLED = """if run.worker_id == SEAT and run.step == 9 and not os.path.exists('k
 """In the second round of six steps. Later steps are slow until the newcomer is there, however long it takes."""
 
 
-def replaced(folder: Path, seat: int, _running: Forked) -> None:
+def replaced(folder: Path, slot: int, _running: Forked) -> None:
     assert soon(WAIT, (folder / "killed").exists), "the worker has not come to its step"
-    complete(seat, int((folder / "killed").read_text()))
+    complete(slot, int((folder / "killed").read_text()))
 
 
 @pytest.mark.parametrize(
-    ("seat", "plan"),
+    ("slot", "plan"),
     [
         pytest.param(1, "local(6, diloco)", id="a worker"),
         pytest.param(0, "local(6, bmuf), lowrank(1)", id="worker 0", marks=pytest.mark.soak),
+        pytest.param(1, "local(6, sma)", id="a replica of its own", marks=pytest.mark.soak),
     ],
 )
-def test_p1_killed_in_a_round_and_replaced(tmp_path: Path, seat: int, plan: str) -> None:
+def test_p1_killed_in_a_round_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:
     """Its samples since the last round are dealt again; the newcomer enters at the end of one, with the outer state."""
-    each = KILLED.replace("SEAT", str(seat))
-    err = disturbed(tmp_path, partial(replaced, tmp_path, seat), "--plan", plan, each=each)
-    assert f"worker {seat} was lost (SIGKILL)" in err
+    each = KILLED.replace("SLOT", str(slot))
+    err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", plan, each=each)
+    assert f"worker {slot} was lost (SIGKILL)" in err

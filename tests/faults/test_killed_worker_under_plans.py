@@ -20,8 +20,8 @@ pytestmark = pytest.mark.timeout(300)
 in_a_lab = pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
 
 
-def events(folder: Path, seat: int, kind: str) -> list[dict[str, Any]]:
-    lines = (folder / f"runs/one/worker-{seat}.jsonl").read_text().splitlines()
+def events(folder: Path, slot: int, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / f"runs/one/worker-{slot}.jsonl").read_text().splitlines()
     return [event for event in map(json.loads, lines) if event["event"] == kind]
 
 
@@ -89,16 +89,16 @@ def test_p1_lost_between_two_stages(tmp_path: Path, after: bool) -> None:
 
 @pytest.mark.soak
 @in_a_lab
-@pytest.mark.parametrize("seat", [0, 1])
-def test_p1_two_stages_that_the_hosts_have_chosen(tmp_path: Path, seat: int) -> None:
+@pytest.mark.parametrize("slot", [0, 1])
+def test_p1_two_stages_that_the_hosts_have_chosen(tmp_path: Path, slot: int) -> None:
     """The two that are left gather, and with the newcomer they meet in two stages again."""
 
     def lose(running: Forked) -> None:
-        os.kill(lab.pid(tmp_path, seat), signal.SIGKILL)
+        os.kill(lab.pid(tmp_path, slot), signal.SIGKILL)
         lab.whole(tmp_path, running)
 
     err = lab.train(tmp_path, "", lose, "--plan", "int8, by_size(0)", load=20000)
-    assert f"worker {seat} was lost (SIGKILL)" in err
+    assert f"worker {slot} was lost (SIGKILL)" in err
     ways = [[event["meets"] for event in events(tmp_path, n, "buckets")] for n in range(3)]
     assert all(way[-1] == "twostage" for way in ways), ways
 
@@ -158,10 +158,10 @@ def test_p1_a_codec_that_the_run_has_chosen(tmp_path: Path, at: int, monkeypatch
     each = KILLED.replace("AT", str(at))
     err = lab.train(tmp_path, "", partial(lab.whole, tmp_path), "--plan", "wire(auto)", each=each)
     assert "worker 1 was lost (SIGKILL)" in err
-    chosen = [[(e["step"], e["codec"]) for e in events(tmp_path, seat, "chosen")] for seat in range(3)]
+    chosen = [[(e["step"], e["codec"]) for e in events(tmp_path, slot, "chosen")] for slot in range(3)]
     assert len(chosen[0]) == 1
     assert chosen[0] == chosen[2]
     assert (chosen[0][0][0] > 8) == (at < 8)
     assert chosen[1] in ([], chosen[0])
-    last = [event["codec"] for seat in range(3) for event in events(tmp_path, seat, "buckets")[-1:]]
+    last = [event["codec"] for slot in range(3) for event in events(tmp_path, slot, "buckets")[-1:]]
     assert last == ["int8(1024)"] * 3

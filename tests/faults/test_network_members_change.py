@@ -38,18 +38,18 @@ def write(folder: Path, lab: str, samples: int, load: int, each: str) -> None:
     (folder / "lab.toml").write_text(f"hosts = {HOSTS}\nrate = '100mbit'\ndelay = '1ms'\n{lab}")
 
 
-def events(folder: Path, seat: int) -> list[dict[str, object]]:
-    path = folder / f"runs/one/worker-{seat}.jsonl"
+def events(folder: Path, slot: int) -> list[dict[str, object]]:
+    path = folder / f"runs/one/worker-{slot}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def pid(folder: Path, seat: int) -> int:
-    """Of the worker that was started last in a seat."""
-    return [int(str(event["pid"])) for event in events(folder, seat) if event["event"] == "started"][-1]
+def pid(folder: Path, slot: int) -> int:
+    """Of the worker that was started last in a slot."""
+    return [int(str(event["pid"])) for event in events(folder, slot) if event["event"] == "started"][-1]
 
 
 def steps(folder: Path) -> int:
-    found = [int(str(e["step"])) for seat in range(HOSTS) for e in events(folder, seat) if e["event"] == "step"]
+    found = [int(str(e["step"])) for slot in range(HOSTS) for e in events(folder, slot) if e["event"] == "step"]
     return max(found, default=0)
 
 
@@ -57,9 +57,9 @@ def after(folder: Path, number: int) -> None:
     assert soon(WAIT, lambda: steps(folder) >= number), "the training does not get there"
 
 
-def trains(folder: Path, seat: int) -> bool:
-    """Whether the worker in a seat has made a step since it was started last."""
-    kinds = [event["event"] for event in events(folder, seat)]
+def trains(folder: Path, slot: int) -> bool:
+    """Whether the worker in a slot has made a step since it was started last."""
+    kinds = [event["event"] for event in events(folder, slot)]
     return "step" in kinds and kinds[::-1].index("step") < kinds[::-1].index("started")
 
 
@@ -67,9 +67,9 @@ def whole(folder: Path, running: Forked) -> None:
     """Wait until somebody was lost, and all train again: those too that were started for others."""
 
     def again() -> bool:
-        starts = sum(event["event"] == "started" for seat in range(HOSTS) for event in events(folder, seat))
+        starts = sum(event["event"] == "started" for slot in range(HOSTS) for event in events(folder, slot))
         lost = running.err.read_text().count("was lost")
-        return lost > 0 and starts == HOSTS + lost and all(trains(folder, seat) for seat in range(HOSTS))
+        return lost > 0 and starts == HOSTS + lost and all(trains(folder, slot) for slot in range(HOSTS))
 
     assert soon(WAIT, again), running.err.read_text()
 
@@ -99,16 +99,16 @@ def train(
     return outcome.err
 
 
-@pytest.mark.parametrize("seat", [0, pytest.param(2, marks=pytest.mark.soak)])
-def test_p1_a_killed_worker_is_replaced(tmp_path: Path, seat: int) -> None:
+@pytest.mark.parametrize("slot", [0, pytest.param(2, marks=pytest.mark.soak)])
+def test_p1_a_killed_worker_is_replaced(tmp_path: Path, slot: int) -> None:
     def kill(running: Forked) -> None:
-        os.kill(pid(tmp_path, seat), signal.SIGKILL)
+        os.kill(pid(tmp_path, slot), signal.SIGKILL)
         whole(tmp_path, running)
 
     err = train(tmp_path, act=kill)
-    assert f"shoal: worker {seat} was lost (SIGKILL)" in err
+    assert f"shoal: worker {slot} was lost (SIGKILL)" in err
     assert "is started again (1 of 3)" in err
-    assert given_up(tmp_path) == [f"w{seat}.1000000"]
+    assert given_up(tmp_path) == [f"w{slot}.1000000"]
 
 
 @pytest.mark.soak
@@ -179,7 +179,7 @@ def test_p1_kills_at_any_moment(tmp_path: Path, seed: int) -> None:
     def kill(_running: Forked) -> None:
         for _ in range(3):
             time.sleep(1.0 + chance.uniform(0.0, 1.0))
-            assert soon(WAIT, lambda: all(trains(tmp_path, seat) for seat in range(HOSTS)))
+            assert soon(WAIT, lambda: all(trains(tmp_path, slot) for slot in range(HOSTS)))
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid(tmp_path, chance.randrange(HOSTS)), signal.SIGKILL)
 

@@ -56,18 +56,18 @@ def poisoned(folder: Path, who: str, **options: int) -> None:
     (folder / "script.py").write_text(text.replace("loss =", poison, 1))
 
 
-@pytest.mark.parametrize("seat", [0, pytest.param(1, marks=pytest.mark.soak)])
-def test_s8_three_in_a_row_quarantine_the_worker_and_the_rest_goes_on(tmp_path: Path, seat: int) -> None:
-    poisoned(tmp_path, f"run.worker_id == {seat}", samples=96, batch=2)
+@pytest.mark.parametrize("slot", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_s8_three_in_a_row_quarantine_the_worker_and_the_rest_goes_on(tmp_path: Path, slot: int) -> None:
+    poisoned(tmp_path, f"run.worker_id == {slot}", samples=96, batch=2)
     outcome = shoal(tmp_path, "run", "--name", "one", "--workers", "3", "--json", "script.py")
     assert outcome.code == 0, outcome.err
-    assert f"worker {seat} was lost (not finite) in step 4; the others go on, and it is quarantined" in outcome.err
-    assert f"shoal: 1 loss on the way; worker {seat} is quarantined (not finite)" in outcome.err
-    assert outcome.json["quarantined"] == {str(seat): "not finite"}
+    assert f"worker {slot} was lost (not finite) in step 4; the others go on, and it is quarantined" in outcome.err
+    assert f"shoal: 1 loss on the way; worker {slot} is quarantined (not finite)" in outcome.err
+    assert outcome.json["quarantined"] == {str(slot): "not finite"}
     skipped = [event for rank in range(3) for event in events(tmp_path, "skipped", rank)]
-    assert [(event["step"], event["workers"]) for event in skipped] == [(2, [seat]), (3, [seat]), (4, [seat])]
+    assert [(event["step"], event["workers"]) for event in skipped] == [(2, [slot]), (3, [slot]), (4, [slot])]
     assert all(math.isfinite(float(word)) for word in outcome.checksum.split()[1:])
-    assert len(events(tmp_path, "started", seat)) == 1, "it was started again"
+    assert len(events(tmp_path, "started", slot)) == 1, "it was started again"
     assert_exactly_once(tmp_path, "one", 96, 2)
 
 

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import pytest
 from scripts import assert_exactly_once, forget, resumed_at, script, shoal
 from test_resume_after_kill import HOLD, kill_after_checkpoints, step_in
 
@@ -30,4 +31,19 @@ def test_p12_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     assert again.code == 0, again.err
     assert resumed_at(again, tmp_path) == step_in(kept.name)
     assert again.checksum == whole.checksum, (whole.err, again.err)
+    assert_exactly_once(tmp_path, "one", 96, 2)
+
+
+@pytest.mark.soak
+def test_p12_replicas_of_their_own_go_on_from_the_centre(tmp_path: Path) -> None:
+    """What a checkpoint holds in the middle of a pass is the centre, which all replicas begin anew from."""
+    plan = ["--workers", "2", "--plan", "local(4, easgd)"]
+    script(tmp_path, each=HOLD)
+    kill_after_checkpoints(tmp_path, 2, *plan, "--checkpoint", "3steps")
+    kept = listed(tmp_path / "runs/one")[0]
+    assert step_in(kept.name) % 4 == 0, "a checkpoint is taken at the end of a round"
+    script(tmp_path)
+    again = shoal(tmp_path, "run", "--resume", "one", "--json")
+    assert again.code == 0, again.err
+    assert resumed_at(again, tmp_path) == step_in(kept.name)
     assert_exactly_once(tmp_path, "one", 96, 2)

@@ -175,8 +175,8 @@ def asked_until_answered(handle: CoordinatorHandle, key: ClientCredentials, *fra
     raise AssertionError("the coordinator dies again and again")
 
 
-def test_p13_a_seat_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
-    """A machine that may bring one worker asks for its seat and says Hello, through three deaths at each entry."""
+def test_p13_a_slot_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
+    """A machine that may bring one worker asks for its slot and says Hello, through three deaths at each entry."""
     ours, theirs = CurveKeyPair.new(), CurveKeyPair.new()
     lock, versions = ServerCredentials(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
     brief = RunBrief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")

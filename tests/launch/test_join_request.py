@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from forked import Forked, shoal
+from forked import Forked
 from forked import _command as command
+from forked import refused as refuse
 
 from shoal.cli.consent import described
 from shoal.core.clock import Deadline
@@ -182,7 +183,7 @@ def test_the_command_refuses_on_one_line(tmp_path: Path) -> None:
             ("join", "127.0.0.1:0", "--key", "guest"): "write HOST:PORT",
         }
         for words, text in cases.items():
-            outcome = shoal(tmp_path, *words)
+            outcome = refuse(tmp_path, *words)
             assert (outcome.code, outcome.out) == (2, ""), words
             assert text in outcome.err, outcome.err
             assert outcome.err.startswith("shoal: ")

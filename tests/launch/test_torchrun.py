@@ -104,8 +104,8 @@ def test_hosts_with_several_workers_add_up_inside_first(tmp_path: Path) -> None:
     """Two hosts of two, as torchrun would start them: what four workers of one host come to, but for rounding."""
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
     (tmp_path / "script.py").write_text(SCRIPT + "\nprint(list(run._group.leaders))")
-    seats = [{"RANK": str(r), "LOCAL_RANK": str(r % 2), "GROUP_RANK": str(r // 2)} for r in range(4)]
-    outcomes = [worker.wait() for worker in [python(tmp_path, **seat, **place) for seat in seats]]
+    slots = [{"RANK": str(r), "LOCAL_RANK": str(r % 2), "GROUP_RANK": str(r // 2)} for r in range(4)]
+    outcomes = [worker.wait() for worker in [python(tmp_path, **slot, **place) for slot in slots]]
     assert [outcome.code for outcome in outcomes] == [0] * 4, outcomes
     assert [outcome.out.splitlines()[-1] for outcome in outcomes] == ["[0, 2]"] * 4
     one_host = train(tmp_path, SCRIPT, "--workers", "4", "--seed", "4").checksum

@@ -1,4 +1,4 @@
-"""Seats for machines that join: promised once, to one key, in numbers that the key is good for."""
+"""Slots for machines that join: promised once, to one key, in numbers that the key is good for."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from shoal.hosts.status_board import MOST_WORKERS
 from shoal.membership.grants import GRANTS, PATIENCE, PERIOD, RETRY, JoinPolicy, SlotGranted, SlotGrants
 from shoal.membership.invitation import RunBrief, RunQuery, find_version_mismatch
 from shoal.membership.protocol import Heartbeat, JoinRequest, MemberInfo
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 
 VERSIONS = {"shoal": "0.3.1", "torch": "2.13.0+cpu"}
 OURS, THEIRS = "a" * 40, "b" * 40
@@ -18,8 +18,8 @@ def grants(lost: dict[str, str] | None = None, most: int = 3) -> SlotGrants:
     return SlotGrants(JoinPolicy(BRIEF, VERSIONS, guests, first=2), {} if lost is None else lost)
 
 
-def ask(workers: int = 1, token: int = 0, seat: int = -1, **versions: str) -> RunQuery:
-    return RunQuery(workers=workers, token=f"{token:032x}", versions=VERSIONS | versions, seat=seat)
+def ask(workers: int = 1, token: int = 0, slot: int = -1, **versions: str) -> RunQuery:
+    return RunQuery(workers=workers, token=f"{token:032x}", versions=VERSIONS | versions, slot=slot)
 
 
 def take(here: SlotGrants, what: RunQuery, key: str = OURS) -> list[str]:
@@ -30,26 +30,26 @@ def take(here: SlotGrants, what: RunQuery, key: str = OURS) -> list[str]:
     return [granted.member for granted in chosen]
 
 
-def test_seats_follow_those_of_the_run_and_no_id_comes_twice() -> None:
+def test_slots_follow_those_of_the_run_and_no_id_comes_twice() -> None:
     lost: dict[str, str] = {}
     here, seen = grants(lost), set[str]()
     for token in range(40):
         names = take(here, ask(3, token))
-        assert len({seat_of(name) for name in names}) == 3
-        assert all(2 <= seat_of(name) < MOST_WORKERS for name in names)
+        assert len({slot_of(name) for name in names}) == 3
+        assert all(2 <= slot_of(name) < MOST_WORKERS for name in names)
         assert not seen & set(names)
         seen |= set(names)
         lost |= dict.fromkeys(names, "left")
 
 
-def test_a_seat_is_used_again_when_there_is_no_other_and_never_while_it_is_taken() -> None:
+def test_a_slot_is_used_again_when_there_is_no_other_and_never_while_it_is_taken() -> None:
     lost: dict[str, str] = {}
     here = grants(lost, most=MOST_WORKERS)
     names = take(here, ask(MOST_WORKERS - 2))
     assert not here.choose(ask(1, 1), THEIRS), "all are taken"
     lost[names[7]] = "left"
     (again,) = take(here, ask(1, 2), THEIRS)
-    assert seat_of(again) == seat_of(names[7])
+    assert slot_of(again) == slot_of(names[7])
     assert again != names[7]
 
 
@@ -91,16 +91,16 @@ def test_those_that_are_promised_count_and_those_that_are_lost_do_not() -> None:
     assert not here.refusal(ask(1, 1), OURS)
 
 
-def test_whoever_lost_a_worker_gets_its_seat_back_under_another_id() -> None:
+def test_whoever_lost_a_worker_gets_its_slot_back_under_another_id() -> None:
     lost: dict[str, str] = {}
     here = grants(lost)
     first, second = take(here, ask(2))
-    again = ask(1, 1, seat=seat_of(second))
+    again = ask(1, 1, slot=slot_of(second))
     assert here.replaced(again, OURS) == [second]
     assert not here.replaced(again, THEIRS), "only under its own key"
     lost[second] = "its launcher lost it"
     (third,) = take(here, again)
-    assert seat_of(third) == seat_of(second) != seat_of(first)
+    assert slot_of(third) == slot_of(second) != slot_of(first)
     assert third != second
 
 
@@ -139,7 +139,7 @@ def test_an_id_is_its_keys_alone_and_a_guest_says_that_it_is_one() -> None:
     )
 
 
-def test_a_run_that_does_not_listen_has_no_seats() -> None:
+def test_a_run_that_does_not_listen_has_no_slots() -> None:
     assert "--listen" in SlotGrants(None, {}).refusal(ask(), OURS)
 
 

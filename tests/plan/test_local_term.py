@@ -18,6 +18,8 @@ from shoal.plan.traffic import traffic
         ("local(4)", "local(4, average)"),
         ("local(outer=diloco, steps=8)", "local(8, diloco)"),
         ("local(500, diloco, rate=1, momentum=0)", "local(500, diloco, rate=1.0, momentum=0.0)"),
+        ("local(10, easgd, alpha=0.1)", "local(10, easgd, alpha=0.1)"),
+        ("local(1, sma, momentum=0.5)", "local(1, sma, momentum=0.5)"),
         ("local(32, bmuf, momentum=0.75, state=reset)", "local(32, bmuf, momentum=0.75, state=reset)"),
     ],
 )
@@ -32,7 +34,10 @@ def test_its_text(text: str, canonical: str) -> None:
     [
         ("local(0)", "local(steps=0): steps must be a whole number from 1 to 1000000"),
         ("local(1.5)", "local(steps=1.5): steps must be a whole number; write local(16, diloco"),
-        ("local(4, easgd)", "outer must be one of average, bmuf, diloco"),
+        ("local(4, adam)", "outer must be one of average, bmuf, diloco, easgd, sma"),
+        ("local(4, diloco, alpha=0.5)", "diloco has no alpha; write local(4, easgd, alpha=0.5)"),
+        ("local(4, easgd, momentum=0.5)", "easgd has no momentum; write local(4, diloco, momentum=0.5)"),
+        ("local(4, sma, alpha=2)", "local(alpha=2.0): alpha must be a number from 1e-06 to 1"),
         ("local(4, average, rate=0.5)", "average has no rate; write local(4, diloco, rate=0.5)"),
         ("local(4, diloco, momentum=1)", "local(momentum=1.0): momentum must be a number from 0 to 0.9999"),
         ("local(4, diloco, rate=fast)", "rate must be a number"),
@@ -66,6 +71,13 @@ def test_what_has_no_place_beside_it(text: str, said: str) -> None:
 )
 def test_what_may_stand_beside_it(wire: str) -> None:
     assert check(Plan.parse(f"local(8, diloco), {wire}"), 2) == []
+
+
+def test_a_centre_that_overshoots_is_warned_of() -> None:
+    (warning,) = check(Plan.parse("local(10, easgd, alpha=0.5)"), 4)
+    assert "moves the centre 2 times as far as the mean of the replicas is" in warning
+    assert "write alpha=0.25 or less" in warning
+    assert check(Plan.parse("local(10, easgd, alpha=0.25)"), 4) == []
 
 
 def test_bytes_of_a_round_and_of_a_step() -> None:

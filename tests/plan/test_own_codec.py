@@ -118,10 +118,10 @@ def test_a_machine_without_the_package_is_told_its_name_and_version(site: Path) 
     wanted = registry.packages_of(Plan.parse("sign, by_size(0)").wire)
     assert wanted == {"sign": "shoal-sign 1.0"}
     registry.check_packages(wanted)
-    said = "the run's codec 'sign' is in package 'shoal-sign 1.1' and this machine has shoal-sign 1.0; install the same"
+    said = "the plan's term 'sign' is in package 'shoal-sign 1.1' and this machine has shoal-sign 1.0; install the same"
     with pytest.raises(UsageError, match=said):
         registry.check_packages({"sign": "shoal-sign 1.1"})
-    line = next(line for line in PAGE.splitlines() if line.startswith("shoal: the run's codec"))
+    line = next(line for line in PAGE.splitlines() if line.startswith("shoal: the plan's term"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "path", [path for path in sys.path if path != str(site)])
         with pytest.raises(UsageError) as refused:
@@ -170,6 +170,6 @@ def test_registering_is_enough_in_one_process() -> None:
     kind = dataclass(frozen=True)(_stub(name="own", __annotations__={"bits": int}, bits=8))
     assert registry.register_codec(kind) is kind is registry.register_codec(kind)
     assert Plan.parse("own(4)").wire == (kind(4),)
-    assert "own" in registry.codec_names()
+    assert "own" in registry.foreign_names()
     with pytest.raises(UsageError, match="codec 'own' is registered by"):
         registry.register_codec(dataclass(frozen=True)(type("Other", (kind,), {"__doc__": "Another."})))

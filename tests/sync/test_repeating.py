@@ -22,7 +22,7 @@ SHAPES = {"w0": (70, 50), "w1": (33, 9), "b": (60,)}
 SIZE, LOSS, ROUNDS = 3, 2, 7
 """Of all workers; the exchange the last of them is lost in; exchanges of the others."""
 WEIGHT = 1 / SIZE
-SURVIVORS = [member_name(seat) for seat in range(SIZE - 1)]
+SURVIVORS = [member_name(slot) for slot in range(SIZE - 1)]
 PLANS = [
     "lowrank(2)",
     "topk(0.1), guard(0.99, every=1)",
@@ -130,7 +130,7 @@ def test_a_topology_is_made_anew_without_a_lost_worker(by: str, stage: Stage) ->
 
 
 def replaced(world: WorkerWorld, plan: str) -> Result:
-    """The last worker is lost, and another takes its seat and what all others share."""
+    """The last worker is lost, and another takes its slot and what all others share."""
     group, session = changing(world, links=False)
     mine, rank = play(world, group, plan), group.rank
     for number in range(LOSS):

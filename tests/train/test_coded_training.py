@@ -106,7 +106,14 @@ def test_from_the_command_line(engine, tmp_path):
     assert done.json["plan"] == "allreduce, every(1), topk(0.5), int8(1024), by_size(0)"
 
 
-@pytest.mark.parametrize("plan", ["gupta", "weights(bits=12, frac=6), onebit", "halp(anchor=2, inner=3)"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        "halp(anchor=2, inner=3)",
+        pytest.param("gupta", marks=pytest.mark.soak),
+        pytest.param("weights(bits=12, frac=6), onebit", marks=pytest.mark.soak),
+    ],
+)
 def test_a_model_in_few_bits_from_the_command_line(plan, tmp_path):
     words = ("--plan", plan, "--json")
     done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--restarts", "0", "--min-workers", "2", *words)
@@ -127,7 +134,8 @@ def test_a_model_in_few_bits_from_the_command_line(plan, tmp_path):
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_starts(plan, words, tmp_path):
-    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--plan", plan)
+    (tmp_path / "script.py").write_text(forked.TRAIN)
+    done = forked.refused(tmp_path, "run", "-w", "2", "--plan", plan, "script.py")
     assert done.code == 2
     assert words in done.err
     assert not (tmp_path / "runs").exists()

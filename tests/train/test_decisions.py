@@ -67,6 +67,7 @@ def test_auto_over_sockets_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("plan", "words"), [("guard(2)", "budget must be a number"), ("wire(fast)", "one of auto")])
 def test_what_makes_no_sense_is_refused_on_one_line(plan: str, words: str, tmp_path: Path) -> None:
-    done = forked.train(tmp_path, forked.TRAIN, "-w", "2", "--plan", f"topk(0.1), {plan}")
+    (tmp_path / "script.py").write_text(forked.TRAIN)
+    done = forked.refused(tmp_path, "run", "-w", "2", "--plan", f"topk(0.1), {plan}", "script.py")
     assert done.code == 2
     assert words in done.err

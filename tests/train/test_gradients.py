@@ -1,5 +1,6 @@
 """What `p.grad` holds, and when."""
 
+import itertools
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
@@ -117,13 +118,19 @@ def test_weight_refuses_less_than_nothing() -> None:
     run_world(1, body)
 
 
-@pytest.mark.parametrize("samples", [33, SAMPLES])
-@pytest.mark.parametrize("held", [False, True], ids=["exchanged", "held"])
-@pytest.mark.parametrize("every", [2, 5])
-def test_steps_over_several_batches(every: int, held: bool, samples: int) -> None:
-    """Gradients travel into the step in which some have no sample, out of it, and into the next epoch."""
+SEVERAL = list(itertools.product((2, 5), (False, True), (33, SAMPLES)))
+"""Batches in a step, whether their gradients are held back, samples of an epoch."""
 
-    def script(model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any], quiet: Any = nullcontext) -> None:
+
+def test_steps_over_several_batches() -> None:
+    """Gradients travel into the step in which some have no sample, out of it, and into the next epoch.
+
+    One world, and in it one run after the other.
+    """
+
+    def script(
+        every: int, model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any], quiet: Any = nullcontext
+    ) -> None:
         for epoch in epochs:
             for number, (x, y) in enumerate(epoch):
                 last = number % every == every - 1
@@ -134,15 +141,20 @@ def test_steps_over_several_batches(every: int, held: bool, samples: int) -> Non
                     optimizer.zero_grad()
 
     def body(world: WorkerWorld) -> Result:
-        run, model = world.start(), make()
-        model, optimizer, steps = run.join(model, sgd(model), loader(4, data(samples)))
-        script(model, optimizer, (steps for _ in run.epochs(3)), run.accumulate if held else nullcontext)
-        return parameters(model)
+        found: Result = {}
+        for number, (every, held, samples) in enumerate(SEVERAL):
+            run, model = world.start(name=f"run{number}"), make()
+            model, optimizer, steps = run.join(model, sgd(model), loader(4, data(samples)))
+            script(every, model, optimizer, (steps for _ in run.epochs(3)), run.accumulate if held else nullcontext)
+            found |= parameters(model, f"{number}-")
+        return found
 
-    model = make()
-    script(model, sgd(model), [batches(data(samples), epoch) for epoch in range(3)])
-    for result in run_world(4, body):
-        assert_equal(result, model)
+    results = run_world(4, body)
+    for number, (every, _, samples) in enumerate(SEVERAL):
+        model = make()
+        script(every, model, sgd(model), [batches(data(samples), epoch) for epoch in range(3)])
+        for result in results:
+            assert_equal(result, model, prefix=f"{number}-")
 
 
 def test_a_step_after_the_loop_uses_what_is_left() -> None:

@@ -84,6 +84,43 @@ def test_outer_sgd_with_rate_1_is_the_average() -> None:
         torch.testing.assert_close(other[1][name], value, atol=1e-7, rtol=0)
 
 
+def simulate_elastic(size: int, steps: int, beta: float) -> nn.Module:
+    """Replicas one after the other and a centre; at the end of an epoch all replicas become the centre."""
+    centre = make("mlp")
+    for epoch in range(EPOCHS):
+        replicas = [copy.deepcopy(centre) for _ in range(size)]
+        whole = batches(data(), epoch)
+        for first in range(0, len(whole), steps):
+            counts = [0] * size
+            for x, y in whole[first : first + steps]:
+                parts = zip(deal(x, size), deal(y, size), strict=True)
+                for rank, (own_x, own_y) in enumerate(parts):
+                    loss_of(replicas[rank], own_x, own_y).backward()
+                    plain(replicas[rank]).step()
+                    replicas[rank].zero_grad()
+                    counts[rank] += len(own_x)
+            _pull(centre, replicas, [beta * n / sum(counts) for n in counts])
+    return centre
+
+
+def _pull(centre: nn.Module, replicas: Sequence[nn.Module], alphas: Sequence[float]) -> None:
+    with torch.no_grad():
+        for middle, *alike in zip(centre.parameters(), *(replica.parameters() for replica in replicas), strict=True):
+            corrections = [alpha * (p - middle) for alpha, p in zip(alphas, alike, strict=True)]
+            for parameter, correction in zip(alike, corrections, strict=True):
+                parameter.sub_(correction)
+            middle.add_(sum(corrections))
+
+
+def test_elastic_rounds_equal_replicas_simulated_one_after_the_other() -> None:
+    """Rounds of 2, 2 and 1 steps. Evaluations after an epoch, and the end, find the centre on all workers."""
+    expected = simulate_elastic(2, 2, 0.9)
+    results = trained("local(2, easgd)", 2)
+    for result in results:
+        assert_equal(result, expected, 1e-5)
+        assert all(torch.equal(result[name], results[0][name]) for name in result)
+
+
 def test_running_statistics_are_averaged_at_rounds() -> None:
     def body(world: WorkerWorld) -> Result:
         run = world.start("local(2)")

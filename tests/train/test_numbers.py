@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 from shoal.train.numerics import IN_A_ROW, SMALL, GradientSums, RemoteSuspects, finite
 
 GOOD = {
@@ -59,15 +59,15 @@ def test_one_that_denies_costs_each_of_the_others_its_place_once_at_the_most() -
     suspects, step, lost = RemoteSuspects(), 0, Counter[int]()
     remote = ["w2.1", "w3.1", "w4.1"]
     for start in range(2, 30):
-        if 2 not in map(seat_of, remote):
+        if 2 not in map(slot_of, remote):
             step += 100  # all is well, until it comes again
             remote.append(f"w2.{start}")
         step += IN_A_ROW
         gone = suspects.choose(remote, step)
-        lost[seat_of(gone)] += 1
+        lost[slot_of(gone)] += 1
         remote.remove(gone)
-        if seat_of(gone) != 2:
-            remote.append(f"w{seat_of(gone)}.{start}")
+        if slot_of(gone) != 2:
+            remote.append(f"w{slot_of(gone)}.{start}")
     assert lost[3] <= 1
     assert lost[4] <= 1
     assert lost[2] >= 26, "and itself its own each time"

@@ -119,7 +119,7 @@ def test_plans_that_round_follow_each_other() -> None:
 def test_what_does_not_carry_over_is_named() -> None:
     def body(world: WorkerWorld) -> Result:
         train(world, ["dgc(ratio=0.1, momentum=0.5)", "topk(0.1)", "allreduce"], False)
-        first, second = switched(world.dir, world.group.seat)
+        first, second = switched(world.dir, world.group.slot)
         assert (first.step, first.number, first.carried) == (4, 1, ["residuals"])
         assert first.dropped == ["the codec's momentum"]
         assert (second.step, second.number, second.carried, second.dropped) == (8, 2, ["residuals"], [])

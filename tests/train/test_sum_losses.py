@@ -153,7 +153,7 @@ def test_after_a_loss_gradients_are_those_of_the_workers_that_are_left(loss: str
             if run.rank >= survivors:
                 return {}
             if len(session.view) != survivors:
-                session.change([member_name(seat) for seat in range(survivors)])
+                session.change([member_name(slot) for slot in range(survivors)])
             model.zero_grad()
             (sum_of if loss == "sum" else loss_of)(model, *rows).backward()
         return {name: p.grad.clone() for name, p in model.named_parameters()}

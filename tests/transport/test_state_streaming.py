@@ -71,10 +71,10 @@ def test_who_asks_again_after_a_silence_does_not_add_to_what_waits(
             monkeypatch.undo()
 
 
-def lent_to(seat: int) -> Any:
-    """The session of a newcomer that joins as this seat."""
+def lent_to(slot: int) -> Any:
+    """The session of a newcomer that joins as this slot."""
     agent = SimpleNamespace(info=MemberInfo("", "", "h", True))
-    return SimpleNamespace(member=f"w{seat}.1", agent=agent)
+    return SimpleNamespace(member=f"w{slot}.1", agent=agent)
 
 
 def test_a_newcomer_takes_items_in_order_while_the_members_go_on(session: Any) -> None:

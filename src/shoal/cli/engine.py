@@ -196,7 +196,7 @@ def engine_place(
         from shoal.launch.join_request import versions
         from shoal.membership.grants import JoinPolicy
 
-        welcome = JoinPolicy(brief(job), versions(), listener.listen.guests, job.workers, listener.listen.most)
+        welcome = JoinPolicy(brief(job), versions(), listener.listen.allowed, job.workers, listener.listen.most)
         return EnginePlacement(engine, listener, welcome, arena, job)
 
     return make

@@ -115,12 +115,12 @@ def prepare(
     """A folder for this machine's part of the record, with the script in it, and what to do."""
     from shoal.cli.prepare import warm
     from shoal.core.goal import UNTIL_VARIABLE
-    from shoal.membership.session import seat_of
+    from shoal.membership.session import slot_of
     from shoal.plan.load import load
 
     plan = load(brief.plan)
-    seats = tuple(seat_of(member) for member in brief.members)
-    directory = open_folder(brief, seats, runs)
+    slots = tuple(slot_of(member) for member in brief.members)
+    directory = open_folder(brief, slots, runs)
     script = directory / "script" / brief.name
     script.parent.mkdir()
     script.write_bytes(brief.script)
@@ -128,7 +128,7 @@ def prepare(
         os.environ[UNTIL_VARIABLE] = brief.until
     else:
         os.environ.pop(UNTIL_VARIABLE, None)
-    warm(plan, len(seats), links=True)
+    warm(plan, len(slots), links=True)
     from shoal.launch.job import LaunchJob
     from shoal.launch.join import RemotePlacement
     from shoal.launch.policy import LossPolicy
@@ -139,20 +139,20 @@ def prepare(
     return LaunchJob(
         script,
         list(brief.arguments),
-        len(seats),
+        len(slots),
         brief.run,
         directory,
         brief.plan,
         brief.seed,
-        threads_per_worker(len(seats)),
+        threads_per_worker(len(slots)),
         checkpoint=brief.checkpoint,
         survive=LossPolicy(restarts),
         place=place,
-        guests=seats,
+        remote_slots=slots,
     )
 
 
-def open_folder(brief: "RunBrief", seats: tuple[int, ...], runs: str | None) -> Path:
+def open_folder(brief: "RunBrief", slots: tuple[int, ...], runs: str | None) -> Path:
     """`runs/<run>`, or with a number after it where that name is taken."""
     import itertools
     import sys
@@ -167,14 +167,14 @@ def open_folder(brief: "RunBrief", seats: tuple[int, ...], runs: str | None) -> 
     info = record.describe_run(
         run=name,
         plan=brief.plan,
-        workers=len(seats),
+        workers=len(slots),
         seed=brief.seed,
         script=brief.name,
         command=["shoal", *sys.argv[1:]],
         arguments=brief.arguments,
         folder=str(Path.cwd()),
         checkpoint=brief.checkpoint,
-        seats=seats,
+        slots=slots,
     )
     directory = record.run_dir(root, name)
     open_record(directory, info)
@@ -193,7 +193,7 @@ def visit(job: "LaunchJob", quiet: bool) -> int:
 
     relay = JobRelay(job, open_display(quiet), quiet)
     launcher, failure = RemoteLauncher(job, relay), None
-    typer.echo(f"shoal: joining {job.run} with workers {', '.join(map(str, job.seats))}", err=True)
+    typer.echo(f"shoal: joining {job.run} with workers {', '.join(map(str, job.slots))}", err=True)
     try:
         failure = launcher.run()
     except KeyboardInterrupt:

@@ -56,14 +56,14 @@ def check_listen(
     check_script(Path(script), arguments)
     file = Path(wanted.key)
     keys = CurveKeyPair.read(file)
-    guests = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
-    if keys.public in guests:
+    allow_list = AllowList(allowed(wanted.allow), allow_file(file.absolute()))
+    if keys.public in allow_list:
         raise UsageError(
             f"--allow {keys.public.decode()} is the run's own key, whose secret half lets nobody join; make an "
             f"invitation with shoal keys invite {wanted.key} --out FILE"
         )
     check_own(host, port, "--listen")
-    return ListenAddress(host, port, keys, wanted.key, guests, wanted.most)
+    return ListenAddress(host, port, keys, wanted.key, allow_list, wanted.most)
 
 
 def check_plan(plan: "Plan", lab: bool) -> None:
@@ -113,7 +113,7 @@ def opened(listen: "ListenAddress") -> "Callable[[LaunchJob, SharedArena], Worke
         from shoal.launch.listen import ListenPlacement
         from shoal.membership.grants import JoinPolicy
 
-        welcome = JoinPolicy(brief(job), versions(), listen.guests, job.workers, listen.most)
+        welcome = JoinPolicy(brief(job), versions(), listen.allowed, job.workers, listen.most)
         return ListenPlacement(listen, welcome, arena, job.run, job.workers)
 
     return make
@@ -139,5 +139,5 @@ def brief(job: "LaunchJob") -> "RunBrief":
         seed=job.seed,
         checkpoint=job.checkpoint,
         until=os.environ.get(UNTIL_VARIABLE, ""),
-        codecs=tuple(packages_of(load(job.plan).wire).items()),
+        codecs=tuple(packages_of(load(job.plan).terms).items()),
     )

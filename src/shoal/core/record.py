@@ -29,7 +29,7 @@ PRIVATE = 0o600
 """Mode of files that hold the script's arguments, which may be tokens and passwords."""
 
 
-class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
+class RunInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"slots": "seats"}):
     """What a run was started with."""
 
     run: str
@@ -53,7 +53,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int = 1
     step: int = 0
     """Of a continued run: how many steps it had made when it went on."""
-    seats: list[int] = []
+    slots: list[int] = []
     """Of the workers, if they are a joined machine's; else they are counted from 0."""
 
 
@@ -173,7 +173,7 @@ def describe_run(
     lab: str = "",
     fingerprint: str = "",
     checkpoint: str = "auto",
-    seats: Sequence[int] = (),
+    slots: Sequence[int] = (),
 ) -> RunInfo:
     """Describe a run that begins now, on this machine, with these versions."""
     return RunInfo(
@@ -191,7 +191,7 @@ def describe_run(
         folder=folder,
         fingerprint=fingerprint,
         checkpoint=checkpoint,
-        seats=list(seats),
+        slots=list(slots),
     )
 
 

@@ -35,7 +35,7 @@ class WorkerGroup(ABC):
     rank: int
     """Among the members of the view; changes with it."""
     size: int
-    seat: int
+    slot: int
     """On the board and in the record; never changes."""
     session: MembershipSession
     board: StatusBoard
@@ -102,7 +102,7 @@ class SingleWorkerGroup(WorkerGroup):
     """A world of one: the null member, and what `python train.py` gets."""
 
     def __init__(self) -> None:
-        self.rank, self.size, self.seat, self.session = 0, 1, 0, FixedSession(0, 1)
+        self.rank, self.size, self.slot, self.session = 0, 1, 0, FixedSession(0, 1)
         self.board, self.seconds = StatusBoard.private(), deadline_seconds()
         self.board.enter(0)
 

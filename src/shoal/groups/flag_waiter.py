@@ -48,11 +48,11 @@ LOOK_AROUND = 0.25
 
 
 class FlagWaiter:
-    """Waits of one worker on rows of flags, one flag per seat; the flags of members count."""
+    """Waits of one worker on rows of flags, one flag per slot; the flags of members count."""
 
-    def __init__(self, board: StatusBoard, seat: int, seconds: float, session: MembershipSession | None = None) -> None:
-        self.board, self.seat, self.seconds = board, seat, seconds
-        self.session = session or FixedSession(seat, seat + 1)
+    def __init__(self, board: StatusBoard, slot: int, seconds: float, session: MembershipSession | None = None) -> None:
+        self.board, self.slot, self.seconds = board, slot, seconds
+        self.session = session or FixedSession(slot, slot + 1)
         self._members: npt.NDArray[np.int64] | None = None
 
     def wait_for(self, members: Sequence[int] | None) -> None:
@@ -83,7 +83,7 @@ class FlagWaiter:
     def publish(self, row: Flags, number: int) -> None:
         """Set this worker's flag: everything it wrote before is there for whoever sees it."""
         fence()
-        row[self.seat] = number
+        row[self.slot] = number
 
     def _long(self, row: Flags, number: int) -> None:
         deadline = Deadline.after(self.seconds)
@@ -93,7 +93,7 @@ class FlagWaiter:
                 raise ViewEnded("the members change")
             lost = self.board.aborted
             if lost is not None:
-                raise PeerLost(f"worker {self.seat} stops: worker {lost} is lost")
+                raise PeerLost(f"worker {self.slot} stops: worker {lost} is lost")
             if now() - looked > LOOK_AROUND:
                 looked = now()
                 members = np.arange(len(row)) if self._members is None else self._members
@@ -105,10 +105,10 @@ class FlagWaiter:
 
     def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
         """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
-        strays = [peer for peer in missing if self.board.ahead(self.seat, peer)]
+        strays = [peer for peer in missing if self.board.ahead(self.slot, peer)]
         for peer in (peer for peer in strays if row[peer] < number):  # looked at again: it may have come just now
             raise PeerLost(
-                f"worker {self.seat} waits for worker {peer}, which has ended its epoch after step "
+                f"worker {self.slot} waits for worker {peer}, which has ended its epoch after step "
                 f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"
             )
 
@@ -117,15 +117,15 @@ class FlagWaiter:
             row = self.board.read(peer)
             if row["state"] == WorkerState.ended:
                 raise PeerLost(
-                    f"worker {self.seat} waits for worker {peer}, which has ended after step {int(row['step'])}; "
+                    f"worker {self.slot} waits for worker {peer}, which has ended after step {int(row['step'])}; "
                     "all workers must make the same number of steps"
                 )
             if row["pid"] and not _alive(int(row["pid"])):
-                raise PeerLost(f"worker {self.seat} stops: {self.board.describe(peer)}, is gone")
+                raise PeerLost(f"worker {self.slot} stops: {self.board.describe(peer)}, is gone")
         if deadline.expired:
             suspects = "; ".join(self.board.describe(peer) for peer in missing)
             raise DeadlineError(
-                f"worker {self.seat} waited {deadline.budget:.0f} s for {suspects}; "
+                f"worker {self.slot} waited {deadline.budget:.0f} s for {suspects}; "
                 "raise SHOAL_DEADLINE (seconds) if its step is really that long"
             )
 

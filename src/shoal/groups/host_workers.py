@@ -8,7 +8,7 @@ from typing import Protocol
 from shoal.groups.flag_waiter import FlagWaiter
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena
-from shoal.membership.session import MembershipSession, seat_of
+from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 
 VIEW_BITS = 40
@@ -22,15 +22,15 @@ class HostSharing(Protocol):
     def session(self) -> MembershipSession: ...
 
     @property
-    def seat(self) -> int: ...
+    def slot(self) -> int: ...
 
     @property
     def places(self) -> Sequence[int]:
-        """Seats that have memory here, whether somebody sits there now or not."""
+        """Slots that have memory here, whether somebody sits there now or not."""
 
     @property
     def members(self) -> Sequence[int]:
-        """Seats of those in the view, in order of rank."""
+        """Slots of those in the view, in order of rank."""
 
     @property
     def patience(self) -> FlagWaiter: ...
@@ -45,9 +45,9 @@ class HostSharing(Protocol):
 
 @dataclass(frozen=True)
 class HostWorkers:
-    """The seats of one launcher's workers."""
+    """The slots of one launcher's workers."""
 
-    seats: tuple[int, ...]
+    slots: tuple[int, ...]
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
@@ -58,21 +58,21 @@ class HostGroup:
         self,
         arena: SharedArena,
         host_workers: HostWorkers,
-        seat: int,
+        slot: int,
         on: status_board.StatusBoard,
         seconds: float,
         session: MembershipSession,
     ) -> None:
-        self.name, self.seat, self.session = host_workers.name, seat, session
-        self.places: Sequence[int] = host_workers.seats
-        self.members: Sequence[int] = [seat]
-        self.patience = FlagWaiter(on, seat, seconds, session)
+        self.name, self.slot, self.session = host_workers.name, slot, session
+        self.places: Sequence[int] = host_workers.slots
+        self.members: Sequence[int] = [slot]
+        self.patience = FlagWaiter(on, slot, seconds, session)
         self.regions = ArenaRegions(arena, status_board.BYTES)
         self.region = self.regions.take
 
     def enter(self, view: MembershipView, host_groups: Sequence[str]) -> None:
         """`host_groups` of all members, in order of rank."""
-        self.members = [seat_of(m) for m, name in zip(view.members, host_groups, strict=True) if name == self.name]
+        self.members = [slot_of(m) for m, name in zip(view.members, host_groups, strict=True) if name == self.name]
         self.patience.wait_for(self.members)
 
     @property
@@ -86,8 +86,8 @@ def first_number(view: MembershipView) -> int:
 
 
 def leaders(view: MembershipView, host_groups: Iterable[str]) -> list[int]:
-    """Seats of the first of each host_group; whoever has none speaks for itself."""
+    """Slots of the first of each host_group; whoever has none speaks for itself."""
     first: dict[str, int] = {}
     for member, name in zip(view.members, host_groups, strict=True):
-        first.setdefault(name or member, seat_of(member))
+        first.setdefault(name or member, slot_of(member))
     return list(first.values())

@@ -21,7 +21,7 @@ from shoal.hosts.status_board import StatusBoard
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
 from shoal.membership.protocol import MemberInfo
-from shoal.membership.session import FixedSession, MembershipSession, seat_of
+from shoal.membership.session import FixedSession, MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.transport.collectives import AllGather, ChainBroadcast
 from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint
@@ -64,7 +64,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self,
         run: str,
         book: Book,
-        seat: int,
+        slot: int,
         endpoint: LinkEndpoint,
         board: StatusBoard | None = None,
         session: ElasticSession | None = None,
@@ -76,21 +76,21 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.confirmation_listeners: list[ConfirmationListener] = []
         self._told: AllGather | None = None
         """That this worker holds the result of the operation under way, as it goes to all others."""
-        self.seat, self.seconds, self._channels = seat, deadline_seconds(), 0
-        self.session: MembershipSession = session or FixedSession(seat, len(book))
+        self.slot, self.seconds, self._channels = slot, deadline_seconds(), 0
+        self.session: MembershipSession = session or FixedSession(slot, len(book))
         self.board = board or StatusBoard.private()
-        self.board.enter(seat)
+        self.board.enter(slot)
         silence = DOUBT if session is not None else SILENCE
         allowance = rate_limit_from_environment()
-        self.mesh = LinkMesh(run, book, seat, endpoint, self.board, silence=silence, allowance=allowance)
+        self.mesh = LinkMesh(run, book, slot, endpoint, self.board, silence=silence, allowance=allowance)
         atexit.register(self.close)
-        self.rank, self.size = seat, max(len(book), 2)
+        self.rank, self.size = slot, max(len(book), 2)
         if session is None:
-            self.rank, self.size = seat, len(book)
+            self.rank, self.size = slot, len(book)
             self.mesh.meet(self.seconds)
         else:
             if home is not None:
-                self._host_group = HostGroup(*home, seat, self.board, self.seconds, session)
+                self._host_group = HostGroup(*home, slot, self.board, self.seconds, session)
                 self.local = self._host_group
             self._follow(session, endpoint)
 
@@ -131,10 +131,10 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         assert isinstance(session, ElasticSession)
         self.rank, self.size, self._told = view.rank(session.member), len(view), None
         self.remote_count = sum(info.remote for info in session.install.infos)
-        seats = [seat_of(member) for member in view.members]
-        infos = zip(seats, view.members, session.install.infos, strict=True)
-        self.mesh.enrol({seat: BookEntry(p.address, p.public.encode(), p.host, member) for seat, member, p in infos})
-        self.mesh.reform(view.generation, seats)
+        slots = [slot_of(member) for member in view.members]
+        infos = zip(slots, view.members, session.install.infos, strict=True)
+        self.mesh.enrol({slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos})
+        self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
         self.leaders = leaders(view, host_groups)
         if self._host_group is not None:

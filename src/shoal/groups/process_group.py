@@ -20,7 +20,7 @@ class TorchGroup(WorkerGroup):
     """Workers that meet through a store and talk through gloo."""
 
     def __init__(self, store: Store, rank: int, size: int, board: StatusBoard | None = None) -> None:
-        self.rank, self.size, self.seat, self.session = rank, size, rank, FixedSession(rank, size)
+        self.rank, self.size, self.slot, self.session = rank, size, rank, FixedSession(rank, size)
         self.seconds = deadline_seconds()
         self.store = store
         self.board = board or StatusBoard.private()

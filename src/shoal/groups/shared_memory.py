@@ -1,6 +1,6 @@
 """A group whose workers share one host's memory.
 
-Arena:  board | flags of the mailboxes | mailbox of seat 0 | … | mailbox of the last seat | regions of the exchange …
+Arena:  board | flags of the mailboxes | mailbox of slot 0 | … | mailbox of the last slot | regions of the exchange …
 
 A round of post:  write own mailbox -> posted[me] = n -> wait for all posted -> read -> taken[me] = n
 The next round waits for all taken first, so nobody's mailbox is overwritten before everybody has read it. Where the
@@ -22,7 +22,7 @@ from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena, pages
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
-from shoal.membership.session import FixedSession, MembershipSession, seat_of
+from shoal.membership.session import FixedSession, MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 
 MAILBOX = 1 << 20
@@ -30,25 +30,25 @@ _LENGTH = struct.Struct("<q")
 
 
 class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
-    """Workers of one host that hold the same arena, which has a seat for each of them."""
+    """Workers of one host that hold the same arena, which has a slot for each of them."""
 
     store: object = None
     """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
 
-    def __init__(self, arena: SharedArena, seat: int, seats: int, session: MembershipSession | None = None) -> None:
-        if seats > status_board.MOST_WORKERS:
-            raise UsageError(f"{seats} workers on one host; at most {status_board.MOST_WORKERS} are possible")
-        self.arena, self.seat, self.seats, self.seconds = arena, seat, seats, deadline_seconds()
-        self.places = range(seats)
-        self.session = session or FixedSession(seat, seats)
+    def __init__(self, arena: SharedArena, slot: int, slots: int, session: MembershipSession | None = None) -> None:
+        if slots > status_board.MOST_WORKERS:
+            raise UsageError(f"{slots} workers on one host; at most {status_board.MOST_WORKERS} are possible")
+        self.arena, self.slot, self.slots, self.seconds = arena, slot, slots, deadline_seconds()
+        self.places = range(slots)
+        self.session = session or FixedSession(slot, slots)
         self.board = status_board.StatusBoard(arena.map(0, status_board.BYTES))
-        self.board.enter(seat)
-        self.patience = FlagWaiter(self.board, seat, self.seconds, self.session)
-        flags_bytes = pages(4 * 8 * seats)
-        memory = np.frombuffer(arena.map(status_board.BYTES, flags_bytes + seats * MAILBOX), np.uint8)
-        self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * seats].view(np.int64).reshape(4, seats)
-        self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(seats)]
-        self._regions = ArenaRegions(arena, status_board.BYTES + flags_bytes + seats * MAILBOX)
+        self.board.enter(slot)
+        self.patience = FlagWaiter(self.board, slot, self.seconds, self.session)
+        flags_bytes = pages(4 * 8 * slots)
+        memory = np.frombuffer(arena.map(status_board.BYTES, flags_bytes + slots * MAILBOX), np.uint8)
+        self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * slots].view(np.int64).reshape(4, slots)
+        self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(slots)]
+        self._regions = ArenaRegions(arena, status_board.BYTES + flags_bytes + slots * MAILBOX)
         self.region = self._regions.take
         """More shared memory, the same for every worker; all ask for the same in the same order."""
         self.session.listeners.add(self, ListenerStage.group)
@@ -57,21 +57,21 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         if self.session.member in self.session.view:
             self.on_view_change(self.session.view)
         else:  # a newcomer: nobody counts on it before it knocks
-            self.rank, self.size, self.members = seat, seats, [seat]
+            self.rank, self.size, self.members = slot, slots, [slot]
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str] = ()) -> None:
         """The members of a view meet: numbers begin above all that were used before."""
         self.rank, self.size = view.rank(self.session.member), len(view)
-        self.members = [seat_of(member) for member in view.members]
-        everybody = self.members == list(range(self.seats))
+        self.members = [slot_of(member) for member in view.members]
+        everybody = self.members == list(range(self.slots))
         self.patience.wait_for(None if everybody else self.members)
         self._round = self.base
         for row in (self._taken, self._posted, self._held):
-            self.patience.publish(row, max(int(row[self.seat]), self._round))
+            self.patience.publish(row, max(int(row[self.slot]), self._round))
 
     def leave_view(self, generation: int) -> None:
         """Seen by everybody before this worker looks whether an operation could be completed."""
-        self._left[self.seat] = generation
+        self._left[self.slot] = generation
         full_fence()
 
     def all_stay(self) -> bool:
@@ -114,12 +114,12 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             self._begin()
             chunk = np.frombuffer(data[sent : sent + room], np.uint8)
             sent += len(chunk)
-            box = self._boxes[self.seat]
+            box = self._boxes[self.slot]
             box[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(data)), np.uint8)
             box[_LENGTH.size : _LENGTH.size + len(chunk)] = chunk
             self._meet()
-            for rank, seat in enumerate(self.members):
-                peer = self._boxes[seat]
+            for rank, slot in enumerate(self.members):
+                peer = self._boxes[slot]
                 (total[rank],) = _LENGTH.unpack(peer[: _LENGTH.size].tobytes())
                 take = min(room, total[rank] - len(parts[rank]))
                 parts[rank] += peer[_LENGTH.size : _LENGTH.size + take].tobytes()

@@ -9,7 +9,7 @@ from shoal.core.clock import now
 from shoal.groups.state_transfer import LARGEST
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.protocol import MemberInfo, StreamStateFrom
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 from shoal.transport.endpoint import BookEntry
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.messenger import MessageTicket, ReceivedMessage
@@ -50,28 +50,28 @@ class StateStreamServer:
         self._accounts: dict[str, _Account] = {}
 
     def asked(self) -> list[str]:
-        """Newcomers that would have a loan of this view; of those of one seat the last, for the others are lost."""
+        """Newcomers that would have a loan of this view; of those of one slot the last, for the others are lost."""
         asked = self.session.agent.streaming_partners.asked
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
-        seats = {
-            seat_of(m): m for m, (lend, _) in list(asked.items()) if lend.generation == self.session.view.generation
+        slots = {
+            slot_of(m): m for m, (lend, _) in list(asked.items()) if lend.generation == self.session.view.generation
         }
-        return list(seats.values())
+        return list(slots.values())
 
     def _forget(self, member: str) -> None:
         self.session.agent.streaming_partners.asked.pop(member, None)
         if self._accounts.pop(member, None) is not None:
-            self.mesh.part(seat_of(member))  # what waits for it is given back
+            self.mesh.part(slot_of(member))  # what waits for it is given back
 
     def open(self, member: str) -> None:
         """Let it in."""
         lend, _ = self.session.agent.streaming_partners.asked[member]
-        seat = seat_of(member)
-        for before in [other for other in self._accounts if seat_of(other) == seat]:
+        slot = slot_of(member)
+        for before in [other for other in self._accounts if slot_of(other) == slot]:
             self._forget(before)
         self._accounts[member] = _Account()
-        self.mesh.befriend(seat, _entry(member, lend.info))
+        self.mesh.befriend(slot, _entry(member, lend.info))
 
     def serves(self, member: str) -> bool:
         """Whether something can be given to it."""
@@ -95,7 +95,7 @@ class StateStreamServer:
 
     def stalled(self, member: str) -> bool:
         """Whether it has taken nothing for long of what waits for it."""
-        account, out = self._accounts[member], self.mesh.link(seat_of(member)).message_out
+        account, out = self._accounts[member], self.mesh.link(slot_of(member)).message_out
         taken = out.link.delivered if out is not None else 0
         if not account.under_way or taken != account.taken:
             account.taken, account.moved = taken, now()
@@ -103,7 +103,7 @@ class StateStreamServer:
 
     def drop(self, member: str) -> None:
         """Send it nothing more, and forget what it has not taken; it stays known, so that it is not begun again."""
-        self.mesh.part(seat_of(member))
+        self.mesh.part(slot_of(member))
 
     def close(self) -> None:
         """The view has ended."""
@@ -129,7 +129,7 @@ class StateStreamClient:
         self._offer, self._tries = offer, self._tries + 1
         for key in [key for key in list(self._items) if key[1] < offer.generation]:
             del self._items[key]
-        lender, own = seat_of(offer.member), seat_of(self.session.member)
+        lender, own = slot_of(offer.member), slot_of(self.session.member)
         info = self.session.agent.info
         self.mesh.enrol({own: _entry(self.session.member, info), lender: _entry(offer.member, offer.info)})
         self.mesh.messenger.admit(PORT, offer.member)
@@ -154,8 +154,8 @@ class StateStreamClient:
         """What has come since the last time."""
         new = self._lent[self._read :]
         self._read += len(new)
-        if self._offer is not None and self._chunks(seat_of(self._offer.member)) != self._taken:
-            self._taken, self._moved = self._chunks(seat_of(self._offer.member)), now()
+        if self._offer is not None and self._chunks(slot_of(self._offer.member)) != self._taken:
+            self._taken, self._moved = self._chunks(slot_of(self._offer.member)), now()
         return new
 
     def _chunks(self, lender: int) -> int:

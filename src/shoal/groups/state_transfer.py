@@ -11,7 +11,7 @@ import numpy as np
 from shoal.core.disk import DISK
 from shoal.core.errors import ShoalError
 from shoal.hosts.status_board import StatusBoard, WorkerState
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.messenger import MessageTicket, ReceivedMessage
@@ -48,13 +48,13 @@ class MemoryStateTransfer(StateTransfer):
 
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
         self.close()  # newcomers of earlier views have theirs
-        self._newcomers = [seat_of(member) for member in newcomers]
+        self._newcomers = [slot_of(member) for member in newcomers]
         self._memory = os.memfd_create(_memory_name(view), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         DISK.write(self._memory, data)
         fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW)
 
     def take(self, view: MembershipView, donor: str) -> bytes | None:
-        pid = int(self._board.read(seat_of(donor))["pid"])
+        pid = int(self._board.read(slot_of(donor))["pid"])
         try:
             with open(_find_memory(pid, _memory_name(view)), "rb") as file:
                 sealed = fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
@@ -65,7 +65,7 @@ class MemoryStateTransfer(StateTransfer):
             raise ShoalError(f"cannot read the state that {donor} gives (pid {pid}): {error}") from None
 
     def release(self) -> None:
-        if self._memory >= 0 and all(self._board.state(seat) > WorkerState.starting for seat in self._newcomers):
+        if self._memory >= 0 and all(self._board.state(slot) > WorkerState.starting for slot in self._newcomers):
             self.close()
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ class RunAnnouncement:
         newest = {worker.rank: worker for worker in workers}
         notice = msgspec.structs.replace(
             self._base,
-            seats=tuple(self._seat(worker, supervisor) for _, worker in sorted(newest.items())),
+            slots=tuple(self._slot(worker, supervisor) for _, worker in sorted(newest.items())),
             members=supervisor.members if supervisor is not None else tuple(sorted(newest)),
             coordinator=self._process(supervisor.handle.pid)
             if supervisor is not None and supervisor.handle.pid
@@ -73,12 +73,12 @@ class RunAnnouncement:
             self._failed = True
             sys.stderr.write(f"shoal: note: shoal ps will not show this run: {error}\n")
 
-    def _seat(self, worker: WorkerProcess, supervisor: RunSupervisor | None) -> NoticeSlot:
+    def _slot(self, worker: WorkerProcess, supervisor: RunSupervisor | None) -> NoticeSlot:
         host = str(worker.rank) if self._lab else platform.node()
         fate, reason = "" if worker.status is None else "lost" if worker.status else "ended", ""
         starts = 1
         if supervisor is not None:
-            place = supervisor.seats[worker.rank]
+            place = supervisor.slots[worker.rank]
             starts, reason = place.starts, place.reasons[-1] if place.reasons else ""
             if worker.status is not None and worker.lost:
                 fate = "quarantined" if place.quarantined else "starting again" if place.due is not None else "lost"

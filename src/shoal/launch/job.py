@@ -37,12 +37,12 @@ class LaunchJob:
     """What may be lost without ending the run; None: nothing."""
     place: "Callable[[LaunchJob, SharedArena], WorkerPlacement] | None" = None
     """Makes the place where the workers are, if it is neither this host alone nor a lab."""
-    guests: tuple[int, ...] = ()
-    """Seats of the workers, if they take part in a run of another machine."""
+    remote_slots: tuple[int, ...] = ()
+    """Slots of the workers, if they take part in a run of another machine."""
 
     @property
-    def seats(self) -> Sequence[int]:
-        return self.guests or range(self.workers)
+    def slots(self) -> Sequence[int]:
+        return self.remote_slots or range(self.workers)
 
 
 class JobWatcher:

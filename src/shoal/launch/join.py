@@ -26,7 +26,7 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief
 from shoal.membership.server import Command, News, StopCoordinator
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 from shoal.transport.endpoint import LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 
@@ -51,7 +51,7 @@ class RemotePlacement(WorkerPlacement):
     ) -> None:
         self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
         self._lease = lease
-        self._host_workers = HostWorkers(tuple(sorted(map(seat_of, brief.members))))
+        self._host_workers = HostWorkers(tuple(sorted(map(slot_of, brief.members))))
 
     def open(self) -> None:
         pass
@@ -85,7 +85,7 @@ class _Elsewhere(CoordinatorHandle):
         return True
 
     def gone(self, member: str, reason: str) -> None:
-        pass  # whoever takes its seat says so, or its closed endpoint does
+        pass  # whoever takes its slot says so, or its closed endpoint does
 
     def read(self) -> list[Command | News]:
         return []
@@ -95,50 +95,50 @@ class _Elsewhere(CoordinatorHandle):
 
 
 class RemoteSupervisor(RunSupervisor):
-    """The seats of a machine that joined."""
+    """The slots of a machine that joined."""
 
     def __init__(self, job: LaunchJob, policy: LossPolicy, board: StatusBoard, place: RemotePlacement) -> None:
         super().__init__(job, policy, board, place)
         self.handle = _Elsewhere(self.handle.setup)
-        self._members = {seat_of(member): member for member in place.brief.members}
+        self._members = {slot_of(member): member for member in place.brief.members}
         self._away = place
 
     def open(self) -> None:
         pass
 
-    def session(self, seat: int, seconds: float) -> ElasticSession:
-        """In a forked worker: the second in a seat asks for an id of its own."""
+    def session(self, slot: int, seconds: float) -> ElasticSession:
+        """In a forked worker: the second in a slot asks for an id of its own."""
         place = self._away
-        member = self._members[seat] if self.seats[seat].starts == 1 else self._ask_again(seat)
+        member = self._members[slot] if self.slots[slot].starts == 1 else self._ask_again(slot)
         # a founder gives up too: the launcher of the run may end before it has begun
         return ElasticSession(
-            member, place.address, place.brief.run, self.board, seconds, place.key(seat), coordinator_timeout=GIVES_UP
+            member, place.address, place.brief.run, self.board, seconds, place.key(slot), coordinator_timeout=GIVES_UP
         )
 
-    def _ask_again(self, seat: int) -> str:
+    def _ask_again(self, slot: int) -> str:
         try:
-            brief = ask(self._away.address, self._away.key(seat), question(1, seat))
+            brief = ask(self._away.address, self._away.key(slot), question(1, slot))
         except UsageError as error:
-            raise Evicted(f"worker {seat} cannot come back: {error}") from None
-        if seat_of(brief.members[0]) != seat:
-            raise Evicted(f"worker {seat} cannot come back: its seat was taken by another")
+            raise Evicted(f"worker {slot} cannot come back: {error}") from None
+        if slot_of(brief.members[0]) != slot:
+            raise Evicted(f"worker {slot} cannot come back: its slot was taken by another")
         return brief.members[0]
 
-    def founds(self, seat: int) -> bool:
-        return self._away.brief.founding and self.seats[seat].starts == 1
+    def founds(self, slot: int) -> bool:
+        return self._away.brief.founding and self.slots[slot].starts == 1
 
     def never_entered(self) -> list[str]:
         """Nothing: views are told to the launcher of the run, and not to this one."""
         return []
 
-    def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
+    def lost(self, slot: int, reason: str, living: int, harmful: bool = False) -> bool:
         """Whether this machine goes on with what it has."""
-        place = self.seats[seat]
+        place = self.slots[slot]
         place.reasons.append(reason)
         again = place.starts <= self.policy.restarts and not self.over and not harmful
-        step = int(self.board.read(seat)["step"])
+        step = int(self.board.read(slot)["step"])
         fate = f"it is started again ({place.starts} of {self.policy.restarts})" if again else "it stays away"
-        self.losses.append(f"worker {seat} was lost ({reason}) in step {step}; {fate}")
+        self.losses.append(f"worker {slot} was lost ({reason}) in step {step}; {fate}")
         if again:
             place.due = Deadline.after(PAUSE)
         return again or living > 0

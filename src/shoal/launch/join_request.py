@@ -45,8 +45,8 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in MATTERS}
 
 
-def question(workers: int, seat: int = -1, look: bool = False) -> RunQuery:
-    return RunQuery(workers=workers, token=secrets.token_hex(16), versions=versions(), seat=seat, look=look)
+def question(workers: int, slot: int = -1, look: bool = False) -> RunQuery:
+    return RunQuery(workers=workers, token=secrets.token_hex(16), versions=versions(), slot=slot, look=look)
 
 
 def ask(address: str, key: ClientCredentials, what: RunQuery, seconds: float = SECONDS) -> RunBrief:

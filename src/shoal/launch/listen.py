@@ -31,7 +31,7 @@ class ListenAddress:
     pair: CurveKeyPair
     file: str
     """Where that pair is from, as the user wrote it."""
-    guests: AllowList
+    allowed: AllowList
     """By public key: how many members may come with it."""
     most: int
     """Members that may come in all."""
@@ -53,8 +53,8 @@ class ListenPlacement(WorkerPlacement):
     def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         port = str(self.listen.port) if self.listen.port else "*"
         own = {pair.public: 1 for pair in self._pairs}
-        guests = cast("MutableMapping[bytes, int]", self.listen.guests)  # as ChainMap wants it; nobody writes to it
-        lock = ServerCredentials(self.listen.pair, ChainMap(own, guests), self.listen.guests)
+        allowed = cast("MutableMapping[bytes, int]", self.listen.allowed)  # as ChainMap wants it; nobody writes to it
+        lock = ServerCredentials(self.listen.pair, ChainMap(own, allowed), self.listen.allowed)
         return CoordinatorEndpoint(f"tcp://{self.listen.host}:{port}", lock, welcome=self.welcome)
 
     def invitation(self, address: str) -> str:

@@ -43,7 +43,7 @@ class RunNotice(msgspec.Struct, frozen=True, kw_only=True):
     """Wall-clock time of its start, for people."""
     board: int
     """The launcher's descriptor of the memory that begins with the board."""
-    seats: tuple[NoticeSlot, ...] = ()
+    slots: tuple[NoticeSlot, ...] = ()
     members: tuple[int, ...] = ()
     """Workers of the present view, in order of rank."""
     lab: str = ""

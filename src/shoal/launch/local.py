@@ -80,7 +80,7 @@ class LocalLauncher:
                 self.supervisor = self._make_supervisor(self.job.survive)
                 self.supervisor.open()
                 self._tell(self.place.invitation(self.supervisor.handle.address))
-            for rank in self.job.seats:
+            for rank in self.job.slots:
                 self._start(rank)
             self._watch()
         except KeyboardInterrupt as stop:
@@ -200,8 +200,8 @@ class LocalLauncher:
             elif worker.status is None and self.supervisor.over and self._waits(worker):
                 worker.lost = True  # it came too late: the training is over
                 signal_group(worker, signal.SIGKILL)
-        for seat in due:
-            self._start(seat)
+        for slot in due:
+            self._start(slot)
 
     def _last(self, rank: int) -> WorkerProcess:
         return [worker for worker in self.workers if worker.rank == rank][-1]
@@ -211,7 +211,7 @@ class LocalLauncher:
 
     @property
     def _again(self) -> set[int]:
-        """Seats that were taken more than once."""
+        """Slots that were taken more than once."""
         return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
 
     def _reap(self) -> None:

@@ -24,7 +24,7 @@ from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
 from shoal.membership.server import CoordinatorFailed, CoordinatorSetup, ReplicaHeld, StopCoordinator
-from shoal.membership.session import member_name, seat_of, start_of
+from shoal.membership.session import member_name, slot_of, start_of
 from shoal.membership.wal import Written, members, read
 
 GRACE = 30.0
@@ -50,13 +50,13 @@ class RemoteWorkers:
         for member, info in zip(said.install.view.members, said.install.infos, strict=False):
             if info.remote and member not in self._hosts:
                 self._hosts[member] = info.host
-                self.said.append(f"worker {seat_of(member)} joined from {info.host}")
+                self.said.append(f"worker {slot_of(member)} joined from {info.host}")
 
     def _lost(self, said: MemberLost) -> None:
         host = self._hosts.pop(said.member, None)
         if host is None or said.reason == LEFT:
             return
-        who = f"worker {seat_of(said.member)} of {host}"
+        who = f"worker {slot_of(said.member)} of {host}"
         what = "has left" if said.reason == LEFT_EARLY else f"was lost ({said.reason})"
         self.said.append(f"{who} {what}; the others go on")
 
@@ -76,7 +76,7 @@ class RemoteWorkers:
 READY = 20.0
 STARTS = 1_000_000
 PAUSE = 0.2
-"""Seconds before a seat is taken again: whatever killed the one before may still be at work."""
+"""Seconds before a slot is taken again: whatever killed the one before may still be at work."""
 
 
 @dataclass
@@ -94,12 +94,12 @@ class WorkerSlot:
 
 
 class RunSupervisor:
-    """The coordinator of a run, and the seats of its workers."""
+    """The coordinator of a run, and the slots of its workers."""
 
     def __init__(self, job: LaunchJob, policy: LossPolicy, board: StatusBoard, place: WorkerPlacement) -> None:
         run, directory, workers = job.run, job.dir, job.workers
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
-        self.seats = {seat: WorkerSlot() for seat in job.seats}
+        self.slots = {slot: WorkerSlot() for slot in job.slots}
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
         log, rules = directory / "members.log", MembershipRules(members=workers, remote=place.expects)
@@ -114,7 +114,7 @@ class RunSupervisor:
         self.handle = CoordinatorHandle(setup, coordinator_endpoint.enter)
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
-        """Seats of the present view, in order of rank."""
+        """Slots of the present view, in order of rank."""
         self.remote_workers, self.outage = RemoteWorkers(), CoordinatorOutage()
         self._silent: list[int] = []
         self._entered: set[str] = set()
@@ -142,32 +142,32 @@ class RunSupervisor:
             )
         self.handle.start(Deadline.after(READY))
 
-    def name(self, seat: int) -> str:
-        """Of the worker that was started last in a seat; no two of a run are alike, whatever the attempt."""
-        return member_name(seat, self._attempt * STARTS + self.seats[seat].starts - 1)
+    def name(self, slot: int) -> str:
+        """Of the worker that was started last in a slot; no two of a run are alike, whatever the attempt."""
+        return member_name(slot, self._attempt * STARTS + self.slots[slot].starts - 1)
 
-    def started(self, seat: int) -> None:
-        self.seats[seat].starts += 1
-        self.seats[seat].due = None
+    def started(self, slot: int) -> None:
+        self.slots[slot].starts += 1
+        self.slots[slot].due = None
 
-    def session(self, seat: int, seconds: float) -> ElasticSession:
+    def session(self, slot: int, seconds: float) -> ElasticSession:
         """In a forked worker."""
         self.handle.forget()
-        return ElasticSession(self.name(seat), self.handle.address, self.run, self.board, seconds, self.place.key(seat))
+        return ElasticSession(self.name(slot), self.handle.address, self.run, self.board, seconds, self.place.key(slot))
 
-    def founds(self, seat: int) -> bool:
-        """Whether the worker in a seat is one of those the run begins with."""
-        return self.seats[seat].starts == 1
+    def founds(self, slot: int) -> bool:
+        """Whether the worker in a slot is one of those the run begins with."""
+        return self.slots[slot].starts == 1
 
-    def lost(self, seat: int, reason: str, living: int, harmful: bool = False) -> bool:
+    def lost(self, slot: int, reason: str, living: int, harmful: bool = False) -> bool:
         """A worker's process has ended, of `reason`; whether the run goes on. A harmful one is not started again."""
         self.tick_news()
-        self.handle.gone(self.name(seat), reason)
-        place = self.seats[seat]
+        self.handle.gone(self.name(slot), reason)
+        place = self.slots[slot]
         place.reasons.append(reason)
         again = place.starts <= self.policy.restarts and not self.over and not harmful
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
-            self._note(seat, reason, f"{living} are left, and the run cannot go on")
+            self._note(slot, reason, f"{living} are left, and the run cannot go on")
             return False
         if again:
             place.due = Deadline.after(PAUSE)
@@ -177,18 +177,18 @@ class RunSupervisor:
         else:
             place.quarantined = reason if harmful else tally(place.reasons)
             fate = f"is quarantined: {place.quarantined}"
-        self._note(seat, reason, f"the others go on, and it {fate}", place.quarantined)
+        self._note(slot, reason, f"the others go on, and it {fate}", place.quarantined)
         return True
 
-    def _note(self, seat: int, reason: str, what: str, quarantined: str = "") -> None:
-        step = int(self.board.read(seat)["step"])
-        text = f"worker {seat} was lost ({reason}) in step {step}; {what}"
+    def _note(self, slot: int, reason: str, what: str, quarantined: str = "") -> None:
+        step = int(self.board.read(slot)["step"])
+        text = f"worker {slot} was lost ({reason}) in step {step}; {what}"
         self.losses.append(text)
         self._journal.emit(
             WorkerLost(
                 at=time.time(),
                 text=text,
-                worker=seat,
+                worker=slot,
                 reason=reason,
                 step=step,
                 second=now() - self._began,
@@ -199,7 +199,7 @@ class RunSupervisor:
         self._journal.flush()
 
     def tick(self) -> tuple[list[int], list[int]]:
-        """Several times a second: seats to be taken again, and seats whose workers the others have given up."""
+        """Several times a second: slots to be taken again, and slots whose workers the others have given up."""
         if not self.begun and self.place.expects != self.handle.setup.rules.remote:
             self.handle.expect(self.place.expects)
         if not self.handle.alive():
@@ -209,7 +209,7 @@ class RunSupervisor:
         self.handle.tick()
         self.tick_news()
         silent, self._silent = self._silent, []
-        due = [n for n, seat in self.seats.items() if seat.due is not None and seat.due.expired and not self.over]
+        due = [n for n, slot in self.slots.items() if slot.due is not None and slot.due.expired and not self.over]
         return due, silent
 
     def _restart(self) -> None:
@@ -255,19 +255,19 @@ class RunSupervisor:
             self.begun = True
             if not self.stranded:  # who is alone with nobody's state has not entered the training
                 self._entered.update(said.install.view.members)
-            self.members = tuple(seat_of(member) for member in said.install.view.members)
+            self.members = tuple(slot_of(member) for member in said.install.view.members)
             self._follow_plan(said.install.view.plan)
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)
         elif isinstance(said, ReplicaHeld):
             ended = RemoteWorkerEnded(
-                at=time.time(), worker=seat_of(said.member), step=said.step, fingerprint=said.fingerprint
+                at=time.time(), worker=slot_of(said.member), step=said.step, fingerprint=said.fingerprint
             )
             self._journal.emit(ended)
         elif isinstance(said, MemberLost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, MemberLost):
-            self._silent += [seat for seat in self.seats if self.name(seat) == said.member]
+            self._silent += [slot for slot in self.slots if self.name(slot) == said.member]
 
     def _log(self) -> list[Written]:
         return read(self.handle.setup.log)[0]
@@ -277,16 +277,16 @@ class RunSupervisor:
         """Whether a worker is still to be started, or some of other machines to finish."""
         if self.over:
             return self.remote_workers.finishing
-        return any(seat.due is not None for seat in self.seats.values())
+        return any(slot.due is not None for slot in self.slots.values())
 
     def never_entered(self) -> list[str]:
         """A line for every worker that was started again and is in no view, now that the run is over."""
         self.tick_news()
-        waited = [seat for seat, place in self.seats.items() if place.starts > 1 and place.due is None]
+        waited = [slot for slot, place in self.slots.items() if place.starts > 1 and place.due is None]
         lines = [
-            f"worker {seat} was started again and did not enter the run: there was no moment between two steps for it"
-            for seat in waited
-            if self.name(seat) not in self._entered and not self.seats[seat].quarantined
+            f"worker {slot} was started again and did not enter the run: there was no moment between two steps for it"
+            for slot in waited
+            if self.name(slot) not in self._entered and not self.slots[slot].quarantined
         ]
         for line in lines:
             self._journal.emit(WarningRaised(at=time.time(), text=line))

@@ -11,7 +11,7 @@ from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials
 from shoal.membership.listener import OperationTransport
 from shoal.membership.protocol import InstallView, MemberInfo, StreamStateFrom
-from shoal.membership.session import MembershipSession, seat_of
+from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.step_watchdog import from_board
 from shoal.membership.view import MembershipView
 
@@ -51,7 +51,7 @@ class ElasticSession(MembershipSession):
         super().__init__()
         self.member, self.seconds = member, seconds
         self.view = MembershipView()
-        look = from_board(board, seat_of(member))
+        look = from_board(board, slot_of(member))
         self.agent = MembershipAgent(member, address, run, key=key, look=look, holds=self._left)
         self._transport = OperationTransport()
         self._holds: Callable[[], bool] = lambda: False

@@ -59,7 +59,7 @@ class MemberStatus:
 
 
 class FailureDetector:
-    """Of all seats, as one clock tells it."""
+    """Of all members, as one clock tells it."""
 
     def __init__(self, rules: MembershipRules, now: float) -> None:
         self.rules = rules
@@ -67,40 +67,40 @@ class FailureDetector:
         self._deaf = -math.inf
         """When more members were missed than heard."""
 
-    def given_up(self, seats: Mapping[str, MemberStatus], view: MembershipView, now: float) -> dict[str, str]:
+    def given_up(self, statuses: Mapping[str, MemberStatus], view: MembershipView, now: float) -> dict[str, str]:
         """Members and why. Those in the majority may still train: they are not, before their lease is over."""
-        self._excuse(seats, now)
-        own = [s.beat for m, s in seats.items() if m in view and not s.info.remote and s.beat is not None]
+        self._excuse(statuses, now)
+        own = [s.beat for m, s in statuses.items() if m in view and not s.info.remote and s.beat is not None]
         usual = step_seconds(own)
         silent = {
             member: why
-            for member, seat in seats.items()
-            if (why := self._verdict(seat, now, usual if own and seat.info.remote else None))
+            for member, status in statuses.items()
+            if (why := self._verdict(status, now, usual if own and status.info.remote else None))
         }
         # remote workers cannot train on by themselves, so they have no vote
-        voters = [member for member, seat in seats.items() if member in view and not seat.info.remote]
+        voters = [member for member, status in statuses.items() if member in view and not status.info.remote]
         # by fewer beats than a verdict: of members that all fall silent at once, one is the first to be judged
-        quiet = [member for member in voters if now - seats[member].heard > self.rules.quiet]
+        quiet = [member for member in voters if now - statuses[member].heard > self.rules.quiet]
         missed = len({*quiet, *silent} & {*voters})
         if len(voters) - missed >= missed:
             # one that was cut off itself hears some again before others: those get time to be heard
             return silent if now - self._deaf > 2 * self.rules.silence else {}
         self._deaf = now
         over = self.rules.lease + self.rules.silence
-        return {m: why for m, why in silent.items() if m not in voters or now - seats[m].heard > over}
+        return {m: why for m, why in silent.items() if m not in voters or now - statuses[m].heard > over}
 
-    def _excuse(self, seats: Mapping[str, MemberStatus], now: float) -> None:
+    def _excuse(self, statuses: Mapping[str, MemberStatus], now: float) -> None:
         """Who was not heard while the coordinator itself was away may have spoken."""
         asleep, self._looked = now - self._looked, now
         if asleep > self.rules.asleep:
-            for seat in seats.values():
-                seat.heard += asleep
+            for status in statuses.values():
+                status.heard += asleep
 
-    def _verdict(self, seat: MemberStatus, now: float, usual: float | None) -> str:
+    def _verdict(self, status: MemberStatus, now: float, usual: float | None) -> str:
         """Why a member is to be given up; empty: it is not. `usual`: how long steps take, whatever it says itself."""
-        period, idle = (seat.beat.period, seat.beat.idle) if seat.beat is not None else (0.0, 0.0)
+        period, idle = (status.beat.period, status.beat.idle) if status.beat is not None else (0.0, 0.0)
         period = period if usual is None else usual
-        unheard = now - seat.heard
+        unheard = now - status.heard
         patience = self._patience(self.rules.silence, period)
         if unheard > patience - min(self.rules.margin, patience / 6):
             return f"silent for {unheard:.1f} s"

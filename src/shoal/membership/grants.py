@@ -9,7 +9,7 @@ import msgspec
 from shoal.hosts.status_board import MOST_WORKERS
 from shoal.membership.invitation import RunBrief, RunQuery, Token, find_version_mismatch
 from shoal.membership.protocol import JoinRequest, ProcessExited, Report
-from shoal.membership.session import member_name, seat_of
+from shoal.membership.session import member_name, slot_of
 from shoal.membership.view import MOST_MEMBERS, Name
 
 
@@ -34,9 +34,9 @@ class KeyRegister:
         """The key a member came with; where there are none, each stands for itself."""
         return self._keys.get(member, member)
 
-    def objection(self, report: Report, key: str, seats: Container[str], taken: int) -> str:
-        """Why a report is not to be heard; empty: it may be. `seats` are the ids that live, `taken` their number."""
-        if isinstance(report, JoinRequest) and report.member not in seats and taken >= MOST_MEMBERS:
+    def objection(self, report: Report, key: str, living: Container[str], taken: int) -> str:
+        """Why a report is not to be heard; empty: it may be. `living` are the ids that live, `taken` their number."""
+        if isinstance(report, JoinRequest) and report.member not in living and taken >= MOST_MEMBERS:
             return f"there are {taken} members already, and no more can be"
         if isinstance(report, ProcessExited):
             return "only a launcher says that a process is gone"
@@ -48,8 +48,8 @@ class KeyRegister:
         if not isinstance(report, JoinRequest):
             return f"{report.member} has not said Hello"
         most = self._allowed.get(key.encode(), 0)
-        living = sum(owner == key and member in seats for member, owner in self._keys.items())
-        return "" if living < most else f"{living} of {most} members live under this key already"
+        held = sum(owner == key and member in living for member, owner in self._keys.items())
+        return "" if held < most else f"{held} of {most} members live under this key already"
 
     def binds(self, report: Report, key: str) -> KeyBound | None:
         """What has to be written down before this report is heard."""
@@ -61,7 +61,7 @@ class KeyRegister:
 
 
 PATIENCE = 600.0
-"""Seconds in which a worker that was promised a seat must come."""
+"""Seconds in which a worker that was promised a slot must come."""
 RETRY = 10.0
 """Seconds after which it gives way to another of its key, if it has not come: that machine may have begun again."""
 
@@ -84,10 +84,10 @@ class JoinPolicy:
 
     brief: RunBrief
     versions: Mapping[str, str]
-    guests: Mapping[bytes, int]
+    allowed: Mapping[bytes, int]
     """By public key: how many members may come with it."""
     first: int
-    """Seats below are those of the run's own machine."""
+    """Slots below are those of the run's own machine."""
     most: int = MOST_WORKERS
     """Members of other machines, under all keys together."""
 
@@ -97,7 +97,7 @@ class SlotGrants:
 
     def __init__(self, welcome: JoinPolicy | None, lost: Container[str]) -> None:
         self.welcome, self.lost = welcome, lost
-        self._most: Mapping[bytes, int] = welcome.guests if welcome is not None else {}  # may change meanwhile
+        self._most: Mapping[bytes, int] = welcome.allowed if welcome is not None else {}  # may change meanwhile
         self._granted: dict[str, SlotGranted] = {}
         self._since: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
@@ -155,28 +155,28 @@ class SlotGrants:
 
     def replaced(self, ask: RunQuery, key: str) -> list[str]:
         """Whose place the asking one takes: its launcher knows that they are lost."""
-        return [e.member for e in self._open() if (e.key, seat_of(e.member)) == (key, ask.seat)]
+        return [e.member for e in self._open() if (e.key, slot_of(e.member)) == (key, ask.slot)]
 
     def abandoned(self, ask: RunQuery, key: str, here: Container[str], now: float) -> list[str]:
-        """Who was promised a seat under this key and has not come, if the key is good for no more without them."""
+        """Who was promised a slot under this key and has not come, if the key is good for no more without them."""
         own = [entry.member for entry in self._open() if entry.key == key]
         if len(own) + ask.workers <= self._most.get(key.encode(), 0) or self.told(ask, key):
             return []
         return [member for member in own if member not in here and now - self._since[member] > RETRY]
 
     def choose(self, ask: RunQuery, key: str, now: float = 0.0) -> list[SlotGranted]:
-        """Free seats, as many as asked for, or none; to be written down, then to be told."""
+        """Free slots, as many as asked for, or none; to be written down, then to be told."""
         assert self.welcome is not None
-        taken = {seat_of(entry.member) for entry in self._open()}
-        used = {seat_of(member) for member in self._granted}
-        free = [seat for seat in range(self.welcome.first, MOST_WORKERS) if seat not in taken]
+        taken = {slot_of(entry.member) for entry in self._open()}
+        used = {slot_of(member) for member in self._granted}
+        free = [slot for slot in range(self.welcome.first, MOST_WORKERS) if slot not in taken]
         # one that was never used, if there is: a machine that comes back finds its own
-        free.sort(key=lambda seat: (seat != ask.seat, seat in used, seat))
+        free.sort(key=lambda slot: (slot != ask.slot, slot in used, slot))
         if len(free) < ask.workers:
             return []
         self._recent.setdefault(key, deque()).extend([now] * ask.workers)
         start = len(self._granted) + 1
-        names = [member_name(seat, start + n) for n, seat in enumerate(sorted(free[: ask.workers]))]
+        names = [member_name(slot, start + n) for n, slot in enumerate(sorted(free[: ask.workers]))]
         return [SlotGranted(member=name, key=key, token=ask.token) for name in names]
 
     def objection(self, report: Report, key: str) -> str:
@@ -192,7 +192,7 @@ class SlotGrants:
         return ""
 
     def late(self, here: Container[str], now: float) -> list[str]:
-        """Who was promised a seat and has not come."""
+        """Who was promised a slot and has not come."""
         coming = [entry.member for entry in self._open() if entry.member not in here]
         return [member for member in coming if now - self._since[member] > PATIENCE]
 

@@ -1,6 +1,6 @@
 """How a machine learns what a run is before it is part of it. It knows the coordinator's address and has a key.
 
-    joiner ── Ask(workers, versions, look) ──> coordinator     key known? versions alike? seats left?
+    joiner ── Ask(workers, versions, look) ──> coordinator     key known? versions alike? slots left?
            <── Brief(script, plan) or Refused ──               shown to the user, who agrees
            ── Ask(workers, versions) ──>
            <── Brief(script, plan, ids) or Refused ──
@@ -37,7 +37,7 @@ class RunQuery(ProtocolMessage, frozen=True, kw_only=True):
     token: Token
     """Of this question: asked again, because the answer was lost, it is answered alike."""
     versions: Annotated[dict[Text, Text], msgspec.Meta(max_length=8)]
-    seat: Annotated[int, msgspec.Meta(ge=-1, le=MOST_MEMBERS)] = -1
+    slot: Annotated[int, msgspec.Meta(ge=-1, le=MOST_MEMBERS)] = -1
     """Of a worker of mine that is lost: this one takes its place."""
     look: bool = False
     """Only tell me what I would run: no id is promised."""

@@ -223,11 +223,11 @@ class CoordinatorServer:
     def _say_goodbye(self) -> None:
         """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
         self._listen_to_launcher()
-        seats, deadline = self.machine.roster.statuses, Deadline.after(GOODBYE)
+        statuses, deadline = self.machine.roster.statuses, Deadline.after(GOODBYE)
         while self._ended is not None:
-            for member in seats:
+            for member in statuses:
                 self._tell(member, self._ended)
-            if deadline.expired or not any(seat.info.remote for seat in seats.values()):
+            if deadline.expired or not any(status.info.remote for status in statuses.values()):
                 return
             # who closes a connection without reading what came may take back what was said last
             self.socket.wait(TICK)
@@ -237,10 +237,12 @@ class CoordinatorServer:
     def _let_go(self, message: ReceivedMessage) -> None:
         with contextlib.suppress(UnreadableMessage, ProtocolMismatch):
             said = self.envelope.report(message.frames)
-            seats = self.machine.roster.statuses
-            if isinstance(said, LeaveRequest) and not self.register.objection(said, message.key, seats, len(seats)):
+            statuses = self.machine.roster.statuses
+            if isinstance(said, LeaveRequest) and not self.register.objection(
+                said, message.key, statuses, len(statuses)
+            ):
                 self._note_held(said)
-                seats.pop(said.member, None)
+                statuses.pop(said.member, None)
 
     def _note_held(self, goodbye: LeaveRequest) -> None:
         """The launcher reads the records of this machine's workers itself."""
@@ -260,8 +262,8 @@ class CoordinatorServer:
         except ProtocolMismatch as error:
             self._refuse(message, str(error))
             return
-        seats = self.machine.roster.statuses
-        objection = self.register.objection(report, message.key, seats, len(seats))
+        statuses = self.machine.roster.statuses
+        objection = self.register.objection(report, message.key, statuses, len(statuses))
         objection = objection or self.grants.objection(report, message.key)
         if not objection:
             self._do(self._hear(report, message))
@@ -308,7 +310,7 @@ class CoordinatorServer:
                 told.append(granted.member)
         if refusal or not told or self.setup.welcome is None:
             later = self.grants.may_soon(ask, message.key)
-            self._refuse(message, refusal or "all seats are taken; join when some are free", ASKING, later)
+            self._refuse(message, refusal or "all slots are taken; join when some are free", ASKING, later)
         else:
             founding = self.machine.founding
             brief = msgspec.structs.replace(self.setup.welcome.brief, members=tuple(told), founding=founding)

@@ -141,7 +141,7 @@ class FixedSession(MembershipSession):
 
     def __init__(self, rank: int, size: int) -> None:
         super().__init__()
-        self.view = MembershipView(0, tuple(member_name(seat) for seat in range(size)))
+        self.view = MembershipView(0, tuple(member_name(slot) for slot in range(size)))
         self.member = member_name(rank)
 
     @property
@@ -165,12 +165,12 @@ class FixedSession(MembershipSession):
         pass
 
 
-def member_name(seat: int, start: int = 0) -> str:
+def member_name(slot: int, start: int = 0) -> str:
     """Return the id of the worker that was started in a slot for the `start`-th time; no id is used twice."""
-    return f"w{seat}.{start}"
+    return f"w{slot}.{start}"
 
 
-def seat_of(member: str) -> int:
+def slot_of(member: str) -> int:
     return int(member[1:].partition(".")[0])
 
 

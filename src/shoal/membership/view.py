@@ -16,6 +16,7 @@ WIRE_NAMES = {
     "info": "plate",
     "infos": "plates",
     "remote": "guest",
+    "slot": "seat",
     "host_group": "house",
     "committed_view": "dealt",
     "committed_generation": "dealt",

@@ -10,19 +10,35 @@ from shoal.wire.settings import check_number, check_whole
 MOST_STEPS = 1_000_000
 
 
+NUMBERS = {
+    "average": (),
+    "diloco": ("rate", "momentum"),
+    "bmuf": ("rate", "momentum"),
+    "easgd": ("alpha",),
+    "sma": ("alpha", "momentum"),
+}
+"""Outer optimizer -> the arguments that are for it."""
+LIMITS = {"rate": (1e-6, 1e3), "momentum": (0.0, 0.9999), "alpha": (1e-6, 1.0)}
+
+
 class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Every worker trains by itself for some steps of its optimizer; then the mean change of all, by samples, goes
     through an outer step, and all go on from its result: average takes the mean as it is; bmuf gives it a momentum of
     its own (1 - 1/p for p workers unless written); diloco makes a Nesterov step with rate 0.7 and momentum 0.9. With
-    average, plain SGD and one step a round it equals every(1).
+    average, plain SGD and one step a round it equals every(1). Under easgd and sma replicas stay different: a round
+    corrects each by a part of its distance to a centre (alpha, 0.9/p and 1/p unless written), and moves the centre by
+    the sum of the corrections, under sma with a momentum of 0.9. At the end of a pass all begin anew from the centre.
 
     Costs: one exchange of the parameters' size per round, so a k-th of the bytes of every(1) for rounds of k steps;
-    one more copy of the parameters, with bmuf and diloco two. A worker that is lost loses its steps since the round.
+    one more copy of the parameters, with bmuf, diloco and sma two. A worker that is lost loses its steps since the
+    round.
     Cites: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Chen & Huo 2016, "Scalable training of deep
     learning machines by incremental block training with intra-block parallel optimization and blockwise model-update
-    filtering"; Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
+    filtering"; Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"; Zhang et al.
+    2015, "Deep learning with Elastic Averaging SGD"; Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small
+    Batch Sizes on Multi-GPU Servers".
     Avoid: on a network that is fast enough for every(1), because replicas drift apart between rounds; long rounds with
-    average and many workers; bmuf and diloco in runs of a few rounds.
+    average and many workers; bmuf and diloco in runs of a few rounds; sma with large batches.
     """
 
     axis: ClassVar[Axis] = "pace"
@@ -30,25 +46,29 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
 
     steps: int = 16
     """Optimizer steps from one round to the next."""
-    outer: Literal["average", "bmuf", "diloco"] = "average"
+    outer: Literal["average", "bmuf", "diloco", "easgd", "sma"] = "average"
     rate: float | None = None
     """Of bmuf and diloco: what the mean change is multiplied by."""
     momentum: float | None = None
-    """Of bmuf and diloco."""
+    """Of bmuf, diloco and sma."""
+    alpha: float | None = None
+    """Of easgd and sma: what part of its distance to the centre a replica is corrected by."""
     state: Literal["keep", "reset"] = "keep"
     """Of the workers' own optimizers at the end of a round."""
 
     def __post_init__(self) -> None:
         check_whole(self, "steps", self.steps, 1, MOST_STEPS)
-        for field, least, most in (("rate", 1e-6, 1e3), ("momentum", 0.0, 0.9999)):
+        for field, (least, most) in LIMITS.items():
             if (value := getattr(self, field)) is None:
                 continue
-            if self.outer == "average":
-                raise UsageError(f"{self}: average has no {field}; write local({self.steps}, diloco, {field}={value})")
+            if field not in NUMBERS[self.outer]:
+                other = next(outer for outer, fields in NUMBERS.items() if field in fields)
+                way_out = f"write local({self.steps}, {other}, {field}={value})"
+                raise UsageError(f"{self}: {self.outer} has no {field}; {way_out}")
             check_number(self, field, value, least, most)
 
     def __str__(self) -> str:
-        named = {"rate": self.rate, "momentum": self.momentum, "state": self.state}
+        named = {"rate": self.rate, "momentum": self.momentum, "alpha": self.alpha, "state": self.state}
         more = [f"{name}={write_value(value)}" for name, value in named.items() if value not in (None, "keep")]
         return f"local({', '.join([str(self.steps), self.outer, *more])})"
 

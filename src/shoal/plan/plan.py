@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -28,13 +28,20 @@ from shoal.plan.terms import (
 from shoal.plan.text import TermCall, parse
 from shoal.plan.wrappers import GuardTerm, MeetTerm, WireTerm
 
+if TYPE_CHECKING:
+    from shoal.sync.settings import SynchronizerSettings
+
+    AnyPace = Pace | SynchronizerSettings
+else:
+    AnyPace = Pace  # what JSON is decoded to: terms of other packages are read from a plan's text only
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the replicas of a run do together: plain data, from which `train/build.py` makes the machinery."""
 
     exchange: Exchange = AllReduceTerm()
     """How replicas agree."""
-    pace: Pace = EveryTerm()
+    pace: AnyPace = EveryTerm()
     """When they agree."""
     wire: tuple[NamedTerm, ...] = ()
     """What travels: codecs in the order they are applied, and what leaves first; none leaves values as they are."""

@@ -53,6 +53,16 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"',
         note="rounds of 500 steps, outer Nesterov with rate 0.7 and momentum 0.9; the paper's inner optimizer is AdamW",
     ),
+    "easgd": NamedPlan(
+        text="allreduce, local(10, easgd)",
+        cites='Zhang et al. 2015, "Deep learning with Elastic Averaging SGD"',
+        note="every 10 steps each replica and the centre are pulled towards each other; the synchronous form, beta 0.9",
+    ),
+    "crossbow": NamedPlan(
+        text="allreduce, local(1, sma)",
+        cites='Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small Batch Sizes on Multi-GPU Servers"',
+        note="replicas of small batches, corrected at every step towards a central average model with momentum 0.9",
+    ),
     "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',

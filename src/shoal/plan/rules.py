@@ -9,8 +9,9 @@ from collections.abc import Callable
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AloneTerm, LocalTerm, OrderTerm
+from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
+from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
 
 
@@ -94,15 +95,21 @@ def alone_shares_no_batch(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{plan.balance}' makes workers wait less for each other, but 'alone' never waits; remove it")
 
 
-def local_needs_an_exchange(plan: Plan, workers: int) -> None:
-    if isinstance(plan.pace, LocalTerm) and isinstance(plan.exchange, AloneTerm):
+def pace_needs_an_exchange(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.pace, EveryTerm) and isinstance(plan.exchange, AloneTerm):
         raise UsageError(
             f"'{plan.pace}' says when replicas agree, but under 'alone' they never do; remove one of the two"
         )
 
 
+def _has_rounds(plan: Plan) -> bool:
+    """Whether replicas agree on parameters after some steps, and not on gradients in every backward pass."""
+    own = plan.pace
+    return isinstance(own, LocalTerm) or (isinstance(own, SynchronizerSettings) and not own.lockstep)
+
+
 def local_sends_after_the_step(plan: Plan, workers: int) -> None:
-    if isinstance(plan.pace, LocalTerm) and plan.order.by != "ready":
+    if _has_rounds(plan) and plan.order.by != "ready":
         raise UsageError(
             f"'{plan.order}' with '{plan.pace}': nothing leaves while a backward pass runs, so nothing can be ordered; "
             "remove the order"
@@ -111,7 +118,7 @@ def local_sends_after_the_step(plan: Plan, workers: int) -> None:
 
 def local_codes_changes(plan: Plan, workers: int) -> None:
     """What travels is the change of parameters over several steps: methods for single gradients have no place."""
-    if not isinstance(plan.pace, LocalTerm):
+    if not _has_rounds(plan):
         return
     for term in plan.wire:
         if isinstance(term, PrecisionTerm):
@@ -129,6 +136,17 @@ def local_codes_changes(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{term}' with '{plan.pace}': {why}")
 
 
+def centre_does_not_overshoot(plan: Plan, workers: int) -> str | None:
+    """The centre moves by p * alpha of its distance to the mean of p replicas."""
+    if isinstance(plan.pace, LocalTerm) and plan.pace.alpha is not None and plan.pace.alpha * workers > 1:
+        times = f"{plan.pace.alpha * workers:.3g}"
+        return (
+            f"'{plan.pace}' on {workers} workers moves the centre {times} times as far as the mean of the replicas is, "
+            f"so it overshoots; write alpha={1 / workers:.3g} or less, or leave it out"
+        )
+    return None
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
@@ -141,7 +159,8 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     needed_cannot_repeat,
     every_worker_has_a_share,
     alone_shares_no_batch,
-    local_needs_an_exchange,
+    pace_needs_an_exchange,
     local_sends_after_the_step,
     local_codes_changes,
+    centre_does_not_overshoot,
 )

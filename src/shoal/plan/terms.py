@@ -2,8 +2,8 @@
 
 A term's docstring is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`.
 A new term is one class and one row of TERMS (and one member of its axis's union below, for the type checker).
-Codecs are declared in `wire/builtin.py`, or by other packages (registry.py); what stands beside them in wrappers.py,
-order.py and precision.py.
+Codecs are declared in `wire/builtin.py`, what stands beside them in wrappers.py, order.py and precision.py. Other
+packages declare codecs and paces of their own (registry.py).
 """
 
 from typing import ClassVar, Literal

@@ -7,8 +7,9 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, LocalTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
+from shoal.sync.settings import SynchronizerSettings
 
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
@@ -78,7 +79,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
     plain = int(summed(4 * parameters, workers))
-    steps = plan.pace.steps if isinstance(plan.pace, LocalTerm) else 1
+    pace = plan.pace
+    steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else pace.steps
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
     if isinstance(plan.exchange, AloneTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)

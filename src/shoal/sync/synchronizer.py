@@ -19,6 +19,7 @@ never calls the session itself, and need not know that members may be lost in th
 import enum
 from abc import ABC
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -183,8 +184,10 @@ class Synchronizer(ABC):
     """Whether `p.grad` is the same on all workers when a backward pass has ended: it takes part in every step's
     transaction, bad numbers are everybody's, and a worker without samples takes part with zeros."""
     replicas_equal: bool = True
-    """Whether all workers hold the same parameters now. Checkpoints and newcomers wait until they do, so it must have
-    the same value on all workers after the same step."""
+    """Whether all workers hold the same parameters now; the same value on all workers after the same step."""
+    is_round_open: bool = False
+    """Whether steps were made that others know nothing of yet: checkpoints and newcomers wait until there are none. The
+    same value on all workers after the same step."""
     listens_to_backward: bool = False
     """Whether it wants `backward_began`, `gradient_ready` and `backward_ended`: hooks on parameters cost time."""
     is_open_ended: bool = False
@@ -228,6 +231,10 @@ class Synchronizer(ABC):
 
     def settle(self) -> None:  # noqa: B027
         """When this returns, nothing is under way and parameters are what the plan says they are."""
+
+    def agreed_parameters(self) -> AbstractContextManager[None]:
+        """Inside, parameters hold what all workers agreed on last, for a checkpoint or a newcomer; then their own."""
+        return nullcontext()
 
     def on_view_change(self, old: MembershipView, new: MembershipView) -> None:  # noqa: B027
         """The members are those of `new` from now on. Not a transaction: nothing may be waited for here."""

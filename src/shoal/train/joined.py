@@ -146,7 +146,7 @@ class JoinedModels:
 
     def _watch(self, progress: StepProgress) -> None:
         spent = self.synchronizer.spent
-        buckets = BucketTimer(self.exchange, asks=self.group.seat == 0) if self.lockstep else None
+        buckets = BucketTimer(self.exchange, asks=self.group.slot == 0) if self.lockstep else None
         progress.watch(spent, self.exchange, LayerTimer(self.members, spent), buckets)
 
         def began(model: nn.Module) -> None:
@@ -173,7 +173,7 @@ class JoinedModels:
         self.observer.after_step(self, optimizer, closure)
 
     def backward_began(self) -> None:
-        self.group.board.note(self.group.seat, WorkerState.exchanging)
+        self.group.board.note(self.group.slot, WorkerState.exchanging)
         self.observer.pass_began()
         self.exchanged = True
         self.passes += 1
@@ -192,7 +192,7 @@ class JoinedModels:
     def backward_ended(self) -> None:
         self.synchronizer.backward_ended()
         self.exchanges += 1
-        self.group.board.note(self.group.seat, WorkerState.computing)
+        self.group.board.note(self.group.slot, WorkerState.computing)
 
     def settle(self) -> None:
         """When this returns, nothing is under way: no exchange, and no update that was put off."""

@@ -81,23 +81,28 @@ class LocalRounds:
         """End what is open, in all joins: a collective call of all workers that were dealt samples since."""
         if self.closed or not self.synchronizers:
             return
-        if self.batches.batches or any(not one.replicas_equal for one in self.synchronizers):
+        if self.batches.batches or any(one.is_round_open for one in self.synchronizers):
             for one in self.synchronizers:
                 one.close_round()
         self.commit(self.progress.step + self.progress.stepped)
+        for one in self.synchronizers:
+            if not one.replicas_equal:  # an elastic round leaves them different
+                one.settle()
+                self._agreed()
 
     def close_others(self) -> None:
         """A join has ended its round in this step: end those of the others, so that all replicas are equal."""
         if self._rounds == self._committed:
             return
         for one in self.synchronizers:
-            one.settle()
+            if one.is_round_open:
+                one.close_round()
         self.commit(self.progress.step + self.progress.stepped)
 
     def commit(self, number: int) -> None:
         """After step `number`: if a round was made, its members' samples count, and those of others are dealt again."""
         synchronizers, rounds = self.synchronizers, self._rounds
-        if rounds == self._committed or any(not one.replicas_equal for one in synchronizers):
+        if rounds == self._committed or any(one.is_round_open for one in synchronizers):
             return
         self._committed = rounds
         self._agreed()

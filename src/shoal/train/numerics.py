@@ -14,7 +14,7 @@ from shoal.core.errors import DivergedError, PayloadError, PeerLost, Quarantined
 from shoal.core.events import EventSink, StepSkipped
 from shoal.groups.base import WorkerGroup
 from shoal.membership.protocol import printable
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 
 SMALL = 4096
 """Elements of a parameter that is summed up; the smallest one is, however large."""
@@ -66,16 +66,16 @@ class RemoteSuspects:
 
     def __init__(self) -> None:
         self._acquitted: Counter[int] = Counter()
-        """By seat, which a worker that is started again keeps."""
+        """By slot, which a worker that is started again keeps."""
         self._suspect: tuple[int, int] | None = None
-        """The seat of the last one, and the step it was given up in."""
+        """The slot of the last one, and the step it was given up in."""
 
     def choose(self, remote: Sequence[str], step: int) -> str:
         """One of `remote`, after bad steps up to `step`: the newest of those that were acquitted least."""
         if self._suspect is not None and step - self._suspect[1] <= 2 * IN_A_ROW:
             self._acquitted[self._suspect[0]] += 1
-        chosen = min(reversed(remote), key=lambda member: self._acquitted[seat_of(member)])
-        self._suspect = (seat_of(chosen), step)
+        chosen = min(reversed(remote), key=lambda member: self._acquitted[slot_of(member)])
+        self._suspect = (slot_of(chosen), step)
         return chosen
 
 
@@ -123,7 +123,7 @@ class NonFiniteGuard:
         # of several optimizers each may find the same bad step
         self._row = {member: max(1, before.get(member, 0) + (step > last)) for member in guilty or [NOBODY]}
         self._last = step
-        found = {seat_of(member): told for member, told in guilty.items()}
+        found = {slot_of(member): told for member, told in guilty.items()}
         if self.alone or self.group.rank == 0:
             self._tell(found)
         try:
@@ -155,7 +155,7 @@ class NonFiniteGuard:
         for member, number in self._row.items():
             if number < IN_A_ROW:
                 continue
-            who = f"worker {seat_of(member)}'s gradients" if member else "the gradients of no single worker"
+            who = f"worker {slot_of(member)}'s gradients" if member else "the gradients of no single worker"
             text = f"{who} were not finite in {number} steps in a row, the last step {self._last}; "
             text += "look at its samples (shoal show), or lower the learning rate"
             remote = [each for each in members if session.remote(each)]

@@ -81,7 +81,7 @@ def announce(
     """The first events of this worker; worker 0 has the warnings."""
     started = WorkerStarted(
         at=time.time(),
-        rank=group.seat,
+        rank=group.slot,
         size=group.size,
         host=platform.node(),
         pid=os.getpid(),

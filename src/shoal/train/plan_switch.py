@@ -14,7 +14,7 @@ import time
 from shoal.core.events import PlanSwitched
 from shoal.groups.base import WorkerGroup
 from shoal.membership.listener import ListenerStage
-from shoal.membership.session import seat_of
+from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
 from shoal.plan.switching import check_switch
@@ -87,7 +87,7 @@ class PlanSwitcher:
         if any(each.lockstep and not each.exchange.retryable for each in joined):
             session.forbid_loss(UNREPEATABLE)
         if balancer is not None and self.plan.balance != before.balance:
-            balancer.choose(self.plan.balance.shares, {seat_of(member): member for member in view.members})
+            balancer.choose(self.plan.balance.shares, {slot_of(member): member for member in view.members})
         if keeper is not None:
             keeper.set_plan(str(self.plan))
         if session.member not in session.fresh:  # a newcomer has not trained by another

@@ -29,7 +29,7 @@ class StepProgress:
 
     def __init__(self, sink: EventSink, group: WorkerGroup, speed: float = 1.0) -> None:
         self._group = group
-        self.sink, self.board, self.seat, self.seconds, self.speed = sink, group.board, group.seat, group.seconds, speed
+        self.sink, self.board, self.slot, self.seconds, self.speed = sink, group.board, group.slot, group.seconds, speed
         self.step = 0
         self.epoch = 0
         self.samples = 0
@@ -73,13 +73,13 @@ class StepProgress:
         if self._opened is None:
             self._opened = time_
         self._load_from = time_
-        self.board.note(self.seat, WorkerState.loading)
+        self.board.note(self.slot, WorkerState.loading)
 
     def load_ended(self, samples: int) -> None:
         self._batch_at = now()
         self._load += self._batch_at - self._load_from
         self._samples += samples
-        self.board.note(self.seat, WorkerState.computing)
+        self.board.note(self.slot, WorkerState.computing)
 
     def forward_began(self, model: object) -> None:
         """What the script did since it had the batch is its forward pass too; a model inside a model is not."""
@@ -122,7 +122,7 @@ class StepProgress:
         self._update_from, self._spent_before = now(), self.exchanging()
         if self._opened is None:
             self._opened = self._update_from
-        self.board.note(self.seat, WorkerState.updating)
+        self.board.note(self.slot, WorkerState.updating)
 
     def update_ended(self, first: bool) -> None:
         """`first`: of several optimizers, one counts the steps."""
@@ -134,7 +134,7 @@ class StepProgress:
             if first and not self.has_loader:
                 self._close(time_)
                 self._opened = self._batch_at = time_
-        self.board.note(self.seat, WorkerState.computing)
+        self.board.note(self.slot, WorkerState.computing)
 
     def warn(self, text: str) -> None:
         """Something the user should know, in one line."""
@@ -191,7 +191,7 @@ class StepProgress:
             )
         )
         self.step += 1
-        self.board.progress(self.seat, self.epoch, self.step, self.samples, totals[3])
+        self.board.progress(self.slot, self.epoch, self.step, self.samples, totals[3])
         self._opened = None
         self._clear(totals)
         for layers in self._layers:
@@ -204,7 +204,7 @@ class StepProgress:
             self.tell_traffic()
             self.tell_layers()
             self.tell_buckets()
-        pass_gate(self.board, self.seat, self.step, self.seconds)
+        pass_gate(self.board, self.slot, self.step, self.seconds)
 
     def _slow_down(self) -> None:
         """Sleep as long as a slower processor would have computed on."""

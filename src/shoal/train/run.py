@@ -3,53 +3,40 @@
 import atexit
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from shoal.core import record
-from shoal.core.errors import DivergedError, Quarantined, UsageError
-from shoal.core.events import EventSink, ResultsReported, ValuesLogged, WorkerEnded
-from shoal.core.goal import TrainingGoal, goal_from_environment
+from shoal.core.errors import DivergedError, UsageError
 from shoal.core.journal import EventJournal
-from shoal.core.seeds import mix, seed_all
+from shoal.core.seeds import seed_all
 from shoal.data.loader import ShardedLoader
-from shoal.hosts.status_board import WorkerState
 from shoal.launch.context import WorkerContext, find
-from shoal.membership.elastic_session import ElasticSession
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
 from shoal.sync.engine.chooser import EngineChooser
-from shoal.train.balance import ShareBalancer
-from shoal.train.build import build_exchange
-from shoal.train.checkpoint import handover
-from shoal.train.checkpoint.coordinator import CheckpointCoordinator, base
 from shoal.train.checkpoint.export import export
-from shoal.train.checkpoint.interval import CheckpointInterval
 from shoal.train.checkpoint.resume import ResumeState
-from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.closing import RunClosing
+from shoal.train.epochs import TrainingEpochs
 from shoal.train.final_comparison import compare_at_end, fail_at_exit
-from shoal.train.joined import JoinedModels
+from shoal.train.joining import ModelJoiner
+from shoal.train.keeping import begin_keeping
 from shoal.train.latency import latency_from_environment
-from shoal.train.ledger import LedgerWriter
-from shoal.train.members import check_alike, check_loss, is_stateful, read_count, sort_members
-from shoal.train.opening import announce, default_device, describe_join, make_folder, without_effect
+from shoal.train.members import check_loss, is_stateful, read_count, sort_members
+from shoal.train.opening import announce, default_device, make_folder, without_effect
 from shoal.train.plan_switch import PlanSwitcher
-from shoal.train.precision.build import build_precision
 from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
-from shoal.train.replay import replay
+from shoal.train.reports import RunReports
 from shoal.train.script_state import ScriptState
-from shoal.train.state import adopt_state
 from shoal.train.step_coordinator import StepCoordinator
-from shoal.train.synchronizers import OVERLAPPING, build_synchronizer
 
 _current: "Run | None" = None
 
@@ -70,81 +57,34 @@ class Run:
     def __init__(self, context: WorkerContext, plan: Plan) -> None:
         self.dir = context.dir
         self._group = group = context.group
-        self._seed, self._attempt = context.seed, context.attempt
+        self._seed = context.seed
         self.device = default_device(group.rank)
         by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
         self._engines = EngineChooser(group, context.dir, by)
         warnings = without_effect(plan, group)
         make_folder(context, plan)
-        self._journal = EventJournal(record.worker_file(context.dir, group.seat))
-        self._sink: EventSink = self._journal
-        self._progress = StepProgress(self._sink, group, context.speed)
-        self._replay = context.replay
+        self._journal = EventJournal(record.worker_file(context.dir, group.slot))
+        self._progress = StepProgress(self._journal, group, context.speed)
         self._together = StepCoordinator(group, self._progress)
         self._switcher = PlanSwitcher(plan, group, self._engines, context.seed, self._progress)
         self._together.switcher = self._switcher
-        self._together.where = lambda: self._where([0])
-        self._loaders: list[ShardedLoader] = []
-        self._phase = -1
-        self._next_epoch: int | None = None
-        self._keep(context)
+        self._reports = RunReports(self._journal, group, self._progress)
+        self._epochs = TrainingEpochs(self._together, self._reports)
+        self._together.where = lambda: self._epochs.position([0])
+        begin_keeping(context, plan, self._together, self._journal, self._epochs.position)
         self._closed = False
-        self._goal: TrainingGoal | None = goal_from_environment()
-        self._reported: dict[str, float] = {}
         self._latency = latency_from_environment(self.is_main)
         self._registration = Registration()
+        again = (context.seed, context.attempt, context.replay)
+        self._joiner = ModelJoiner(group, self._engines, self._together, self._journal, self._latency, *again)
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self._close_at_exit)
 
-    def _keep(self, context: WorkerContext) -> None:
-        """Set up the ledger and checkpoints; take up what the run goes on from."""
-        together, progress, group = self._together, self._progress, self._group
-        interval = CheckpointInterval.parse(
-            context.checkpoint, "SHOAL_CHECKPOINT" if not context.begun else "--checkpoint"
-        )
-        self._resume = (
-            ResumeState.from_checkpoint(context.resume, group.rank, group.size)
-            if context.resume is not None and not group.session.waiting
-            else None
-        )
-        if self._resume is not None:
-            where = self._resume.where
-            progress.step, progress.epoch, progress.samples = where.step, where.epoch, self._resume.samples
-        together.resume = self._resume
-        if self.is_main or group.session.elastic:
-            together.ledger = LedgerWriter(
-                context.dir,
-                lambda: group.rank == 0 and not group.session.waiting,
-                lambda: (self._attempt, group.session.view.generation),
-            )
-            together.ledger.begin(progress.step, context.attempt, group.size)
-        balancer = ShareBalancer(self.plan.balance.shares, group.session.view.members)
-        together.balancer = progress.balancer = balancer
-        if group.size == 1 or not isinstance(self.plan.exchange, AloneTerm):  # else every worker has a model of its own
-            manifest = base(context.run, str(self.plan), context.seed, group.size, progress.step)
-            together.keeper = CheckpointCoordinator(
-                group,
-                context.dir,
-                manifest,
-                interval,
-                self._journal,
-                together.ledger,
-                together.joined,
-                self._where,
-                balancer,
-            )
-
-    def _where(self, samples: list[int]) -> TrainingPosition:
-        """How far the training has come, for a checkpoint at this moment."""
-        progress = self._progress
-        return TrainingPosition(
-            epoch=progress.epoch if self._next_epoch is None else self._next_epoch,
-            step=progress.step + progress.stepped,
-            samples=samples,
-            phase=max(0, self._phase),
-            loaders=[loader.standing() for loader in self._loaders],
-        )
+    @property
+    def _resume(self) -> ResumeState | None:
+        """What this run goes on from: a checkpoint, or a donor's state."""
+        return self._together.resume
 
     @property
     def plan(self) -> Plan:
@@ -162,7 +102,7 @@ class Run:
     @property
     def worker_id(self) -> int:
         """This worker's number for as long as it lives. Ranks close up when a worker is lost; ids do not."""
-        return self._group.seat
+        return self._group.slot
 
     @property
     def step(self) -> int:
@@ -181,7 +121,7 @@ class Run:
     @property
     def is_main(self) -> bool:
         """True on worker 0, which prints and saves."""
-        return self._group.rank == 0 and not self._group.remote  # a guest may outlast the others by a moment
+        return self._group.rank == 0 and not self._group.remote  # a remote worker may outlast the others by a moment
 
     def join(self, *things: Any, loss: str = "mean") -> Any:
         """Train `things` (modules, optimizers, loaders) together with the other workers; returns them in order.
@@ -201,29 +141,7 @@ class Run:
         members.loss = check_loss(loss)
         if not joined_before:
             members.stateful += self._together.states
-        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, members.optimizers)
-        late, number = self._group.session.waiting, len(joined_before)
-        if not late and not (self._resume is not None and self._resume.handed(number)):
-            check_alike(self._group, members)
-            adopt_state(self._group, members.models, members.optimizers, members.parameters, stateful=members.stateful)
-        synchronizer = build_synchronizer(self.plan, exchange, self._engines, members)
-        if self.plan.order.by in OVERLAPPING and exchange.peers and not synchronizer.is_open_ended:
-            self._progress.warn(f"{self.plan.order} is as order(ready) here: it overlaps what travels over links")
-        joined = JoinedModels(self._group, members, exchange, synchronizer, self._progress, self._together)
-        self._together.add(joined)
-        self._sink.emit(describe_join(number, members))
-        joined.precision = build_precision(self.plan, members, self._seed, self.rank, lambda: joined.shares.samples)
-        if late:
-            self._come_late()
-        if self._resume is not None:
-            self._resume.join(joined, number)
-        if self._latency is not None:
-            self._latency.watch(members.models)
-        if self._replay:
-            replay(members, self._progress.exchanging)
-        if self.rank > 0 and not joined_before:
-            # dropout differs between workers; worker 0 keeps the stream a single process would have
-            seed_all(mix("worker", self._seed, self.rank))
+        self._joiner.join(members, self.plan)
         results = tuple(self._welcome(thing) for thing in things)
         if self._together.states:
             self._begin_loop()
@@ -251,34 +169,22 @@ class Run:
             self._resume.begin_loop(self._together.joined)
             self._together.begin_loop()
 
-    def _come_late(self) -> None:
-        """Become a member of a run that trains already; a donor hands over its state."""
-        handed, told = handover.take_over(self._group, self._together.joined[0])
-        together, progress = self._together, self._progress
-        self._resume = together.resume = ResumeState.from_donor(handed.state, self._group.seat, self._seed)
-        progress.step, progress.epoch = self._resume.where.step, self._resume.where.epoch
-        self._sink.emit(msgspec.structs.replace(told, step=progress.step))
-        if together.keeper is not None:
-            together.keeper.follow(handed.agenda, progress.step)
-        if together.ledger is not None:
-            together.ledger.begin(progress.step, self._attempt, self.size)
-
     def _welcome(self, thing: Any) -> Any:
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
         self._progress.has_loader = True
-        number = len(self._loaders)
+        number = len(self._epochs.loaders)
         loader = ShardedLoader(
             thing,
             rank=self.rank,
             size=self.size,
             seed=self._seed,
-            observer=self._together,
+            observer=self._together.dealing,
             number=number,
             standing=self._resume.standing(number) if self._resume is not None else None,
             place=self._together.place,
         )
-        self._loaders.append(loader)
+        self._epochs.loaders.append(loader)
         return loader
 
     def epochs(self, number: int) -> Iterator[int]:
@@ -286,31 +192,7 @@ class Run:
 
         A run that is continued begins with the epoch it was in.
         """
-        self._phase += 1
-        resume = self._resume if self._resume is not None and self._phase <= self._resume.where.phase else None
-        if resume is not None and self._phase < resume.where.phase:
-            return
-        for epoch in range(resume.where.epoch if resume is not None else 0, number):
-            self._progress.epoch = epoch
-            for loader in self._loaders:
-                loader.epoch_began(epoch)
-            if resume is not None and not resume.midway:
-                resume.go_on(self._together.joined)
-            yield epoch
-            self._progress.pause()
-            self._epoch_ended(epoch)
-            if self._goal is not None and self._reached(self._goal):
-                return
-
-    def _epoch_ended(self, epoch: int) -> None:
-        """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
-        keeper = self._together.keeper
-        if keeper is not None and self._together.joined:
-            self._together.settle()
-            keeper.catch_up(self._progress.step, self._progress.samples)
-            self._next_epoch = epoch + 1
-            keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
-            self._next_epoch = None
+        return self._epochs.run(number)
 
     def switch(self, plan: str) -> None:
         """Ask for another plan; all workers train by it from a step within the next second or two on.
@@ -323,13 +205,15 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the joined model's weights as a plain safetensors file, for others to use; worker 0 writes it.
 
-        Names are those of `model.state_dict()`; of several joined models each has its number in front.
+        Names are those of `model.state_dict()`; of several joined models each has its number in front. Under `local(…)`
+        the weights are what all workers agreed on last.
         """
         models = [model for joined in self._together.joined for model in joined.members.models]
         if not models:
             raise UsageError("save() has no model; give one to join() first")
         if self.is_main:
-            export(models, Path(path))
+            with self._together.agreed_parameters():
+                export(models, Path(path))
 
     def register(self, name: str, *, example: Any = None, note: str = "", now: bool = False) -> None:
         """Register this run as a version of the model `name` when it ends well; `now`: also as it is at this moment.
@@ -345,13 +229,9 @@ class Run:
     def _facts(self) -> RunFacts:
         """What this run would be registered as."""
         models = [model for joined in self._together.joined for model in joined.members.models]
-        loader = self._loaders[0] if self._loaders else None
+        loader = self._epochs.loaders[0] if self._epochs.loaders else None
         progress = self._progress
-        return RunFacts(models, self.dir, progress.step + progress.stepped, progress.epoch, self._reported, loader)
-
-    def _reached(self, goal: TrainingGoal) -> bool:
-        """Whether worker 0's last report is good enough, for all workers alike; a collective call."""
-        return self._group.gather(b"y" if goal.met(self._reported) else b"")[0] == b"y"
+        return RunFacts(models, self.dir, progress.step + progress.stepped, progress.epoch, self._reports.last, loader)
 
     def weight(self, samples: int) -> None:
         """Say how many samples this worker's next backward pass stands for, where no joined loader knows.
@@ -384,17 +264,11 @@ class Run:
 
     def log(self, **scalars: float | Tensor) -> None:
         """Record this worker's numbers at this step; `loss` is shown live."""
-        values = _numbers(scalars)
-        if "loss" in values:
-            self._group.board.loss(self._group.seat, values["loss"])
-        self._sink.emit(ValuesLogged(at=time.time(), step=self._progress.step, values=values))
+        self._reports.log(scalars)
 
     def report(self, **metrics: float | Tensor) -> None:
         """Record results, usually once an epoch; the run's summary holds worker 0's last ones."""
-        values = _numbers(metrics)
-        progress, self._reported = self._progress, values
-        self._sink.emit(ResultsReported(at=time.time(), step=progress.step, epoch=progress.epoch, metrics=values))
-        self._journal.flush()
+        self._reports.report(metrics)
 
     def close(self) -> None:
         """End this worker's record; called by itself when the script ends."""
@@ -405,29 +279,8 @@ class Run:
             return
         self._closed = True
         error: BaseException | None = getattr(sys, "last_value", None)
-        if error is None:
-            self._together.settle()
-        self._together.rounds.closed = True
-        self._progress.pause()
-        self._progress.tell_traffic()
-        self._progress.tell_layers()
-        self._progress.tell_buckets()
-        if self._together.keeper is not None and error is None:  # else the shards of others may never come
-            self._together.keeper.close()
-        if self._together.ledger is not None:
-            self._together.ledger.close()
-        one_model = self.size == 1 or not isinstance(self.plan.exchange, AloneTerm)
-        if error is None and self.is_main and one_model and (problem := self._registration.finish(self._facts())):
-            self._progress.warn(problem)
-        if self._latency is not None and not error:
-            self._sink.emit(self._latency.measure())
-        ended = self._end(error)
-        self._sink.emit(ended)
-        self._journal.close()
-        self._group.board.note(self._group.seat, WorkerState.ended)
-        if self._group.remote and error is not None and isinstance(self._group.session, ElasticSession):
-            self._group.session.leave_early()  # a guest's failure is its own: the others go on
-        self._group.session.close(not isinstance(error, Quarantined), (ended.step, ended.fingerprint))
+        closing = RunClosing(self._group, self._together, self._progress, self._journal, self._latency)
+        ended = closing.close(error, self._store_model)
         atexit.unregister(self._close_at_exit)
         if error is None:
             compare_at_end(self._group, ended)
@@ -438,13 +291,7 @@ class Run:
         except DivergedError as error:
             fail_at_exit(error, self._group)
 
-    def _end(self, error: BaseException | None) -> WorkerEnded:
-        """The record's last event; the launcher compares what workers that are done hold then."""
-        if error is not None:
-            return WorkerEnded(at=time.time(), exit="failed", error=repr(error), step=self._progress.step)
-        found = self._together.final_fingerprint()
-        return WorkerEnded(at=time.time(), exit="done", step=self._progress.step, fingerprint=found)
-
-
-def _numbers(values: dict[str, float | Tensor]) -> dict[str, float]:
-    return {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in values.items()}
+    def _store_model(self) -> str:
+        """Register the run that has ended well; returns what went wrong, or nothing."""
+        one_model = self.size == 1 or not isinstance(self.plan.exchange, AloneTerm)
+        return self._registration.finish(self._facts()) if self.is_main and one_model else ""

@@ -1,5 +1,6 @@
 """From a plan's description to the synchronizer that runs it: WHEN replicas agree, and what leaves first."""
 
+from shoal.core.errors import UsageError
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.sync.engine.chooser import EngineChooser
@@ -9,11 +10,14 @@ from shoal.sync.independent import IndependentSynchronizer
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.bmuf import BlockMomentumOuter
 from shoal.sync.local.diloco import NesterovOuter
+from shoal.sync.local.easgd import ElasticAveragingOuter
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer
+from shoal.sync.local.sma import ModelAveragingOuter
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
 
@@ -30,10 +34,24 @@ def build_synchronizer(
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return LocalStepsSynchronizer(exchange, build_outer(pace), pace.steps, reset=pace.state == "reset")
+    if isinstance(plan.pace, SynchronizerSettings):
+        return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
     overlapping = OVERLAPPING.get(plan.order.by)
     kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
     return kind(exchange)
+
+
+def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:
+    """Make the synchronizer of another package; refuse one whose samples the run could not account for."""
+    made = pace.make_synchronizer(exchange)
+    kind = LockstepSynchronizer if pace.lockstep else LocalStepsSynchronizer
+    if not isinstance(made, kind):
+        raise UsageError(
+            f"'{pace}' makes a {type(made).__name__}, and its term says lockstep = {pace.lockstep}; "
+            f"inherit from {kind.__name__}, or correct the term"
+        )
+    return made
 
 
 def build_outer(pace: LocalTerm) -> OuterOptimizer:
@@ -42,4 +60,8 @@ def build_outer(pace: LocalTerm) -> OuterOptimizer:
         return NesterovOuter(0.7 if pace.rate is None else pace.rate, 0.9 if pace.momentum is None else pace.momentum)
     if pace.outer == "bmuf":
         return BlockMomentumOuter(1.0 if pace.rate is None else pace.rate, pace.momentum)
+    if pace.outer == "easgd":
+        return ElasticAveragingOuter(pace.alpha)
+    if pace.outer == "sma":
+        return ModelAveragingOuter(pace.alpha, 0.9 if pace.momentum is None else pace.momentum)
     return AverageOuter()

@@ -46,7 +46,7 @@ class RunRecord:
     @property
     def ranks(self) -> list[int]:
         """The workers that were planned and those that left a file, in order."""
-        return sorted({*(self.info.seats or range(self.info.workers)), *recorded_ranks(self.dir)})
+        return sorted({*(self.info.slots or range(self.info.workers)), *recorded_ranks(self.dir)})
 
     @property
     def finished(self) -> bool:

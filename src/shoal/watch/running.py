@@ -60,7 +60,7 @@ def running() -> list[LiveRun]:
 
 def look(notice: RunNotice) -> LiveRun:
     board = notice.read_board()
-    members = [_member(seat, notice, board) for seat in notice.seats]
+    members = [_member(slot, notice, board) for slot in notice.slots]
     state = notice.launcher.state
     coordinator = notice.coordinator
     return LiveRun(
@@ -78,21 +78,21 @@ def look(notice: RunNotice) -> LiveRun:
     )
 
 
-def _member(seat: NoticeSlot, notice: RunNotice, board: StatusBoard | None) -> RunningMember:
-    row = board.read(seat.worker) if board is not None else {}
-    known = int(row.get("pid", 0)) == seat.process.pid  # else the row is still that of the worker before it
-    alive = seat.process.state
+def _member(slot: NoticeSlot, notice: RunNotice, board: StatusBoard | None) -> RunningMember:
+    row = board.read(slot.worker) if board is not None else {}
+    known = int(row.get("pid", 0)) == slot.process.pid  # else the row is still that of the worker before it
+    alive = slot.process.state
     state = WorkerState(int(row["state"])).name if known else "starting"
     return RunningMember(
-        worker=seat.worker,
-        rank=notice.members.index(seat.worker) if seat.worker in notice.members and not seat.fate else None,
-        host=seat.host,
-        pid=seat.process.pid,
-        state=seat.fate or (state if alive == "running" else alive),
+        worker=slot.worker,
+        rank=notice.members.index(slot.worker) if slot.worker in notice.members and not slot.fate else None,
+        host=slot.host,
+        pid=slot.process.pid,
+        state=slot.fate or (state if alive == "running" else alive),
         step=int(row.get("step", 0)),
         last_progress=round(max(0.0, now() - row["seen"]), 3) if row.get("seen") else None,
-        starts=seat.starts,
-        reason=seat.reason,
+        starts=slot.starts,
+        reason=slot.reason,
     )
 
 

@@ -1,6 +1,7 @@
 """`shoal run --on k8s`: manifests validated strictly for 1.28 to 1.37, and pods as processes of this machine."""
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -126,9 +127,10 @@ class TestKubernetes(SoakedEnds):
         """A pod with all its processes; the Job replaces it."""
         before = run.training(self.size)
         for pid in run.processes():
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            if b"JOB_COMPLETION_INDEX=1" in environment:
-                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # gone with the one killed before it
+                environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+                if b"JOB_COMPLETION_INDEX=1" in environment:
+                    os.kill(pid, signal.SIGKILL)
         run.wait_for(lambda: self.replaced(run, before), "the pod is replaced")
         return None
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from forked import shoal
+from forked import refused
 
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineOptions
@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused_before_anything_starts(tmp_path: Path) -
         ("--on", "slurm", "--time", "soon", "--dry-run"): "is no time",
     }
     for words, text in cases.items():
-        outcome = shoal(tmp_path, "run", *words, "script.py")
+        outcome = refused(tmp_path, "run", *words, "script.py")
         assert outcome.code == 2, (words, outcome.err)
         assert text in outcome.err.splitlines()[-1], outcome.err
     assert not (tmp_path / "runs").exists(), "nothing was begun"

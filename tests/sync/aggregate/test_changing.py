@@ -30,13 +30,13 @@ SHAPES = {"w0": (130, 90), "w1": (33, 9), "b": (60,)}
 SIZE, ROUNDS, WEIGHT = 4, 2, 0.25
 """Workers there ever are; exchanges in each view, beside the one a loss ends."""
 VIEWS = [(0, 1), (0, 1, 2), (1, 2), (1, 2, 3), (1, 3), (1,)]
-"""Seats: more than there were at first, another order of ranks, and one that is left alone."""
+"""Slots: more than there were at first, another order of ranks, and one that is left alone."""
 STAGES = list(Stage)
 PLANS = ["onebit, meet(twostage)", "twobit(0.1), by_size(0), meet(twostage)", "int8, feedback(on), meet(twostage)"]
 
 
-def gradients(seat: int, number: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(100 * seat + number)
+def gradients(slot: int, number: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(100 * slot + number)
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
@@ -44,9 +44,9 @@ def _flat(tensors: list[torch.Tensor]) -> torch.Tensor:
     return torch.cat([tensor.view(-1) for tensor in tensors])
 
 
-def enter(session: Told, seat: int, seats: tuple[int, ...]) -> None:
-    members = [member_name(each) for each in seats]
-    if seat in seats:
+def enter(session: Told, slot: int, slots: tuple[int, ...]) -> None:
+    members = [member_name(each) for each in slots]
+    if slot in slots:
         session.change(members)
     else:
         session.view = MembershipView(session.view.generation + 1, tuple(members))
@@ -55,34 +55,34 @@ def enter(session: Told, seat: int, seats: tuple[int, ...]) -> None:
 def live(world: WorkerWorld, links: bool, plan: str, first: int) -> Result:
     """One worker in all views it is in; the stage of the first loss is number `first`."""
     group, session = changing(world, links)
-    seat, number, losses, found = world.group.seat, 0, first, Result()
-    enter(session, seat, VIEWS[0])
+    slot, number, losses, found = world.group.slot, 0, first, Result()
+    enter(session, slot, VIEWS[0])
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 14, list(SHAPES)))
     assert exchange.retryable
     mine = Play(exchange, buckets, world.dir)
     for now, then in pairwise([*VIEWS, ()]):
         for _ in range(ROUNDS):
-            if seat in now:
-                mine.round(gradients(seat, number), WEIGHT)
+            if slot in now:
+                mine.round(gradients(slot, number), WEIGHT)
                 found |= {f"result{number}": mine.results[-1], f"staged{number}": staged(mine)}
             number += 1
         lost = set(now) - set(then)
         if not then or not lost:  # nobody comes or goes in the middle
             if then:
-                enter(session, seat, then)
+                enter(session, slot, then)
             continue
         mine.folder = world.dir / f"loss{losses}"
         mine.folder.mkdir(exist_ok=True)
         stage = STAGES[losses % len(STAGES)]
-        if seat in lost:
-            return found | leave(mine, stage, gradients(seat, number))
-        if seat in then:
-            mine.begin(gradients(seat, number), WEIGHT)
-            mine.lose(stage, then.index(seat), session, [member_name(each) for each in then])
+        if slot in lost:
+            return found | leave(mine, stage, gradients(slot, number))
+        if slot in then:
+            mine.begin(gradients(slot, number), WEIGHT)
+            mine.lose(stage, then.index(slot), session, [member_name(each) for each in then])
             found |= {f"result{number}": mine.results[-1], f"staged{number}": staged(mine)}
         else:
-            enter(session, seat, then)
+            enter(session, slot, then)
         number, losses = number + 1, losses + 1
     return found | residuals(mine.exchange)
 
@@ -103,7 +103,7 @@ def leave(mine: Play, stage: Stage, offered: list[torch.Tensor]) -> Result:
 
 
 def counted(first: int) -> list[tuple[int, ...]]:
-    """The seats whose parts are in each exchange."""
+    """The slots whose parts are in each exchange."""
     found, losses = [], first
     for now, then in pairwise([*VIEWS, ()]):
         found += [now] * ROUNDS
@@ -115,7 +115,7 @@ def counted(first: int) -> list[tuple[int, ...]]:
 
 def check(plan: str, links: bool, first: int) -> list[Result]:
     results = run_world(SIZE, lambda world: live(world, links, plan, first), seconds=110)
-    due = sum(_flat(gradients(seat, number)) for number, seats in enumerate(counted(first)) for seat in seats) * WEIGHT
+    due = sum(_flat(gradients(slot, number)) for number, slots in enumerate(counted(first)) for slot in slots) * WEIGHT
     total = torch.zeros(due.numel())
     for number in range(len(counted(first))):
         same = [result[f"result{number}"] for result in results if f"result{number}" in result]
@@ -139,9 +139,9 @@ def test_the_way_follows_the_number_of_workers_between_hosts() -> None:
     """Two gather, three meet in two stages: nobody tells a newcomer, who counts them too."""
     results = check("int8, feedback(on)", links=True, first=1)
     for result in results:
-        for number, seats in enumerate(counted(1)):
+        for number, slots in enumerate(counted(1)):
             if f"staged{number}" in result:
-                assert bool(result[f"staged{number}"]) == (len(seats) > 2), number
+                assert bool(result[f"staged{number}"]) == (len(slots) > 2), number
 
 
 class Alone(PayloadEngine):

@@ -11,7 +11,7 @@ from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import ArenaRegions
 from shoal.membership.listener import ListenerStage, MembershipListener
-from shoal.membership.session import member_name, seat_of
+from shoal.membership.session import member_name, slot_of
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
 from shoal.testing import WorkerWorld, run_world
@@ -24,7 +24,7 @@ LOSS, ROUNDS = 2, 6
 TWO_AND_TWO = ("a", "a", "b", "b")
 LAST_ALONE = ("a", "a", "b")
 LAST_LEADS = ("a", "b", "a", "b")
-"""By seat: which machine."""
+"""By slot: which machine."""
 
 
 def gradients(rank: int, number: int) -> list[torch.Tensor]:
@@ -32,19 +32,19 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def housed(world: WorkerWorld, host_groups: Sequence[str], seat: int) -> tuple[LinkedGroup, object]:
+def housed(world: WorkerWorld, host_groups: Sequence[str], slot: int) -> tuple[LinkedGroup, object]:
     """Over links, with the memory that the workers of a host share; here all share one, each host has its own part."""
     group, session = changing(world, links=True)
     assert isinstance(group, LinkedGroup)
     assert isinstance(world.group, SharedGroup)
-    seats = tuple(other for other, name in enumerate(host_groups) if name == host_groups[seat])
-    host_group = HostGroup(world.group.arena, HostWorkers(seats, host_groups[seat]), seat, group.board, 60.0, session)
-    start = (1 << 24) * (1 + sorted(set(host_groups)).index(host_groups[seat]))
+    slots = tuple(other for other, name in enumerate(host_groups) if name == host_groups[slot])
+    host_group = HostGroup(world.group.arena, HostWorkers(slots, host_groups[slot]), slot, group.board, 60.0, session)
+    start = (1 << 24) * (1 + sorted(set(host_groups)).index(host_groups[slot]))
     host_group.region = ArenaRegions(world.group.arena, start).take
 
     class Follow(MembershipListener):
         def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
-            names = [host_groups[seat_of(member)] for member in view.members]
+            names = [host_groups[slot_of(member)] for member in view.members]
             host_group.enter(view, names)
             group.leaders = leaders(view, names)
 
@@ -71,7 +71,7 @@ def train(world: WorkerWorld, host_groups: Sequence[str], stage: Stage, plan: st
         mine.say("left")
         return {"results": torch.zeros(0)}
     mine.begin(gradients(rank, LOSS), 1 / size)
-    mine.lose(stage, rank, session, [member_name(seat) for seat in range(size - 1)], group.leaders)
+    mine.lose(stage, rank, session, [member_name(slot) for slot in range(size - 1)], group.leaders)
     for number in range(LOSS + 1, ROUNDS):
         mine.round(gradients(rank, number), 1 / size)
     return {"results": torch.stack(mine.results), "leaders": torch.tensor(group.leaders)}
@@ -94,10 +94,10 @@ def test_the_others_go_on_with_the_same_bits(host_groups: Sequence[str], stage: 
 
 
 def lose_the_leader(world: WorkerWorld) -> Result:
-    """Seats are dealt so that the last, which is lost, has led its host_group: those behind it in rank stay."""
+    """Slots are dealt so that the last, which is lost, has led its host_group: those behind it in rank stay."""
     host_groups, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
-    group, session = housed(world, host_groups, world.group.seat)
-    members = [member_name(seat) for seat in order]
+    group, session = housed(world, host_groups, world.group.slot)
+    members = [member_name(slot) for slot in order]
     session.change(members)
     rank = session.view.rank(session.member)
     exchange = build_exchange(Plan(), group, EngineChooser(group, world.dir))

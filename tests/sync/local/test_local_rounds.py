@@ -9,8 +9,10 @@ from shoal.plan.plan import Plan
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.bmuf import BlockMomentumOuter
 from shoal.sync.local.diloco import NesterovOuter
+from shoal.sync.local.easgd import ElasticAveragingOuter
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer
+from shoal.sync.local.sma import ModelAveragingOuter
 from shoal.sync.synchronizer import EqualWeights, Part
 from shoal.testing import SynchronizerCase
 from shoal.testing.world import Result, WorkerWorld, run_world
@@ -46,6 +48,24 @@ class TestBlockMomentum(SynchronizerCase):
 
     def make(self, group, directory):
         return LocalStepsSynchronizer(exchange(group, directory), BlockMomentumOuter(0.5, 0.5), 3, reset=True)
+
+
+class TestElasticAveraging(SynchronizerCase):
+    """Replicas differ after a round, and are the centre once they are settled."""
+
+    sizes = (2, 2)
+    synchronous = False
+
+    def make(self, group, directory):
+        return LocalStepsSynchronizer(exchange(group, directory), ElasticAveragingOuter(), 2)
+
+
+class TestModelAveraging(SynchronizerCase):
+    sizes = (2, 2)
+    synchronous = False
+
+    def make(self, group, directory):
+        return LocalStepsSynchronizer(exchange(group, directory), ModelAveragingOuter(momentum=0.5), 2)
 
 
 def opened(world: WorkerWorld, parameter: Tensor, outer: OuterOptimizer, steps: int, plan: str = ""):

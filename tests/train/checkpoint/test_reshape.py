@@ -74,7 +74,7 @@ def loaded(size: int, place: Path) -> list[Result]:
         model, optimizer, scheduler = make()
         assert run.step == STEPS
         model, optimizer = run.join(model, optimizer)
-        run._together.continued()
+        run._together.dealing.continued()
         assert scheduler.last_epoch == STEPS
         return state(model, optimizer)
 

@@ -30,8 +30,8 @@ class EngineListener:
         if brought is not None:
             self._pair, invited = KeyFile.parse(brought[0].encode(), "the engine's key").keys, brought[1]
         own = (host, port) if host else engine.address()
-        guests = AllowList(invited, self._allow)
-        self.listen = ListenAddress(*own, self._pair, "", guests, most)
+        allowed = AllowList(invited, self._allow)
+        self.listen = ListenAddress(*own, self._pair, "", allowed, most)
 
     def invite(self, machine: EngineMachine) -> str:
         """The text of a key file for one start of one machine; the coordinator lets it in from now on."""

@@ -47,7 +47,7 @@ def build_aggregator(
     if how == "auto" and isinstance(engine, SharedMemoryPayloads):
         how = "gather"
     widest = codec.with_ratio(1.0) if guarded and codec.get_ratio() is not None else None
-    most = group.seats if isinstance(group, SharedGroup) else 0
+    most = group.slots if isinstance(group, SharedGroup) else 0
 
     def make(rank: int, size: int) -> StatefulAggregator:
         if (how == "auto" and choose(codec, layouts, size) == "twostage") or how == "twostage":

@@ -147,13 +147,13 @@ class HostSums:
     def __init__(self, group: HostSharing) -> None:
         self.group, self.flags = group, SlotFlags(group)
         waiter = group.patience
-        self._leader = FlagWaiter(waiter.board, waiter.seat, waiter.seconds, waiter.session)
+        self._leader = FlagWaiter(waiter.board, waiter.slot, waiter.seconds, waiter.session)
         """Waits for the leader of the exchange under way."""
 
     @property
     def leads(self) -> bool:
         """Whether this worker sends its host's sums in the exchange under way."""
-        return (self.flags.members or self.group.members)[0] == self.group.seat
+        return (self.flags.members or self.group.members)[0] == self.group.slot
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         places, slots = self.group.places, max(self.group.places) + 1
@@ -170,7 +170,7 @@ class HostSums:
                 at += len(places) * size
         # private results: the script clips gradients in place, which must not happen in memory that others read
         self._own = [torch.zeros(space.numel, dtype=space.dtype) for space in spaces]
-        return [(copies[self.group.seat], own) for copies, own in zip(self._copies, self._own, strict=True)]
+        return [(copies[self.group.slot], own) for copies, own in zip(self._copies, self._own, strict=True)]
 
     def prepare(self) -> None:
         self.flags.prepare()
@@ -191,7 +191,7 @@ class HostSums:
 
     def publish(self, index: int, total: Tensor) -> None:
         """As the leader: give the sum over all hosts to the others of this host."""
-        self._sums[index][self.group.seat].copy_(total)
+        self._sums[index][self.group.slot].copy_(total)
         self.group.patience.publish(self._summed[index], self.flags.number(index))
 
     def is_published(self, index: int) -> bool:

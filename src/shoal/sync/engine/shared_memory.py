@@ -54,7 +54,7 @@ class SharedMemoryEngine(AllReduceEngine):
         """Whether this worker finishes what has started without the others."""
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
-        slots, slot = self.group.seats, self.group.seat
+        slots, slot = self.group.slots, self.group.slot
         sizes = [round_to_lines(space.numel * space.dtype.itemsize) for space in spaces]
         # by slots, not members: memory is reserved once, and members may come back
         shared = [slots > 2 and size > SMALL for size in sizes]
@@ -145,9 +145,9 @@ class SharedMemoryEngine(AllReduceEngine):
             begin, end = 0, copies[0].numel()
             if everything:
                 # never into the others' results: they may use theirs already
-                results = [self._results[index][self.group.seat]]
+                results = [self._results[index][self.group.slot]]
             else:
-                begin, end = _slice(copies[0], len(members), members.index(self.group.seat))
+                begin, end = _slice(copies[0], len(members), members.index(self.group.slot))
             cuts = [slice(at, min(at + CHUNK, end)) for at in range(begin, end, CHUNK)]
             self._parts[key] = [([copy[cut] for copy in copies], [result[cut] for result in results]) for cut in cuts]
         return self._parts[key]

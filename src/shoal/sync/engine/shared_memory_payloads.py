@@ -33,14 +33,14 @@ class SharedMemoryPayloads(PayloadEngine):
         if not self._starts:
             self._reserve(specs)
         self._areas = [
-            [tensor_at(self._memory, start + slot * step, torch.uint8, spec.area) for slot in range(self.group.seats)]
+            [tensor_at(self._memory, start + slot * step, torch.uint8, spec.area) for slot in range(self.group.slots)]
             for (start, step), spec in zip(self._starts, specs, strict=True)
         ]
         self._specs = specs
-        return [areas[self.group.seat] for areas in self._areas]
+        return [areas[self.group.slot] for areas in self._areas]
 
     def _reserve(self, specs: Sequence[PayloadSpec]) -> None:
-        slots = self.group.seats
+        slots = self.group.slots
         end = flag_bytes(3, len(specs), slots)
         for spec in specs:
             # an arena only grows, so the room of all views is taken now
@@ -55,7 +55,7 @@ class SharedMemoryPayloads(PayloadEngine):
         self.flags.prepare()
 
     def post(self, index: int, length: int) -> None:
-        self._lengths[index][self.group.seat] = length
+        self._lengths[index][self.group.slot] = length
         self.flags.start(index)
 
     def is_done(self, index: int) -> bool:
@@ -64,7 +64,7 @@ class SharedMemoryPayloads(PayloadEngine):
     def collect(self, index: int) -> list[Tensor]:
         self.flags.await_full(index)
         spec, found = self._specs[index], []
-        start = spec.bound * self.flags.members.index(self.group.seat) if spec.pieces > 1 else 0
+        start = spec.bound * self.flags.members.index(self.group.slot) if spec.pieces > 1 else 0
         for slot in self.flags.members:
             area, length = self._areas[index][slot], int(self._lengths[index][slot])
             # the length is another worker's word, so it is checked before it is believed

@@ -51,7 +51,7 @@ class SlotFlags(MembershipListener):
     def _raise_own(self, *rows: Flags) -> None:
         """Lift this worker's flags to this view's first number: it reads no more of anything older."""
         for row in rows:
-            self.waiter.publish(row, max(int(row[self.group.seat]), self.group.base))
+            self.waiter.publish(row, max(int(row[self.group.slot]), self.group.base))
 
     def prepare(self) -> None:
         """Wait until nobody reads the items of the last exchange; the next one begins.

@@ -8,9 +8,13 @@ The change since the anchor travels in one averaging round, through the plan's e
 samples of each worker. No gradient is exchanged, and no hook is on any parameter. A worker whose change is not finite
 takes part with weight 0 and goes on from what the others say. Optimizers keep their own state from round to round, or
 begin each round without one (`reset`).
+
+Under an elastic outer optimizer the anchor is a centre, and replicas stay different after a round. `settle` makes them
+the centre, which is what evaluations see; checkpoints and newcomers get it by `agreed_parameters`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +60,8 @@ class LocalStepsSynchronizer(Synchronizer):
         """The view whose members made the last round."""
         self._made, self._open = 0, False
         """Steps since the last round, and whether any optimizer has made one."""
+        self._apart = False
+        """Whether replicas were left different by an elastic round."""
         self._anchors: list[Tensor] = []
         self._anchored = False
         self._momenta: list[Tensor] = []
@@ -64,8 +70,24 @@ class LocalStepsSynchronizer(Synchronizer):
 
     @property
     def replicas_equal(self) -> bool:  # type: ignore[override]
-        """Only between the end of a round and the next step."""
-        return not self._open
+        """Only between the end of a round and the next step; after an elastic one, only once it is settled."""
+        return not self._open and not self._apart
+
+    @property
+    def is_round_open(self) -> bool:  # type: ignore[override]
+        return self._open
+
+    @contextmanager
+    def agreed_parameters(self) -> Iterator[None]:
+        if self.replicas_equal or not self._anchored:
+            yield
+            return
+        own = [parameter.detach().clone() for parameter in self._parameters]
+        _copy(self._anchors, self._parameters)
+        try:
+            yield
+        finally:
+            _copy(own, self._parameters)
 
     def open(self, part: Part, state: State | None = None) -> None:
         if not part.optimizers:
@@ -84,8 +106,7 @@ class LocalStepsSynchronizer(Synchronizer):
     def _remember(self) -> None:
         if not self._anchors:
             self._anchors = [torch.empty_like(p, requires_grad=False) for p in self._parameters]
-        for anchor, parameter in zip(self._anchors, self._parameters, strict=True):
-            anchor.copy_(parameter.detach())
+        _copy(self._parameters, self._anchors)
         self._anchored, self._travelled = True, self._trained()
 
     def _trained(self) -> set[int]:
@@ -106,8 +127,11 @@ class LocalStepsSynchronizer(Synchronizer):
             self.close_round()
 
     def settle(self) -> None:
-        if not self.replicas_equal:
+        if self._open:
             self.close_round()
+        if self._apart:
+            _copy(self._anchors, self._parameters)
+            self._apart = self._anchored = False
 
     def close_round(self) -> None:
         """Agree with all others, who do the same: a collective call."""
@@ -119,7 +143,7 @@ class LocalStepsSynchronizer(Synchronizer):
         tag, own = self.part.weights.tag().number, 0.0 if bad else self.part.weights.round_share()
         means = self._rounds.mean(self._changes(bad), own, (1.0, tag, float(tag) ** 2, float(self._open)))
         self.formed = self._rounds.view
-        self._take(means)
+        self._take(means, own, bad)
         members, numbers, squares, _ = self._rounds.words
         # all numbers are equal if the mean of the squares is the square of the mean
         self.part.weights.rescale(members * squares != numbers * numbers)
@@ -127,7 +151,9 @@ class LocalStepsSynchronizer(Synchronizer):
         totals.rounds, totals.steps = totals.rounds + 1, totals.steps + self._made
         totals.dropped += bad
         totals.sent, totals.wire = totals.sent + seen.sent_bytes - sent, totals.wire + seen.wire_bytes - wire
-        self._made, self._open, self._anchored = 0, False, False
+        self._made, self._open = 0, False
+        self._apart = self._anchored = self.outer.elastic
+        self._travelled = self._trained()
         totals.seconds += now() - began
 
     def _is_finite(self) -> bool:
@@ -140,18 +166,25 @@ class LocalStepsSynchronizer(Synchronizer):
         # a change that does not count only says that there is one
         return [(a if bad else p.detach() - a) if n in travels else None for n, (p, a) in enumerate(pairs)]
 
-    def _take(self, means: Sequence[Tensor | None]) -> None:
-        """Make the outer step, or go back to the anchor if nobody has a change that counts."""
-        counts = self._rounds.total > 0 and self._rounds.words[3] > 0
+    def _take(self, means: Sequence[Tensor | None], own: float, bad: bool) -> None:
+        """Make the outer step; nobody's change may count. `own`: the weight of this worker's, which may be `bad`."""
+        total, workers = self._rounds.total, int(self._rounds.words[0])
+        counts = total > 0 and self._rounds.words[3] > 0
         counts = counts and all(_is_finite(mean) for mean in means if mean is not None)
-        workers = int(self._rounds.words[0])
         with torch.no_grad():
             for place, mean in enumerate(means):
                 if mean is None:
                     continue
                 parameter, anchor = self._parameters[place], self._anchors[place]
                 momentum = self._momenta[place] if self._momenta else None
-                parameter.copy_(self.outer.step(anchor, mean, momentum, workers) if counts else anchor)
+                after = self.outer.step(anchor, mean, momentum, workers) if counts else anchor
+                if not self.outer.elastic or bad:
+                    parameter.copy_(after)
+                elif counts:
+                    # by its weight, as in the mean: so the corrections of all add up to what the centre moves by
+                    parameter.lerp_(anchor, self.outer.pull(workers) * workers * own / total)
+                if self.outer.elastic:
+                    anchor.copy_(after)
         if self.reset:
             for optimizer in self.part.optimizers:
                 optimizer.state.clear()
@@ -175,6 +208,11 @@ def _trainable(part: Part) -> tuple[list[str], list[Tensor]]:
     """Names and tensors of what an optimizer may change: floating-point parameters."""
     found = [(n, p) for n, p in zip(part.names, part.parameters, strict=True) if p.is_floating_point()]
     return [name for name, _ in found], [parameter for _, parameter in found]
+
+
+def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    for value, target in zip(values, into, strict=True):
+        target.detach().copy_(value.detach())
 
 
 def _is_finite(tensor: Tensor) -> bool:

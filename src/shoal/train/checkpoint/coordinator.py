@@ -126,15 +126,15 @@ class CheckpointCoordinator:
         began = now()
         compare = epoch_ended or step - self._compared >= MOST_STEPS
         word = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
-        word.slot, word.rate = self.group.seat, self.balancer.take_rate()
+        word.slot, word.rate = self.group.slot, self.balancer.take_rate()
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
-        self.group.board.meet(self.group.seat)
+        self.group.board.meet(self.group.slot)
         words = [
             msgspec.json.decode(data, type=SyncVote)
             for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
         ]
-        self.group.board.note(self.group.seat, WorkerState.computing)
+        self.group.board.note(self.group.slot, WorkerState.computing)
         check_same(words)
         self._meeting = min(self._meeting or 1.0, now() - began)
         if compare:
@@ -168,7 +168,7 @@ class CheckpointCoordinator:
     def agenda(self) -> SyncSchedule:
         """For a newcomer."""
         return SyncSchedule(
-            self._next, self._compared, self._saved, self.group.board.met(self.group.seat), self.balancer.of_member
+            self._next, self._compared, self._saved, self.group.board.met(self.group.slot), self.balancer.of_member
         )
 
     def follow(self, agenda: SyncSchedule, step: int) -> None:
@@ -176,7 +176,7 @@ class CheckpointCoordinator:
         self._next, self._compared, self._saved, meetings, shares = msgspec.structs.astuple(agenda)
         self._met, self._ended = (self._next, now()), step
         self.balancer.of_member = shares
-        self.group.board.follow(self.group.seat, meetings)
+        self.group.board.follow(self.group.slot, meetings)
 
     def _next_meeting(self, step: int) -> int:
         """As far away as the last steps and the shortest meeting say."""
@@ -262,10 +262,10 @@ class CheckpointCoordinator:
         self._tell()
 
 
-def seen_from_home(samples: Sequence[int], guests: int) -> list[int]:
-    """Samples of each worker whose state is kept; worker 0 carries those of the guests, which come last."""
-    first, *rest = samples[: len(samples) - guests]
-    return [first + sum(samples[len(samples) - guests :]), *rest]
+def seen_from_home(samples: Sequence[int], remote: int) -> list[int]:
+    """Samples of each worker whose state is kept; worker 0 carries those of remote workers, which come last."""
+    first, *rest = samples[: len(samples) - remote]
+    return [first + sum(samples[len(samples) - remote :]), *rest]
 
 
 def _check(mine: SyncVote, said: bytes) -> None:

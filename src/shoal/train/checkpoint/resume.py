@@ -65,10 +65,10 @@ class ResumeState:
         return cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
 
     @classmethod
-    def from_donor(cls, state: State, seat: int, seed: int) -> "ResumeState":
+    def from_donor(cls, state: State, slot: int, seed: int) -> "ResumeState":
         """A newcomer's, handed over by a worker that trains."""
         carried = {name: tensor for name, tensor in state[0].items() if MARK in name}
-        found = cls(state, None, carried, rank=max(1, seat), same=False, seed=seed)
+        found = cls(state, None, carried, rank=max(1, slot), same=False, seed=seed)
         found._handed = True
         return found
 

@@ -171,8 +171,8 @@ class WatchApp:
         with contextlib.suppress(OSError, ShoalError):  # its folder may be removed while it is watched
             state.read(SLICE)
             notice = self.catalog.notice(state.dir)
-            seats = tuple(seat.fate for seat in notice.seats) if notice is not None else ()
-            return (state.version, notice is not None and notice.stopping, notice is not None, seats)
+            slots = tuple(slot.fate for slot in notice.slots) if notice is not None else ()
+            return (state.version, notice is not None and notice.stopping, notice is not None, slots)
         return "gone"
 
 

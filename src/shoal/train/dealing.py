@@ -1,0 +1,275 @@
+"""The batches that loaders deal, as a step sees them: who has how many samples, and who has none.
+
+load_began          the step before is complete: who had nothing in it takes over what it came to
+next_step, dealt    the batch that follows; one that this worker's script skipped, others may train on
+load_ended          this worker has samples: its share of the mean is set
+short               it has none: it takes part in the others' exchanges with zeros (`train/short_steps.py`)
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from shoal.core.clock import now
+from shoal.data.loader import LoaderPass
+from shoal.data.remaining import RemainingSamples
+from shoal.data.source.base import LoaderStep, WorkerPlace
+from shoal.groups.base import WorkerGroup
+from shoal.train.batches import DealtBatches
+from shoal.train.checkpoint.resume import ResumeState
+from shoal.train.joined import JoinedModels
+from shoal.train.ledger import LedgerWriter
+from shoal.train.local_rounds import LocalRounds
+from shoal.train.progress import StepProgress
+from shoal.train.short_steps import ShortSteps
+from shoal.train.step_transaction import StepTransaction
+
+
+class StepOwner(Protocol):
+    """Who knows what belongs to the steps of a run, and ends them: the `StepCoordinator`."""
+
+    group: WorkerGroup
+    progress: StepProgress
+    joined: list[JoinedModels]
+    transaction: StepTransaction
+    ledger: LedgerWriter | None
+    resume: ResumeState | None
+
+    def place(self) -> WorkerPlace:
+        """This worker among those that are dealt samples next."""
+
+    def step_ended(self, number: int) -> None:
+        """`number` steps are made: count them, keep them, let newcomers in."""
+
+    def settle(self) -> None:
+        """Leave nothing under way."""
+
+
+class SampleDealing:
+    """The `LoaderObserver` of every loader of a run. Used by the training thread."""
+
+    def __init__(self, owner: StepOwner, agreed: Callable[[], None]) -> None:
+        """`agreed` is called when a round of local steps has made all replicas equal."""
+        self._owner, self.group, self.progress, self.joined = owner, owner.group, owner.progress, owner.joined
+        self._short_steps = ShortSteps(self.group, self.joined, owner.transaction, self._undo_step)
+        self.some_short = False
+        """Whether some worker has no sample in the step under way."""
+        self.stood_in: int | None = None
+        """The number of a step this worker had no sample in, until the loader goes on."""
+        self._nobody_trains = False
+        self._asked: float | None = None
+        """When the script has asked for a batch, while the step before it is not closed yet."""
+        self._batch: tuple[LoaderPass, LoaderStep] | None = None
+        self.batches = DealtBatches(
+            self.group,
+            lambda: sum(joined.arrivals for joined in self.joined) + self.rounds.arrivals,
+            lambda n: self.progress.counted(-n),
+        )
+        self.rounds = LocalRounds(self.group.session, self.joined, self.batches, self.progress, agreed)
+        self._first: list[JoinedModels] = []
+        """Whose exchange comes first in a step."""
+
+    @property
+    def epoch(self) -> int:
+        return self.progress.epoch
+
+    @property
+    def _ledger(self) -> LedgerWriter | None:
+        return self._owner.ledger
+
+    @property
+    def _lockstep(self) -> bool:
+        """Whether any part takes part in the others' backward passes."""
+        return any(joined.lockstep for joined in self.joined)
+
+    def announce(self, parts: list[JoinedModels]) -> None:
+        """Workers that are short of samples learn which exchanges they are waited for in."""
+        if not self._first:
+            self._first = parts
+        if self.some_short:
+            self._short_steps.announce(parts)
+
+    def continued(self) -> None:
+        if self._owner.resume is not None:
+            self._owner.resume.go_on(self.joined)
+
+    def load_began(self) -> None:
+        """The script asks for a batch: whatever its last step came to is complete now."""
+        self._settle()
+        self.rounds.close_others()
+        if self.stood_in is not None:
+            self.progress.step, self.stood_in = self.stood_in, None
+            self._owner.step_ended(self.progress.step)
+        elif self.progress.stepped:
+            self._owner.step_ended(self.progress.step + 1)
+            if self.rounds.synchronizers:  # the round that may end this pass belongs to its last step
+                self._asked = now()
+                return
+        self.progress.load_began()
+
+    def next_step(self, run: LoaderPass, step: LoaderStep | None) -> None:
+        """A batch that the script skipped may be one that others train on: if the next one cannot take its place in
+        their step, because there is none or it has other numbers of samples, take part in that step without samples.
+        Under `local(…)` the last round of a pass ends here: what a lost worker had is dealt in the same pass."""
+        if step is None and self.rounds.synchronizers and self._trains(run):
+            self.rounds.close()
+            self._owner.step_ended(self.progress.step + self.progress.stepped)
+        if self._asked is not None:
+            self.progress.load_began(self._asked if step is not None else None)
+            self._asked = None
+        if not self._lockstep or not self.batches.close(run) or self._batch is None:
+            return
+        if step is not None and step.counts == self._batch[1].counts and 0 not in step.counts:
+            return
+        if self._trains(run):
+            self.batches.ends = step is None
+            self._take_part_without()
+            self.batches.ends = False
+            self.load_began()
+
+    def _take_part_without(self) -> None:
+        """Join the others' step with nothing. They have not been told that this worker will."""
+        self.batches.waits = True
+        self._short_steps.take_part(self._first or self.joined[:1])
+        self.batches.waits = False
+        if not self._nobody_trains:
+            self._follow()
+        elif self.batches.ends and self._ledger is not None:
+            self._ledger.commit(self.progress.step, skipped_only=True)
+
+    def _trains(self, run: LoaderPass) -> bool:
+        """Whether a pass is for training; one that nobody trains on may be gone through by some workers only."""
+        if all(joined.alone for joined in self.joined):
+            return False
+        modes = any(model.training for joined in self.joined for model in joined.members.models)
+        return run.trained or (torch.is_grad_enabled() and modes)
+
+    def agree_on_batches(self) -> set[str]:
+        absent, self._nobody_trains = self.batches.agree()
+        if absent and not self._nobody_trains and not self.batches.waits:
+            self.some_short = True  # they follow what this step comes to
+            self.start_at_end(short=True)
+        return absent if not self._nobody_trains else set()
+
+    def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
+        self._batch = (run, step)
+        # a round may take hundreds of steps: their samples are not kept in memory
+        self.batches.add(run, step._replace(batch=None) if self.rounds.synchronizers else step)
+
+    def load_ended(self, counts: tuple[int, ...]) -> None:
+        self.progress.load_ended(counts[self._owner.place().rank])
+        self.some_short = 0 in counts and self._lockstep
+        self._weigh(counts)
+
+    def short(self, counts: tuple[int, ...]) -> None:
+        """This worker has no sample in the step that others make next."""
+        if self._lockstep:
+            self._weigh(counts)
+            self._follow()
+        elif any(not joined.alone for joined in self.joined):
+            self.stood_in = self.progress.step + 1  # all workers count the same steps
+            self.rounds.step_began()
+            for joined in self.joined:
+                joined.synchronizer.skip_step()
+            self.rounds.commit(self.stood_in)
+
+    def _follow(self) -> None:
+        """Take part in what those with samples do, and take over what their step came to."""
+        number = self._short_steps.follow()
+        if number is not None:
+            self.stood_in = number if number > self.progress.step else None
+            return
+        # all that had samples are lost, or skip them: nobody makes this step
+        self.batches.agree()
+        self.return_what_was_lost()
+        if self._ledger is not None:
+            self._ledger.commit(self.progress.step, skipped_only=True)
+
+    def finished(self, run: LoaderPass) -> None:
+        if self._ledger is not None:
+            self._ledger.finished(run, self.progress.step + self.progress.stepped)
+
+    def exhausted(self, run: LoaderPass | None = None) -> None:
+        if not self.rounds.synchronizers:
+            self._owner.settle()
+        elif run is not None and self._trains(run):
+            self.rounds.leave(run)
+        self._asked = None
+        self._settle()
+        if self._ledger is not None:
+            if self.progress.stepped and not self.rounds.synchronizers:  # the script left the pass after a step
+                self._ledger.commit(self.progress.step + 1)
+            if run is not None:
+                self._ledger.forget(run)
+        self.batches.forget(run)
+        self._weigh((1,) * len(self.group.session.committed_view))
+        self.progress.pause()
+
+    def _weigh(self, counts: Sequence[int]) -> None:
+        self.start_at_end(short=0 in counts)
+        for joined in self.joined:
+            joined.weigh(counts)
+
+    def start_at_end(self, short: bool) -> None:
+        """Nothing leaves before a backward pass has ended if some worker is `short` of samples, which is said first.
+
+        Nor if a pass may reach several joins: all of them are one operation of the members, who may change.
+        """
+        self._owner.transaction.starts_at_end = short or (len(self.joined) > 1 and self.group.session.elastic)
+
+    def _settle(self) -> None:
+        """After a step in which some had nothing: hand them what it came to."""
+        if not self.some_short:
+            return
+        self.some_short = False
+        if self._skipped_all():
+            self.batches.waits = True
+            self._follow()
+            self.batches.waits = False
+        else:
+            self._short_steps.hand_over(self.progress.step + self.progress.stepped)
+
+    def _skipped_all(self) -> bool:
+        """Whether the script has left out the batch that it was given last."""
+        return self._batch is not None and self.batches.close(self._batch[0])
+
+    def return_what_was_lost(self) -> None:
+        """Samples of members that did not take part in the step's exchange are dealt again."""
+        made = next((joined.shares.formed for joined in self.joined if joined.exchanged), self.group.session.view)
+        for batch in self.batches.take():
+            if places := batch.of_members(lambda member: member not in made):
+                batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+                if self._ledger is not None:
+                    self._ledger.returned(batch.step, places)
+
+    def _undo_step(self) -> None:
+        """Only remote workers had samples in this step, and they are lost with what it came to: deal them again."""
+        for batch in self.batches.take():
+            places = batch.of_members(lambda member: True)
+            batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+            if self._ledger is not None:
+                self._ledger.returned(batch.step, places)
+
+    def enough_left(self) -> bool:
+        """Whether newcomers would get a batch of this pass too: a script counts on one."""
+        if not self.progress.has_loader:
+            return self.group.session.elastic
+        if self._batch is None or not self.group.session.elastic:
+            return False
+        run, step = self._batch
+        items = run.loader.facts[1]
+        return items is None or run.left.get(step.stream, RemainingSamples()).count(items) >= 2 * self.group.size + 2
+
+    def samples(self) -> tuple[list[int], list[str]]:
+        """Positions and names of the samples this worker was given last."""
+        if self._batch is None:
+            return [], []
+        run, step = self._batch
+        places = run.loader.own_places(step)
+        return places, [str(name) for name in run.loader.names(run.turn, places)]
+
+    def share_loss(self, kind: str, loss: float) -> float:
+        """Return the loss of all workers, for an optimizer that looks at it."""
+        count = self._batch[1].counts[self._owner.place().rank] if self._batch is not None else 1
+        return self._short_steps.share_loss(kind, loss, max(1, count))

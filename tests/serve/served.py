@@ -2,18 +2,23 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import numpy as np
 import onnx
+import uvicorn
 from onnx import TensorProto, helper, numpy_helper
 
+from shoal.core.http_access import bind
 from shoal.serve.app import ServeApp
 from shoal.serve.core import CoreSettings, ServingCore
 from shoal.serve.loader import ObjectLoader, ServableLoader
+from shoal.serve.server import ServerOptions, answer_requests, make_config
 from shoal.serve.tensors import Tensors, TensorSpec
 
 Result = TypeVar("Result")
@@ -96,3 +101,32 @@ def asked(core: ServingCore, ask: Callable[[httpx.AsyncClient], Awaitable[Result
         return found
 
     return asyncio.run(main())
+
+
+class EchoModel:
+    """Gives back its inputs, of whatever names and types they are; a name that begins with `bad` fails."""
+
+    def predict(self, given: Any) -> Any:
+        if isinstance(given, dict) and any(name.startswith("bad") for name in given):
+            raise ValueError("this input is bad")
+        return given
+
+
+@contextmanager
+def listening(core: ServingCore, options: ServerOptions | None = None) -> Iterator[str]:
+    """`host:port` of the core served over a socket by a thread of this process."""
+    options = options or ServerOptions()
+    opened = bind(options.host, 0, 0)
+    server = uvicorn.Server(make_config(core, options))
+
+    async def main() -> None:
+        await answer_requests(core, server, opened, 3600.0)
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+    thread.start()
+    try:
+        yield f"{options.host}:{opened.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30.0)
+        assert not thread.is_alive()

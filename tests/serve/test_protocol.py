@@ -17,7 +17,7 @@ VALUES = {
     "BOOL": [True, False],
     "BYTES": ["a", "bä"],
     **{name: [0, 1] for name in DATATYPES if "INT" in name},
-    **{name: [0.5, -1.0] for name in ("FP16", "FP32", "FP64")},
+    **{name: [0.5, -1.0] for name in ("BF16", "FP16", "FP32", "FP64")},
 }
 
 

@@ -31,6 +31,7 @@ from shoal.serve.http import (
     unless_gone,
 )
 from shoal.serve.metrics import statistics
+from shoal.serve.openapi import openapi_document
 from shoal.serve.protocol import decode_request, encode_answer, metadata
 from shoal.serve.report import metrics_text
 
@@ -38,13 +39,19 @@ EXTENSIONS = ["binary_tensor_data", "statistics", "schedule_policy"]
 TIMEOUT_HEADER = b"request-timeout"
 """Seconds the client waits for its answer."""
 LENGTH_HEADER = b"inference-header-content-length"
-NO_WAY = ModelMissing("there is nothing at this address; /v2/models/NAME/infer, /predict and /metrics are")
+NO_WAY = ModelMissing(
+    "there is nothing at this address; /v2/models/NAME/infer, /predict and /metrics are, and /openapi.json lists all"
+)
 
 
 class WrongMethod(RequestError):  # noqa: N818  (as in errors.py)
     """The address exists and wants another method."""
 
     status = 405
+
+    def __init__(self, message: str, allowed: str) -> None:
+        super().__init__(message)
+        self.headers = ((b"allow", allowed.encode()),)
 
 
 class NotAllowed(RequestError):  # noqa: N818  (as in errors.py)
@@ -93,6 +100,7 @@ class ServeApp:
         words = scope["path"].strip("/").split("/")
         match words:
             case ["v2", "models", "stats"]:
+                _need(scope, "GET")
                 await answer_json(send, {"model_stats": self._statistics(None, None)})
             case ["v2", "models", name, *rest]:
                 await self._model_route(name, rest, scope, receive, send)
@@ -106,12 +114,17 @@ class ServeApp:
                 _need(scope, "GET")
                 await answer(send, 200, metrics_text(self.core).encode(), b"text/plain; version=0.0.4; charset=utf-8")
             case ["v2", "repository", "index"]:
+                _need(scope, "POST")
                 await answer_json(send, self._index())
             case ["v2", *rest]:
                 _need(scope, "GET")
                 await self._server_route(rest, send)
+            case ["openapi.json"]:
+                _need(scope, "GET")
+                await answer_json(send, openapi_document())
             case [""]:
-                await answer_json(send, {"models": self.core.names(), "see": "/v2, /predict, /metrics"})
+                _need(scope, "GET")
+                await answer_json(send, {"models": self.core.names(), "see": "/v2, /predict, /metrics, /openapi.json"})
             case _:
                 raise NO_WAY
 
@@ -178,7 +191,7 @@ class ServeApp:
         finally:
             self._reader.held -= len(body)
         extra = [] if length is None else [(LENGTH_HEADER, b"%d" % length)]
-        payload, encoding = compressed(payload, headers.get(b"accept-encoding", b"") if length is None else b"")
+        payload, encoding = compressed(payload, headers.get(b"accept-encoding", b""))
         await answer(send, 200, payload, JSON if length is None else BINARY, [*extra, *encoding])
 
     async def _predict(self, name: str | None, scope: Scope, receive: Receive, send: Send) -> None:
@@ -240,7 +253,7 @@ class ServeApp:
 
 def _need(scope: Scope, method: str) -> None:
     if scope["method"] != method:
-        raise WrongMethod(f"{scope['method'][:20]} is not possible here; use {method}")
+        raise WrongMethod(f"{scope['method'][:20]} is not possible here; use {method}", method)
 
 
 def _number(text: str) -> int | None:

@@ -15,6 +15,8 @@ class RequestError(ShoalError):
     """The request cannot be answered; `status` is the HTTP status."""
 
     status = 400
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    """Headers of the answer beside the usual ones."""
 
 
 class ModelMissing(RequestError):  # noqa: N818  (a fact about the server, not a mistake of ours)

@@ -156,7 +156,13 @@ async def refuse(send: Send, error: RequestError) -> None:
     """One line, and for a busy server the time after which to come again."""
     later = [(b"retry-after", b"%d" % max(1, ceil(error.retry_after)))] if isinstance(error, ServerBusy) else []
     line = " ".join(str(error).split())
-    await answer(send, error.status, msgspec.json.encode({"error": line}), JSON, later)
+    await answer(send, error.status, msgspec.json.encode({"error": line}), JSON, [*later, *error.headers])
+
+
+def _accepted(header: bytes) -> set[bytes]:
+    """Encodings of an Accept-Encoding header without those of weight 0, which the client forbids."""
+    found = (each.lower().replace(b" ", b"").partition(b";") for each in header.split(b","))
+    return {name for name, _, weight in found if weight not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")}
 
 
 def compressed(body: bytes, accepted: bytes) -> tuple[bytes, list[tuple[bytes, bytes]]]:
@@ -164,7 +170,7 @@ def compressed(body: bytes, accepted: bytes) -> tuple[bytes, list[tuple[bytes, b
     if len(body) < LEAST_COMPRESSED:
         return body, []
     for name in (b"gzip", b"deflate"):
-        if name in accepted:
+        if name in _accepted(accepted):
             engine = zlib.compressobj(1, wbits=zlib.MAX_WBITS | (16 if name == b"gzip" else 0))
             return engine.compress(body) + engine.flush(), [(b"content-encoding", name)]
     return body, []

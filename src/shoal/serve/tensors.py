@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from ml_dtypes import bfloat16
 from numpy.typing import NDArray
 
 from shoal.serve.errors import BodyTooLarge, RequestError
@@ -24,12 +25,13 @@ DATATYPES: dict[str, np.dtype[Any]] = {
     "INT16": np.dtype(np.int16),
     "INT32": np.dtype(np.int32),
     "INT64": np.dtype(np.int64),
+    "BF16": np.dtype(bfloat16),
     "FP16": np.dtype(np.float16),
     "FP32": np.dtype(np.float32),
     "FP64": np.dtype(np.float64),
     "BYTES": np.dtype(np.object_),
 }
-"""Names of the protocol. BF16 is not among them: numpy has no such type."""
+"""Names of the protocol."""
 _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 MOST_DIMENSIONS = 16
 

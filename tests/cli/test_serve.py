@@ -4,9 +4,11 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from forked import Forked, command, shoal, soon
 
@@ -94,6 +96,7 @@ def test_several_models_and_a_chain_of_them(tmp_path: Path) -> None:
         (["model.pt2"], "--trust-pt2"),
         (["digits@prod", "--processes", "some"], "--processes some is no number of processes; write 4, or 1:4"),
         (["digits@prod", "--processes", "0"], "--processes 0 answers nothing"),
+        (["digits@prod", "--processes", "0:2", "--grpc-port", "0"], "give 1:2 with gRPC"),
         (["nobody", "--processes", "2"], "cannot serve 'nobody': no model 'nobody'"),
     ],
 )
@@ -133,6 +136,26 @@ def test_several_processes_answer_and_a_killed_one_is_replaced(tmp_path: Path, r
         WAIT, lambda: {httpx.post(f"{base}/predict", content="[1, 1]").json()["version"] for _ in range(9)} == {2}
     )
     end(running)
+
+
+def test_grpc_is_answered_by_every_process(tmp_path: Path, registry: Registry) -> None:
+    triton = pytest.importorskip("tritonclient.grpc")
+    words = ["serve", "digits:1", "--port", "0", "--grpc-port", "0", "--processes", "2", "--models", "models"]
+    # not a fork of this process, because gRPC does not survive one once it has been used
+    running = subprocess.Popen([sys.executable, "-m", "shoal", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        assert running.stderr is not None
+        lines = iter(running.stderr.readline, "")
+        place = next(line for line in lines if "gRPC at" in line).split()[-1]
+        for _ in range(6):  # each connection goes to one of the processes
+            with triton.InferenceServerClient(place, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
+                tensor = triton.InferInput("x", [1, 2], "FP32")
+                tensor.set_data_from_numpy(np.ones((1, 2), dtype=np.float32))
+                assert client.infer("digits", [tensor]).as_numpy("y").tolist() == [[2.0, 2.0]]
+    finally:
+        running.terminate()
+        assert running.wait(WAIT) == 0
+        running.stderr.close()
 
 
 def test_no_process_while_nobody_asks_and_one_as_soon_as_somebody_does(tmp_path: Path, registry: Registry) -> None:

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -117,13 +118,14 @@ def listening(core: ServingCore, options: ServerOptions | None = None) -> Iterat
     """`host:port` of the core served over a socket by a thread of this process."""
     options = options or ServerOptions()
     opened = bind(options.host, 0, 0)
-    server = uvicorn.Server(make_config(core, options))
+    server, started = uvicorn.Server(make_config(core, options)), threading.Event()
 
     async def main() -> None:
-        await answer_requests(core, server, opened, 3600.0)
+        await answer_requests(core, server, opened, replace(options, poll=3600.0), started.set)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
     thread.start()
+    assert started.wait(30.0)
     try:
         yield f"{options.host}:{opened.getsockname()[1]}"
     finally:

@@ -55,6 +55,9 @@ def serve(
     processes: Annotated[
         str, typer.Option(metavar="N|MIN:MAX", help="That answer; as many as the load needs; 0:4 ends idle ones, too.")
     ] = "1",
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Answer gRPC too, at this port; 0: a free one.")
+    ] = None,
     trust_pt2: Annotated[
         bool, typer.Option("--trust-pt2", help="Read .pt2 files, which may run code: only your own.")
     ] = False,
@@ -80,8 +83,10 @@ def serve(
             timeout=seconds(timeout, "--timeout"),
             keep=keep,
         )
-        options = server_options(host, port, token_file, seconds(poll, "--poll"))
+        options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port)
         least, most = process_range(processes)
+        if grpc_port is not None and least == 0:
+            raise UsageError(f"--processes {processes} may end all, and only HTTP starts one; give 1:{most} with gRPC")
 
         def make(shared: Path | None) -> "ServingCore":
             return make_core(what, combine or [], settings, models, module, memory, trust_pt2, shared)
@@ -124,7 +129,7 @@ def size(text: str) -> int:
     return int(float(found[1]) * units[found[2]])
 
 
-def server_options(host: str, port: int | None, file: str | None, poll: float) -> "ServerOptions":
+def server_options(host: str, port: int | None, file: str | None, poll: float, grpc: int | None) -> "ServerOptions":
     from shoal.core.errors import UsageError
     from shoal.core.http_access import is_loopback, read_token
     from shoal.serve.server import ServerOptions
@@ -132,7 +137,7 @@ def server_options(host: str, port: int | None, file: str | None, poll: float) -
     if not is_loopback(host) and file is None:
         raise UsageError(f"--host {host} lets other machines ask; let them show a token of a file: --token-file FILE")
     token = read_token(Path(file).expanduser()) if file is not None else ""
-    return ServerOptions(host, port, token, poll)
+    return ServerOptions(host, port, token, poll, grpc)
 
 
 def make_core(

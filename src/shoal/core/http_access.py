@@ -69,6 +69,19 @@ def bind(host: str, port: int | None, usual: int) -> socket.socket:
         raise UsageError(f"cannot serve on {host!r}: {error.strerror}; --host is an address of this machine") from None
 
 
+def reserve(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen: it keeps the port for servers of this user that share it (SO_REUSEPORT)."""
+    family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    held = socket.socket(family, kind, proto)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        held.bind(place)
+    except OSError as error:
+        held.close()
+        raise UsageError(f"cannot serve on {host}:{port}: {error.strerror}; choose another port") from None
+    return held
+
+
 def _bind(host: str, port: int) -> socket.socket:
     family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind, proto)

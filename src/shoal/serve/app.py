@@ -6,7 +6,6 @@ routing would be a good part of it.
 
 import asyncio
 import hmac
-from typing import Any
 from urllib.parse import parse_qs
 
 from shoal.core.http_access import OwnNames
@@ -30,12 +29,18 @@ from shoal.serve.http import (
     refuse,
     unless_gone,
 )
-from shoal.serve.metrics import statistics
 from shoal.serve.openapi import openapi_document
-from shoal.serve.protocol import decode_request, encode_answer, metadata
+from shoal.serve.protocol import decode_request, encode_answer
 from shoal.serve.report import metrics_text
+from shoal.serve.status import (
+    EXTENSIONS,
+    model_metadata,
+    model_statistics,
+    model_versions,
+    repository_index,
+    version_number,
+)
 
-EXTENSIONS = ["binary_tensor_data", "statistics", "schedule_policy"]
 TIMEOUT_HEADER = b"request-timeout"
 """Seconds the client waits for its answer."""
 LENGTH_HEADER = b"inference-header-content-length"
@@ -101,7 +106,7 @@ class ServeApp:
         match words:
             case ["v2", "models", "stats"]:
                 _need(scope, "GET")
-                await answer_json(send, {"model_stats": self._statistics(None, None)})
+                await answer_json(send, {"model_stats": model_statistics(self.core, None, None)})
             case ["v2", "models", name, *rest]:
                 await self._model_route(name, rest, scope, receive, send)
             case ["predict", *rest] if len(rest) < 2:
@@ -115,7 +120,7 @@ class ServeApp:
                 await answer(send, 200, metrics_text(self.core).encode(), b"text/plain; version=0.0.4; charset=utf-8")
             case ["v2", "repository", "index"]:
                 _need(scope, "POST")
-                await answer_json(send, self._index())
+                await answer_json(send, repository_index(self.core))
             case ["v2", *rest]:
                 _need(scope, "GET")
                 await self._server_route(rest, send)
@@ -138,14 +143,14 @@ class ServeApp:
                 ready = self.core.is_ready()
                 await answer_json(send, {"ready": ready}, 200 if ready else 503)
             case ["models"]:
-                await answer_json(send, {"models": self._index()})
+                await answer_json(send, {"models": repository_index(self.core)})
             case _:
                 raise NO_WAY
 
     async def _model_route(self, name: str, rest: list[str], scope: Scope, receive: Receive, send: Send) -> None:
         number = None
         if rest[:1] == ["versions"] and len(rest) > 1:
-            number, rest = _number(rest[1]), rest[2:]
+            number, rest = version_number(rest[1]), rest[2:]
         match rest:
             case ["infer"]:
                 _need(scope, "POST")
@@ -166,16 +171,14 @@ class ServeApp:
     async def _model_facts(self, name: str, number: int | None, rest: list[str], send: Send) -> None:
         match rest:
             case []:
-                found, inputs, outputs = self.core.specs(name, number)
-                numbers = [found] if number is not None else self._available(name) or [found]
-                await answer_json(send, metadata(name, numbers, inputs, outputs))
+                await answer_json(send, model_metadata(self.core, name, number))
             case ["ready"]:
                 ready = self.core.is_ready(name, number)
                 await answer_json(send, {"name": name, "ready": ready}, 200 if ready else 503)
             case ["versions"]:
-                await answer_json(send, {"name": name, "versions": self._versions(name)})
-            case ["stats"] if name in self.core.names():
-                await answer_json(send, {"model_stats": self._statistics(name, number)})
+                await answer_json(send, {"name": name, "versions": model_versions(self.core, name)})
+            case ["stats"]:
+                await answer_json(send, {"model_stats": model_statistics(self.core, name, number)})
             case _:
                 raise NO_WAY
 
@@ -197,7 +200,7 @@ class ServeApp:
     async def _predict(self, name: str | None, scope: Scope, receive: Receive, send: Send) -> None:
         query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
         name = name or query.get("model", [next(iter(self.core.names()))])[0]
-        number = _number(query["version"][0]) if "version" in query else None
+        number = version_number(query["version"][0]) if "version" in query else None
         body = await self._reader.read(scope, receive)
         try:
             inputs, alone = plain.decode_plain(body, self.core.specs(name, number)[1])
@@ -212,57 +215,10 @@ class ServeApp:
         if not self._token:
             raise NotAllowed("changing what is served needs a token; start with --token-file FILE")
 
-    def _available(self, name: str) -> list[int]:
-        return [each.number for each in self.core.manager.versions(name) if each.state == "available"]
-
-    def _versions(self, name: str) -> list[dict[str, Any]]:
-        if name in self.core.composites:
-            return [{"version": "1", "state": "available", "parts": self.core.composites[name].parts}]
-        if name not in self.core.models:
-            raise ModelMissing(f"no model {name[:80]!r} here; there is {', '.join(self.core.names())}")
-        serving = self.core.manager.serving(name)
-        return [
-            {
-                "version": str(each.number),
-                "state": each.state,
-                "serving": each.number == serving and each.state == "available",
-                "memory": each.memory,
-                "error": each.error,
-            }
-            for each in self.core.manager.versions(name)
-        ]
-
-    def _index(self) -> list[dict[str, Any]]:
-        names = {"available": "READY", "loading": "LOADING", "draining": "UNLOADING"}
-        return [
-            {
-                "name": each.name,
-                "version": str(each.number),
-                "state": names.get(each.state, "UNAVAILABLE"),
-                "reason": each.error,
-            }
-            for each in self.core.manager.versions()
-        ]
-
-    def _statistics(self, name: str | None, number: int | None) -> list[dict[str, object]]:
-        found = sorted(self.core.total_metrics().items())
-        return [
-            statistics(*key, metrics) for key, metrics in found if name in (None, key[0]) and number in (None, key[1])
-        ]
-
 
 def _need(scope: Scope, method: str) -> None:
     if scope["method"] != method:
         raise WrongMethod(f"{scope['method'][:20]} is not possible here; use {method}", method)
-
-
-def _number(text: str) -> int | None:
-    """A version's number; None for the one that is served at the moment."""
-    if text == "latest":
-        return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9:
-        raise ModelMissing(f"{text[:20]!r} is not a version number")
-    return int(text)
 
 
 def _header_length(headers: dict[bytes, bytes]) -> int | None:

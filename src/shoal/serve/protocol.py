@@ -97,7 +97,7 @@ def _inputs(request: InferRequest, rest: memoryview) -> Tensors:
             continue
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(rest):
             raise RequestError(f"input {each.name[:80]!r} says {size!r:.40} bytes; {len(rest)} are left in the body")
-        tensors[each.name] = _from_bytes(each, rest[:size], count)
+        tensors[each.name] = tensor_from_bytes(each, rest[:size], count)
         rest = rest[size:]
     if len(rest):
         raise RequestError(f"{len(rest)} bytes of the body belong to no input")
@@ -114,7 +114,8 @@ def _from_json(tensor: InputTensor, count: int) -> Array:
     return array.reshape(tensor.shape)
 
 
-def _from_bytes(tensor: InputTensor, data: memoryview, count: int) -> Array:
+def tensor_from_bytes(tensor: InputTensor, data: memoryview, count: int) -> Array:
+    """The array of `count` elements that the bytes are; RequestError unless they are as many as it takes."""
     dtype = DATATYPES[tensor.datatype]
     if tensor.datatype == "BYTES":
         return _octet_strings(tensor, data, count)
@@ -149,7 +150,7 @@ def encode_answer(request: InferRequest, name: str, number: int, outputs: Tensor
     """The body of an answer; with binary tensors also the length of its JSON."""
     told: list[dict[str, Any]] = []
     tail: list[bytes] = []
-    for key in _wanted(request, outputs):
+    for key in wanted_outputs(request, outputs):
         array = outputs[key]
         entry: dict[str, Any] = {"name": key, "datatype": datatype_of(array), "shape": list(array.shape)}
         if request.is_binary(key):
@@ -165,7 +166,8 @@ def encode_answer(request: InferRequest, name: str, number: int, outputs: Tensor
     return (b"".join([head, *tail]), len(head)) if tail else (head, None)
 
 
-def _wanted(request: InferRequest, outputs: Tensors) -> Sequence[str]:
+def wanted_outputs(request: InferRequest, outputs: Tensors) -> Sequence[str]:
+    """Names of the outputs that the request asks for; all if it names none."""
     if not request.outputs:
         return list(outputs)
     for each in request.outputs:

@@ -4,17 +4,18 @@ import asyncio
 import contextlib
 import socket
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvicorn
 
 from shoal.core.errors import UsageError
-from shoal.core.http_access import bind
+from shoal.core.http_access import bind, reserve
 from shoal.core.signals import as_interrupts
 from shoal.serve.app import ServeApp
 from shoal.serve.core import ServingCore
+from shoal.serve.grpc_server import check_grpc, start_grpc
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example
 from shoal.serve.scaling import ScalingGoal
@@ -40,19 +41,38 @@ class ServerOptions:
     port: int | None = None
     token: str = ""
     poll: float = 1.0
+    grpc_port: int | None = None
+    """Where gRPC is answered too; 0: a free port."""
     limits: BodyLimits = field(default_factory=BodyLimits)
+
+
+@contextlib.contextmanager
+def reserved_grpc(options: ServerOptions) -> Iterator[ServerOptions]:
+    """The options with the port of gRPC, which is kept while the block runs."""
+    if options.grpc_port is None:
+        yield options
+        return
+    check_grpc()
+    with reserve(options.host, options.grpc_port) as held:
+        yield replace(options, grpc_port=held.getsockname()[1])
 
 
 def serve(core: ServingCore, options: ServerOptions, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `say` gets the address and a command to try, once both work."""
     load_all(core)
-    listening = bind(options.host, options.port, PORT)
-    for line in greeting(core, options, listening):
-        say(line)
+    with bind(options.host, options.port, PORT) as listening, reserved_grpc(options) as options:
+        _serve(core, options, listening, say)
+
+
+def _serve(core: ServingCore, options: ServerOptions, listening: socket.socket, say: Callable[[str], None]) -> None:
+    def greet() -> None:
+        for line in greeting(core, options, listening):
+            say(line)
+
     core.on_change = ChangeReporter(say)
     config = make_config(core, options)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-        runner.run(answer_requests(core, uvicorn.Server(config), listening, options.poll))
+        runner.run(answer_requests(core, uvicorn.Server(config), listening, options, greet))
 
 
 def serve_processes(
@@ -62,7 +82,8 @@ def serve_processes(
     listening = bind(options.host, options.port, PORT)
     import onnxruntime  # noqa: F401  (workers are forked, so that none has to import it)
 
-    with tempfile.TemporaryDirectory(prefix="shoal-serve-", ignore_cleanup_errors=True) as folder:
+    scratch = tempfile.TemporaryDirectory(prefix="shoal-serve-", ignore_cleanup_errors=True)
+    with scratch as folder, reserved_grpc(options) as options:
         (Path(folder) / "metrics").mkdir()
         counts = SharedMetrics(Path(folder) / "metrics")
 
@@ -93,10 +114,15 @@ def serve_worker(
             return
         core.on_change = ChangeReporter(say)
         config = make_config(core, options)
-        sender.send(WorkerReport("ready", "\n".join(greeting(core, options, listening))))
+
+        def greet() -> None:
+            sender.send(WorkerReport("ready", "\n".join(greeting(core, options, listening))))
+
+        def report() -> None:
+            sender.send(load_of(core))
+
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            server = uvicorn.Server(config)
-            runner.run(answer_requests(core, server, listening, options.poll, lambda: sender.send(load_of(core))))
+            runner.run(answer_requests(core, uvicorn.Server(config), listening, options, greet, report))
 
 
 def load_of(core: ServingCore) -> WorkerReport:
@@ -155,26 +181,38 @@ async def answer_requests(
     core: ServingCore,
     server: uvicorn.Server,
     listening: socket.socket,
-    poll: float,
+    options: ServerOptions,
+    greet: Callable[[], None] = lambda: None,
     report: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer, look for new versions meanwhile, and report several times a second."""
-    beside = [asyncio.create_task(core.poll_for_ever(poll)), asyncio.create_task(report_for_ever(report))]
+    """Answer, look for new versions meanwhile, and report several times a second; `greet` once every port answers."""
+    beside: list[asyncio.Task[None]] = []
+    grpc = None
     try:
+        if options.grpc_port is not None:
+            grpc = await start_grpc(core, address_of(options.host, options.grpc_port), options.token, options.limits)
+        greet()  # connections over HTTP wait in the socket's queue until they are accepted
+        beside = [asyncio.create_task(core.poll_for_ever(options.poll)), asyncio.create_task(report_for_ever(report))]
         await server.serve(sockets=[listening])
     finally:
         for task in beside:
             task.cancel()
+        if grpc is not None:
+            await grpc.stop(GRACE)
         await core.close()
         core.shared_metrics.exchange(core.metrics)
 
 
 def greeting(core: ServingCore, options: ServerOptions, listening: socket.socket) -> list[str]:
     """What is served and where, and a command that asks the first model."""
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    address = f"http://{host}:{listening.getsockname()[1]}"
+    address = f"http://{address_of(options.host, listening.getsockname()[1])}"
     served = [f"{name}:{core.manager.serving(name)}" for name in core.models] + [*core.composites]
-    return [f"serving {', '.join(served)} at {address}", f"try: {curl_line(core, address, bool(options.token))}"]
+    grpc = [] if options.grpc_port is None else [f"gRPC at {address_of(options.host, options.grpc_port)}"]
+    return [f"serving {', '.join(served)} at {address}", *grpc, f"try: {curl_line(core, address, bool(options.token))}"]
+
+
+def address_of(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def curl_line(core: ServingCore, address: str, guarded: bool) -> str:

@@ -97,6 +97,10 @@ def test_several_models_and_a_chain_of_them(tmp_path: Path) -> None:
         (["digits@prod", "--processes", "some"], "--processes some is no number of processes; write 4, or 1:4"),
         (["digits@prod", "--processes", "0"], "--processes 0 answers nothing"),
         (["digits@prod", "--processes", "0:2", "--grpc-port", "0"], "give 1:2 with gRPC"),
+        (["digits", "--rollout", "canary"], "--rollout 'canary': 'canary' is no stage"),
+        (["digits", "--rollout", "shadow", "--rule", "errors<2"], "'errors<2' is no condition"),
+        (["digits", "--traffic", "some"], "--traffic 'some' is unknown"),
+        (["digits", "--cache", "big"], "--cache 'big' is no size"),
         (["nobody", "--processes", "2"], "cannot serve 'nobody': no model 'nobody'"),
     ],
 )
@@ -135,6 +139,24 @@ def test_several_processes_answer_and_a_killed_one_is_replaced(tmp_path: Path, r
     assert soon(
         WAIT, lambda: {httpx.post(f"{base}/predict", content="[1, 1]").json()["version"] for _ in range(9)} == {2}
     )
+    end(running)
+
+
+def test_a_new_version_goes_through_its_stages_in_all_processes(tmp_path: Path, registry: Registry) -> None:
+    stages = ["--rollout", "shadow,canary:50%", "--rule", "requests>=4,errors<=0", "--cache", "1MB"]
+    running = command(tmp_path, "serve", "digits", "--port", "0", "--processes", "2", "--poll", "20ms", *stages)
+    base = address(running)
+    registry.add("digits", files={"model.onnx": doubler(7.0)})
+
+    def versions() -> set[int]:
+        answers = [httpx.post(f"{base}/predict", content="[1, 1]") for _ in range(9)]
+        assert {each.status_code for each in answers} == {200}
+        return {each.json()["version"] for each in answers}
+
+    assert soon(WAIT, lambda: versions() == {3})
+    assert soon(WAIT, lambda: "shoal: digits: 3 is kept, 2 is let go" in (versions(), running.err.read_text())[1])
+    told = httpx.get(f"{base}/v2/models/digits/traffic").json()
+    assert (told["rollout"]["stable"], told["rollout"]["candidate"]) == (3, None)
     end(running)
 
 

@@ -55,6 +55,18 @@ def serve(
     processes: Annotated[
         str, typer.Option(metavar="N|MIN:MAX", help="That answer; as many as the load needs; 0:4 ends idle ones, too.")
     ] = "1",
+    cache: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Answers to keep for equal requests: 64MB; else none.")
+    ] = None,
+    traffic: Annotated[
+        str, typer.Option(metavar="POLICY", help="Versions that answer: newest, ab:20% (a comparison), bandit.")
+    ] = "",
+    rollout: Annotated[
+        str, typer.Option(metavar="STAGES", help="Try new versions: shadow,canary:5%; direct: at once, watched.")
+    ] = "",
+    rule: Annotated[
+        str, typer.Option(metavar="RULE", help="Of --rollout, else it goes back: requests>=100,errors<=1%,latency<=2.")
+    ] = "",
     grpc_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Answer gRPC too, at this port; 0: a free one.")
     ] = None,
@@ -73,6 +85,7 @@ def serve(
             raise UsageError(MISSING.format(error.name)) from None
         from shoal.serve.batcher import BatchSettings
         from shoal.serve.core import CoreSettings
+        from shoal.serve.router import TrafficSettings
         from shoal.serve.scaling import ScalingGoal
 
         settings = CoreSettings(
@@ -82,6 +95,8 @@ def serve(
             batching=batch > 1,
             timeout=seconds(timeout, "--timeout"),
             keep=keep,
+            cache=size(cache, "--cache") if cache is not None else 0,
+            traffic=TrafficSettings.parse(traffic, rollout, rule),
         )
         options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port)
         least, most = process_range(processes)
@@ -116,7 +131,7 @@ def process_range(text: str) -> tuple[int, int]:
     return int(low), int(high or low)
 
 
-def size(text: str) -> int:
+def size(text: str, option: str) -> int:
     """`512MB`, `2GB` or bytes."""
     import re
 
@@ -125,7 +140,7 @@ def size(text: str) -> int:
     units = {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip().lower())
     if found is None or found[2] not in units:
-        raise UsageError(f"--memory {text!r} is no size; write 512MB or 2GB")
+        raise UsageError(f"{option} {text!r} is no size; write 512MB or 2GB")
     return int(float(found[1]) * units[found[2]])
 
 
@@ -164,7 +179,7 @@ def make_core(
         [finder.find(word) for word in what],
         settings,
         composites=[CompositeModel.parse(word) for word in combine],
-        budget=size(memory) if memory is not None else None,
+        budget=size(memory, "--memory") if memory is not None else None,
         shared=shared,
     )
 

@@ -155,6 +155,9 @@ class ServeApp:
             case ["infer"]:
                 _need(scope, "POST")
                 await self._infer(name, number, scope, receive, send)
+            case ["feedback"] if number is None:
+                _need(scope, "POST")
+                await self._feedback(name, scope, receive, send)
             case ["rollback"]:
                 _need(scope, "POST")
                 self._need_token()
@@ -177,6 +180,8 @@ class ServeApp:
                 await answer_json(send, {"name": name, "ready": ready}, 200 if ready else 503)
             case ["versions"]:
                 await answer_json(send, {"name": name, "versions": model_versions(self.core, name)})
+            case ["traffic"] if number is None and name in self.core.models:
+                await answer_json(send, self.core.router.describe(name, self.core.versions_metrics(name)))
             case ["stats"]:
                 await answer_json(send, {"model_stats": model_statistics(self.core, name, number)})
             case _:
@@ -188,7 +193,7 @@ class ServeApp:
         try:
             request, inputs = decode_request(body, _header_length(headers))
             timeout = _timeout(headers, request.timeout)
-            task = asyncio.ensure_future(self.core.infer(name, inputs, number=number, timeout=timeout))
+            task = asyncio.ensure_future(self.core.infer(name, inputs, number=number, timeout=timeout, key=request.id))
             found = await unless_gone(task, receive)
             payload, length = encode_answer(request, found.name, found.number, found.outputs)
         finally:
@@ -210,6 +215,13 @@ class ServeApp:
         finally:
             self._reader.held -= len(body)
         await answer(send, 200, plain.encode_plain(found.name, found.number, found.outputs, alone))
+
+    async def _feedback(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await self._reader.read(scope, receive)
+        self._reader.held -= len(body)
+        told = plain.decode_feedback(body)
+        number = self.core.reward(name, told.reward, key=told.id, number=told.version)
+        await answer_json(send, {"name": name, "version": str(number)})
 
     def _need_token(self) -> None:
         if not self._token:

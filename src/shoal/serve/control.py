@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from shoal.serve.rollout import RolloutState
+
 
 class ModelControl(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of one model."""
@@ -19,6 +21,8 @@ class ModelControl(msgspec.Struct, frozen=True, omit_defaults=True):
     """The version that was rolled back to, until somebody follows the newest again."""
     reason: str = ""
     """Why the last decision was made."""
+    rollout: RolloutState = RolloutState()
+    """Where the stages of a new version are."""
 
 
 Change = Callable[[ModelControl], ModelControl]

@@ -16,12 +16,15 @@ from msgspec.structs import replace
 from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
 from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
-from shoal.serve.control import NOTHING, SharedControl
+from shoal.serve.cache import ResultCache, input_digest
+from shoal.serve.control import NOTHING, ModelControl, SharedControl
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
 from shoal.serve.manager import ServableManager
 from shoal.serve.metrics import VersionMetrics
 from shoal.serve.model import CompositeModel
+from shoal.serve.router import RequestRoute, TrafficSettings, VersionRouter
 from shoal.serve.servable import Servable, is_batchable
+from shoal.serve.shadow import ShadowCopies
 from shoal.serve.shared_metrics import SharedMetrics
 from shoal.serve.sizing import BatchSizer, FixedSizer
 from shoal.serve.source import VersionSource
@@ -47,6 +50,9 @@ class CoreSettings:
     """Seconds of a request that names none."""
     keep: int = 1
     """Versions of a model that are served beside each other."""
+    cache: int = 0
+    """Bytes of answers that are kept for equal requests; 0: none."""
+    traffic: TrafficSettings = field(default_factory=TrafficSettings)
 
 
 @dataclass(frozen=True)
@@ -85,10 +91,16 @@ class ServingCore:
         self.control, self.shared_metrics = SharedControl(shared), SharedMetrics(shared and shared / "metrics")
         self.on_change: Callable[[ServableVersion], None] | None = None
         """Is told of every change of a version's state, in whatever thread makes it."""
+        self.on_decision: Callable[[str], None] | None = None
+        """Is told of what the stages of a new version led to, in the thread that polls."""
         self.settings = settings or CoreSettings()
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.manager = ServableManager(budget, self._changed, self._loading.submit)
-        self.models = {each.name: ServedModel(each, VersionStream(each.name, self.settings.keep)) for each in sources}
+        keep = max(self.settings.keep, self.settings.traffic.least_kept)
+        self.models = {each.name: ServedModel(each, VersionStream(each.name, keep)) for each in sources}
+        self.router = VersionRouter(self.settings.traffic, self.control)
+        self.cache = ResultCache(self.settings.cache)
+        self._copies = ShadowCopies()
         self.composites = {each.name: each for each in composites}
         self._check_names(len(sources) + len(composites))
         self.metrics: dict[tuple[str, int], VersionMetrics] = {}
@@ -119,7 +131,18 @@ class ServingCore:
                 model.problem = str(error)
                 continue
             model.stream.update(model.loaders)
+            self._refresh_routes(name, model.stream)
             self.manager.apply(model.stream, model.loaders)
+            self._refresh_routes(name, model.stream)
+
+    def _refresh_routes(self, name: str, stream: VersionStream) -> None:
+        """Before loading, so that it is known what to load; and after it, with what is there then."""
+        versions = self.manager.versions(name)
+        available = {each.number: True for each in versions if each.state == "available"}
+        broken = {each.number: each.error for each in versions if each.state == "failed"}
+        said = self.router.refresh(stream, available, self.versions_metrics(name), broken)
+        if said and self.on_decision is not None:
+            self.on_decision(f"{name}: {said}")
 
     async def poll_for_ever(self, period: float) -> None:
         """Poll every `period` seconds, until it is cancelled."""
@@ -139,7 +162,13 @@ class ServingCore:
 
     async def follow_newest(self, name: str) -> None:
         self._model(name)
-        self.control.change(name, lambda held: replace(held, pinned=None, reason="follows the newest by request"))
+
+        def follow(held: ModelControl) -> ModelControl:
+            """Versions that a rule refused may be tried again."""
+            again = replace(held.rollout, rejected=())
+            return replace(held, pinned=None, rollout=again, reason="follows the newest by request")
+
+        self.control.change(name, follow)
         await self.poll_once()
 
     def _model(self, name: str) -> ServedModel:
@@ -149,6 +178,7 @@ class ServingCore:
 
     async def close(self) -> None:
         """Let what is being computed finish; nothing new comes."""
+        await self._copies.drain(DRAIN_SECONDS)
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in list(self._batchers.values())))
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._loading.shutdown(wait=False, cancel_futures=True)
@@ -191,26 +221,79 @@ class ServingCore:
     # requests
 
     async def infer(
-        self, name: str, inputs: Tensors, *, number: int | None = None, timeout: float | None = None
+        self, name: str, inputs: Tensors, *, number: int | None = None, timeout: float | None = None, key: str = ""
     ) -> ModelAnswer:
-        """Ask a model. RequestError says why it did not answer."""
+        """Ask a model. RequestError says why it did not answer. Requests of one `key` go to the same version."""
         began = clock.now()
         deadline = asyncio.get_running_loop().time() + (self.settings.timeout if timeout is None else timeout)
         if (composite := self.composites.get(name)) is not None:
             return await self._ask_composite(composite, inputs, began, deadline)
-        version = self.manager.acquire(name, number)
-        metrics = self.metrics_of(name, version.number)
+        route = self.router.route(name, key) if number is None else RequestRoute(number)
+        found = await self._answer(self._acquire(name, number, route), inputs, began, deadline)
+        if route.shadow is not None and route.shadow != found.number:
+            self._copy(name, route.shadow, inputs, found.outputs)
+        return found
+
+    def _acquire(self, name: str, number: int | None, route: RequestRoute) -> ServableVersion:
+        try:
+            return self.manager.acquire(name, route.number)
+        except ModelMissing:
+            if number is not None or route.number is None:
+                raise
+            return self.manager.acquire(name)  # it was let go since the last poll
+
+    async def _answer(self, version: ServableVersion, inputs: Tensors, began: float, deadline: float) -> ModelAnswer:
+        """Of one version, from the cache or from the model; the version is released."""
+        metrics = self.metrics_of(version.name, version.number)
         status = 499  # the client is gone, unless an answer says otherwise
         try:
-            outputs = await self._ask(version, inputs, deadline, metrics)
+            outputs = await self._find_or_ask(version, inputs, deadline, metrics)
             status = 200
-            return ModelAnswer(name, version.number, outputs)
+            return ModelAnswer(version.name, version.number, outputs)
         except RequestError as error:
             status = error.status
             raise
         finally:
             metrics.request_done(status, clock.now() - began)
             self.manager.release(version)
+
+    async def _find_or_ask(
+        self, version: ServableVersion, inputs: Tensors, deadline: float, metrics: VersionMetrics
+    ) -> Tensors:
+        if not self.cache.limit:
+            return await self._ask(version, inputs, deadline, metrics)
+        key = (version.serial, input_digest(inputs))
+        if (known := self.cache.find(key)) is not None:
+            metrics.traffic.cache_hits += 1
+            return known
+        metrics.traffic.cache_misses += 1
+        outputs = await self._ask(version, inputs, deadline, metrics)
+        self.cache.put(key, outputs)
+        return outputs
+
+    def _copy(self, name: str, number: int, inputs: Tensors, answer: Tensors) -> None:
+        """Ask the version that is tried the same, for nobody."""
+        counts = self.metrics_of(name, number).traffic
+
+        async def ask() -> Tensors:
+            deadline = asyncio.get_running_loop().time() + self.settings.timeout
+            return (await self._answer(self.manager.acquire(name, number), inputs, clock.now(), deadline)).outputs
+
+        def count(agreed: int, compared: int) -> None:
+            counts.agreed += agreed
+            counts.compared += compared
+
+        self._copies.send(ask, answer, count)
+
+    def reward(self, name: str, reward: float, *, key: str = "", number: int | None = None) -> int:
+        """Count feedback about an answer: of the request with this id, or of a version; returns the version."""
+        if name not in self.models:
+            raise ModelMissing(f"no model {name[:80]!r} here; there is {', '.join(self.models)}")
+        if number is not None and number not in self.models[name].stream.numbers:
+            raise ModelMissing(f"{name!r} has no version {number}")
+        number, loss = self.router.loss(name, reward, key=key, number=number)
+        self.metrics_of(name, number).rewarded(reward, loss)
+        return number
 
     async def _ask(
         self, version: ServableVersion, inputs: Tensors, deadline: float, metrics: VersionMetrics
@@ -274,6 +357,10 @@ class ServingCore:
     def total_metrics(self) -> dict[tuple[str, int], VersionMetrics]:
         """Counts of all processes of the server."""
         return self.shared_metrics.total(self.metrics)
+
+    def versions_metrics(self, name: str) -> dict[int, VersionMetrics]:
+        """Counts of all processes, of one model by version."""
+        return {number: each for (model, number), each in self.total_metrics().items() if model == name}
 
     def batch_limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each version that was asked: the present limit of a batch, and the samples that wait."""

@@ -113,7 +113,11 @@ class InferenceService:
         asked, inputs = decode_message(request)
         times = [each for each in (context.time_remaining(), asked.timeout) if each is not None]
         found = await self._core.infer(
-            request.model_name, inputs, number=_number(request.model_version), timeout=min(times, default=None)
+            request.model_name,
+            inputs,
+            number=_number(request.model_version),
+            timeout=min(times, default=None),
+            key=asked.id,
         )
         answer = self._made("ModelInferResponse", model_name=found.name, model_version=str(found.number))
         return fill_answer(answer, asked, found.outputs)

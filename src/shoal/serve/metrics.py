@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 EDGES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper ends of the histogram's buckets, in seconds."""
@@ -36,6 +36,27 @@ class LatencyHistogram:
 
 
 @dataclass
+class TrafficCounts:
+    """What caches, comparisons and feedback count of one version; all of it adds up over processes."""
+
+    latency_squares: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    compared: int = 0
+    """Samples that were also asked of the version in service, and how many had the same answer."""
+    agreed: int = 0
+    rewards: int = 0
+    reward: float = 0.0
+    reward_squares: float = 0.0
+    loss: float = 0.0
+    """Sum of (1 - reward) ÷ the probability with which the version was chosen."""
+
+    def add(self, other: "TrafficCounts") -> None:
+        for each in fields(self):
+            setattr(self, each.name, getattr(self, each.name) + getattr(other, each.name))
+
+
+@dataclass
 class VersionMetrics:
     """Of one version; the batcher's observer."""
 
@@ -50,6 +71,7 @@ class VersionMetrics:
     computed: float = 0.0
     sizes: Counter[int] = field(default_factory=Counter)
     """Batches by their number of samples."""
+    traffic: TrafficCounts = field(default_factory=TrafficCounts)
 
     def batch_done(self, requests: int, rows: int, waited: float, seconds: float, failed: bool) -> None:
         self.batches += 1
@@ -63,6 +85,14 @@ class VersionMetrics:
         self.statuses[status] += 1
         if status == 200:
             self.latency.add(seconds)
+            self.traffic.latency_squares += seconds * seconds
+
+    def rewarded(self, reward: float, loss: float) -> None:
+        """Feedback about one answer: 0 is useless, 1 right."""
+        self.traffic.rewards += 1
+        self.traffic.reward += reward
+        self.traffic.reward_squares += reward * reward
+        self.traffic.loss += loss
 
     def add(self, other: "VersionMetrics") -> None:
         """Count what another process has counted."""
@@ -75,6 +105,7 @@ class VersionMetrics:
         self.waited += other.waited
         self.computed += other.computed
         self.sizes += other.sizes
+        self.traffic.add(other.traffic)
 
     @property
     def failed(self) -> int:
@@ -100,6 +131,8 @@ def statistics(name: str, number: int, metrics: VersionMetrics) -> dict[str, obj
             "fail": duration(refused, 0.0),
             "queue": duration(answered, metrics.waited),
             "compute_infer": duration(answered, metrics.computed),
+            "cache_hit": duration(metrics.traffic.cache_hits, 0.0),
+            "cache_miss": duration(metrics.traffic.cache_misses, 0.0),
         },
         "batch_stats": [{"batch_size": size, "count": count} for size, count in sorted(metrics.sizes.items())],
     }

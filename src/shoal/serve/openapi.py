@@ -107,6 +107,10 @@ def _model_paths() -> Schema:
         paths[f"{place}/rollback"] = _post("Serve an earlier version.", None, _CHANGED, 404)
         paths[f"{place}/follow"] = _post("Serve the newest version again.", None, _CHANGED, 404)
     paths[f"{one}/versions"] = _get("Every version and its state.", _VERSIONS, 404)
+    paths[f"{one}/traffic"] = _get("How requests are divided among versions.", None, 404)
+    told = {"reward": {"type": "number", "minimum": 0, "maximum": 1}}
+    feedback = _object(told, {"id": _TEXT, "version": _COUNT})
+    paths[f"{one}/feedback"] = _post("How good an answer was.", feedback, _CHANGED, 404)
     for place, operations in paths.items():
         operations["parameters"] = [_path_parameter(each) for each in ("name", "version") if f"{{{each}}}" in place]
     return paths

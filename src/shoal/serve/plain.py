@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -20,6 +21,15 @@ class _PlainBody(msgspec.Struct):
     inputs: msgspec.Raw
 
 
+class FeedbackBody(msgspec.Struct, forbid_unknown_fields=True):
+    """How good an answer was: of a request by its id, or of a version."""
+
+    reward: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+    id: str = ""
+    version: int | None = None
+
+
+_FEEDBACK = msgspec.json.Decoder(FeedbackBody)
 _OBJECT = msgspec.json.Decoder(_PlainBody)
 _NAMED = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -35,6 +45,16 @@ def decode_plain(body: bytes, specs: Sequence[TensorSpec]) -> tuple[Tensors, boo
         said = str(error)[:160] or "it is nested too deep"
         raise RequestError(f'the body is not {{"inputs": [[1.0, 2.0]]}} or such a list alone: {said}') from None
     return _tensors(named, specs)
+
+
+def decode_feedback(body: bytes) -> FeedbackBody:
+    try:
+        told = _FEEDBACK.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f'the body is not {{"id": "seven", "reward": 1.0}}: {str(error)[:160]}') from None
+    if bool(told.id) == (told.version is not None):
+        raise RequestError("feedback is about the id of a request or about a version; give one of them")
+    return told
 
 
 def _is_object(text: bytes) -> bool:

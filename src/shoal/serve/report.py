@@ -28,6 +28,11 @@ def metrics_text(core: ServingCore) -> str:
             total("batches", "Batches computed.", lambda m: m.batches),
             total("failed_batches", "Batches in which the model raised an error.", lambda m: m.failed_batches),
             total("queue_seconds", "Seconds that requests waited.", lambda m: m.waited),
+            total("cache_hits", "Requests answered from the cache.", lambda m: m.traffic.cache_hits),
+            total("copies_compared", "Samples also asked of a version that is tried.", lambda m: m.traffic.compared),
+            total("copies_agreed", "Of these, with the same answer.", lambda m: m.traffic.agreed),
+            total("rewards", "Answers with feedback.", lambda m: m.traffic.rewards),
+            total("reward", "Sum of the feedback.", lambda m: m.traffic.reward),
             total("compute_seconds", "Seconds that models computed.", lambda m: m.computed),
             family(
                 "shoal_serve_batch_limit",

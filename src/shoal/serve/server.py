@@ -69,7 +69,7 @@ def _serve(core: ServingCore, options: ServerOptions, listening: socket.socket, 
         for line in greeting(core, options, listening):
             say(line)
 
-    core.on_change = ChangeReporter(say)
+    core.on_change = ChangeReporter(core, say)
     config = make_config(core, options)
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(answer_requests(core, uvicorn.Server(config), listening, options, greet))
@@ -112,7 +112,7 @@ def serve_worker(
         except UsageError as error:
             sender.send(WorkerReport("error", str(error)))
             return
-        core.on_change = ChangeReporter(say)
+        core.on_change = ChangeReporter(core, say)
         config = make_config(core, options)
 
         def greet() -> None:
@@ -142,13 +142,15 @@ async def report_for_ever(report: Callable[[], None]) -> None:
 class ChangeReporter:
     """Says which version is served from now on, and once why one is not."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, core: ServingCore, say: Callable[[str], None]) -> None:
         self._say = say
+        self._word = "serving" if core.settings.traffic.kind == "newest" else "loaded"
+        core.on_decision = say
         self._told: dict[str, str] = {}
 
     def __call__(self, version: ServableVersion) -> None:
         if version.state == "available":
-            self._say(f"serving {version.ref}")
+            self._say(f"{self._word} {version.ref}")
         elif version.state == "failed" and self._told.get(version.name) != version.error:
             self._told[version.name] = version.error
             self._say(f"{version.ref} is not served: {' '.join(version.error.split())[:300]}")

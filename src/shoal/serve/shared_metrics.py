@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.serve.metrics import LatencyHistogram, VersionMetrics
+from shoal.serve.metrics import LatencyHistogram, TrafficCounts, VersionMetrics
 
 Key = tuple[str, int]
 ENDED = "ended.json"
@@ -30,19 +30,20 @@ class MetricsRecord(msgspec.Struct, frozen=True):
     waited: float
     computed: float
     sizes: dict[int, int]
+    traffic: TrafficCounts
 
     @classmethod
     def of(cls, key: Key, metrics: VersionMetrics) -> "MetricsRecord":
         latency = metrics.latency
         return cls(
             *key, dict(metrics.statuses), list(latency.counts), latency.total, metrics.rows, metrics.batches,
-            metrics.failed_batches, metrics.waited, metrics.computed, dict(metrics.sizes),
+            metrics.failed_batches, metrics.waited, metrics.computed, dict(metrics.sizes), metrics.traffic,
         )  # fmt: skip
 
     def counted(self) -> VersionMetrics:
         return VersionMetrics(
             Counter(self.statuses), LatencyHistogram(self.counts, self.total), self.rows, self.batches,
-            self.failed_batches, self.waited, self.computed, Counter(self.sizes),
+            self.failed_batches, self.waited, self.computed, Counter(self.sizes), self.traffic,
         )  # fmt: skip
 
 
@@ -75,7 +76,9 @@ class SharedMetrics:
 
     def total(self, own: Mapping[Key, VersionMetrics]) -> dict[Key, VersionMetrics]:
         """What this process has counted by now, and the others by their last poll."""
-        return merge([own, *self._others])
+        # Copied first: requests count on the event loop while another thread asks.
+        copied = {key: MetricsRecord.of(key, each).counted() for key, each in list(own.items())}
+        return merge([copied, *self._others])
 
     def retire(self, pid: int) -> None:
         """Add the counts of a process that has ended to those of its predecessors; the supervisor's."""

@@ -16,6 +16,8 @@ class VersionStream:
         self.name, self.keep = name, keep
         self._numbers: list[int] = []
         self._pinned: int | None = None
+        self._directed: int | None = None
+        self._beside: tuple[int, ...] = ()
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -38,7 +40,14 @@ class VersionStream:
         if self.pinned is not None:
             rest = [number for number in self._numbers if number < self.pinned]
             return (*rest[len(rest) - self.keep + 1 :], self.pinned) if self.keep > 1 else (self.pinned,)
+        if self._directed in self._numbers:
+            beside = [number for number in self._beside if number in self._numbers and number != self._directed]
+            return (*beside, self._directed)
         return tuple(self._numbers[-self.keep :])
+
+    def direct(self, number: int | None, beside: tuple[int, ...] = ()) -> None:
+        """Serve `number` and load others beside it, unless somebody rolls back; None: the newest."""
+        self._directed, self._beside = number, beside
 
     def earlier(self, to: int | None = None) -> int:
         """The number to roll back to: `to`, or the one before the one that is served. ModelMissing if there is none."""

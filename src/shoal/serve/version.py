@@ -4,7 +4,8 @@ new → loading → available → draining → ended
          └→ failed             (draining: finishes what was begun, gets nothing new)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import count
 from typing import Literal
 
 from shoal.serve.loader import ServableLoader
@@ -40,6 +41,8 @@ class ServableVersion:
     """Polls to wait before it is tried again."""
     memory: int = 0
     """Bytes it was estimated to take, while it is loaded."""
+    serial: int = field(default_factory=count(1).__next__)
+    """Another one for each load in this process: the same number may come back with other weights."""
 
     def enter(self, state: VersionState) -> None:
         if state not in _NEXT[self.state]:

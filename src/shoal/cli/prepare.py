@@ -85,7 +85,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
     from shoal.launch.policy import LossPolicy
-    from shoal.plan.terms import AllReduceTerm
+    from shoal.plan.terms import AloneTerm
 
     restarts, least = options.survive
     if least > workers:
@@ -94,7 +94,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None or options.engine is not None:
         return LossPolicy(restarts, least)
-    if workers == 1 or not ours or not isinstance(plan.exchange, AllReduceTerm) or (restarts == 0 and least == workers):
+    if workers == 1 or not ours or isinstance(plan.exchange, AloneTerm) or (restarts == 0 and least == workers):
         return None
     return LossPolicy(restarts, least)
 
@@ -133,7 +133,22 @@ def check_command(options: RunOptions, workers: int) -> "Plan":
         chosen = with_share(chosen, options.share)
     for warning in check(chosen, workers):
         typer.echo(f"shoal: note: {warning}", err=True)
+    _check_one_host(options, chosen)
     return chosen
+
+
+def _check_one_host(options: RunOptions, plan: "Plan") -> None:
+    """UsageError for a plan of one host's memory where workers are on several."""
+    from shoal.core.errors import UsageError
+    from shoal.plan.terms import SharedTerm
+
+    elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
+    option = next((name for name, value in elsewhere.items() if value is not None), None)
+    if isinstance(plan.exchange, SharedTerm) and option is not None:
+        raise UsageError(
+            f"{option} with '{plan.exchange}': its workers share one host's memory, and these are on several hosts; "
+            f"drop {option}, or write local(16)"
+        )
 
 
 def with_share(plan: "Plan", share: str) -> "Plan":

@@ -63,6 +63,11 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small Batch Sizes on Multi-GPU Servers"',
         note="replicas of small batches, corrected at every step towards a central average model with momentum 0.9",
     ),
+    "hogwild": NamedPlan(
+        text="shared, every(1)",
+        cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',
+        note="one copy of the parameters in a host's memory, written by all workers without locks",
+    ),
     "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm
+from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm, SharedTerm
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
@@ -147,6 +147,19 @@ def centre_does_not_overshoot(plan: Plan, workers: int) -> str | None:
     return None
 
 
+def shared_sends_nothing(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.exchange, SharedTerm):
+        return
+    if plan.wire:
+        raise UsageError(f"'{plan.wire[0]}' says what travels, but under '{plan.exchange}' nothing does; remove it")
+    if plan.pace != EveryTerm():
+        raise UsageError(
+            f"'{plan.pace}' says when replicas agree, but '{plan.exchange}' has one copy for all; remove one of the two"
+        )
+    if plan.balance.shares == "auto":
+        raise UsageError(f"'{plan.balance}' is for workers that wait in every step; under '{plan.exchange}' remove it")
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
@@ -163,4 +176,5 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     local_sends_after_the_step,
     local_codes_changes,
     centre_does_not_overshoot,
+    shared_sends_nothing,
 )

@@ -13,6 +13,7 @@ from shoal.plan.balance import BalanceTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
+from shoal.plan.shared import SharedTerm
 from shoal.plan.term import AXES, Axis, CodecTerm, NamedTerm, PlanTerm
 from shoal.plan.wrappers import WRAPPERS, WireTerm
 from shoal.wire.builtin import BUILT_IN
@@ -33,6 +34,7 @@ __all__ = [
     "Pace",
     "PlanTerm",
     "ReplicateTerm",
+    "SharedTerm",
     "Split",
 ]
 
@@ -106,13 +108,14 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
     name: ClassVar[str] = "replicate"
 
 
-Exchange = AllReduceTerm | AloneTerm
+Exchange = AllReduceTerm | AloneTerm | SharedTerm
 Pace = EveryTerm | LocalTerm
 Split = ReplicateTerm
 
 TERMS: dict[str, type[NamedTerm]] = {
     "allreduce": AllReduceTerm,
     "alone": AloneTerm,
+    "shared": SharedTerm,
     "every": EveryTerm,
     "local": LocalTerm,
     "replicate": ReplicateTerm,

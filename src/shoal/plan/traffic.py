@@ -7,7 +7,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -82,7 +82,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     pace = plan.pace
     steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else pace.steps
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
-    if isinstance(plan.exchange, AloneTerm) or workers == 1:
+    if isinstance(plan.exchange, AloneTerm | SharedTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     if not plan.wire:
         by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"

@@ -125,11 +125,13 @@ class SynchronizerCase(ABC):
     """Subclass, implement `make`; pytest runs the rest, on real processes.
 
     `synchronous`: parameters are those of one process with the whole batch. `agrees`: all workers end with the same.
+    `repeatable`: the same training gives the same bits again.
     """
 
     sizes = (2, 3)
     synchronous = True
     agrees = True
+    repeatable = True
 
     @abstractmethod
     def make(self, group: WorkerGroup, directory: Path) -> Synchronizer:
@@ -181,7 +183,7 @@ class SynchronizerCase(ABC):
             assert order == ["before_forward", *backward, "before_step", "after_step"] * STEPS
             assert disturbed.calls[-1] == "settle"
             for name, value in disturbed.parameters().items():
-                assert torch.equal(value, plain.parameters()[name]), name
+                assert not self.repeatable or torch.equal(value, plain.parameters()[name]), name
             return {}
 
         run_world(self.sizes[0], body)

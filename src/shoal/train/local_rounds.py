@@ -10,10 +10,12 @@ script left some out; then all tell each other what they had, and what is ahead 
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from shoal.core.events import RoundsMade
 from shoal.data.loader import LoaderPass
 from shoal.membership.session import MembershipSession
+from shoal.membership.view import MembershipView
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.train.batches import DealtBatches
 from shoal.train.joined import JoinedModels
@@ -107,14 +109,19 @@ class LocalRounds:
         self._committed = rounds
         self._agreed()
         views = [one.formed for one in synchronizers if one.formed is not None]
-        for batch in self.batches.take():
-            if places := batch.of_members(lambda member: any(member not in view for view in views)):
+        for place, batch in enumerate(self.batches.take()):
+            if places := batch.of_members(partial(self._lost, views, place)):
                 batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
                 if self.batches.ledger is not None:
                     self.batches.ledger.returned(batch.step, places)
         if self.batches.ledger is not None:
             self.batches.ledger.commit(number)
         self._warn(number)
+
+    def _lost(self, views: Sequence[MembershipView], batch: int, member: str) -> bool:
+        """Return whether what `member` was dealt of the round's batch number `batch` counts for nobody."""
+        gone = any(member not in view for view in views)
+        return gone and batch >= min(one.steps_kept(member) for one in self.synchronizers)
 
     def _warn(self, number: int) -> None:
         dropped = sum(one.totals.dropped for one in self.synchronizers)

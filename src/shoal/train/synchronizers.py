@@ -1,8 +1,10 @@
 """From a plan's description to the synchronizer that runs it: WHEN replicas agree, and what leaves first."""
 
 from shoal.core.errors import UsageError
+from shoal.groups.shared_memory import SharedGroup
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
+from shoal.plan.shared import SharedTerm
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
@@ -18,6 +20,7 @@ from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.settings import SynchronizerSettings
+from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
 
@@ -31,6 +34,8 @@ def build_synchronizer(
     """The null member where nothing is exchanged, whatever the plan says."""
     if isinstance(exchange, NoExchange):
         return IndependentSynchronizer()
+    if isinstance(plan.exchange, SharedTerm):
+        return _build_lock_free(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return LocalStepsSynchronizer(exchange, build_outer(pace), pace.steps, reset=pace.state == "reset")
@@ -40,6 +45,16 @@ def build_synchronizer(
     overlapping = OVERLAPPING.get(plan.order.by)
     kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
     return kind(exchange)
+
+
+def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: EngineChooser) -> Synchronizer:
+    group = engines.group
+    if not isinstance(group, SharedGroup):
+        raise UsageError(
+            f"'{term}' keeps one copy of the parameters in the memory of one host, and this run's workers are on "
+            "several; write local(16) or allreduce"
+        )
+    return LockFreeSynchronizer(exchange, group, term.steps)
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

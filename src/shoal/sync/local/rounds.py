@@ -92,7 +92,7 @@ class LocalStepsSynchronizer(Synchronizer):
     def open(self, part: Part, state: State | None = None) -> None:
         if not part.optimizers:
             raise UsageError("local(…) counts optimizer steps, and join() got no optimizer; give it the optimizer too")
-        self._names, self._parameters = _trainable(part)
+        self._names, self._parameters = trainable(part)
         self._rounds = AveragingRound(self.exchange, part, self._parameters, self.spent, self._names, words=4)
         if self.outer.remembers:
             self._momenta = [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
@@ -156,6 +156,10 @@ class LocalStepsSynchronizer(Synchronizer):
         self._travelled = self._trained()
         totals.seconds += now() - began
 
+    def steps_kept(self, member: str) -> int:
+        """Steps of this round that a lost member has made for all: under local steps none."""
+        return 0
+
     def _is_finite(self) -> bool:
         return all(_is_finite(p) for p in self._parameters)
 
@@ -204,7 +208,7 @@ class LocalStepsSynchronizer(Synchronizer):
                 momentum.copy_(saved.values)
 
 
-def _trainable(part: Part) -> tuple[list[str], list[Tensor]]:
+def trainable(part: Part) -> tuple[list[str], list[Tensor]]:
     """Names and tensors of what an optimizer may change: floating-point parameters."""
     found = [(n, p) for n, p in zip(part.names, part.parameters, strict=True) if p.is_floating_point()]
     return [name for name, _ in found], [parameter for _, parameter in found]

@@ -1,0 +1,1 @@
+"""One copy of the parameters in the shared memory of a host."""

@@ -1,0 +1,132 @@
+"""Tensors of a model and of its optimizers, in memory that the workers of one host share.
+
+    | filled | steps of slot 0 | … | steps of the last slot | tensors, each from a cache line on | …
+
+A worker trains on tensors of its own until it attaches; then its parameters and its optimizers' state are views of this
+memory. Whoever attaches before the copy is filled writes what it has, which is the same on all workers; later ones only
+look. A worker that is killed leaves everything in place, and the one that takes its slot counts on from its steps.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shoal.core.errors import UsageError
+from shoal.groups.shared_memory import SharedGroup
+from shoal.sync.engine.slot_flags import LINE, Flags, round_to_lines, tensor_at
+from shoal.sync.shared.optimizer_state import make_initial_state
+
+Held = tuple[Optimizer, Tensor, str, Tensor]
+"""A tensor of an optimizer's state: whose, of which parameter, its name, and what it is before the first step."""
+
+
+class SharedTensors:
+    """The memory of one copy."""
+
+    def __init__(self, memory: memoryview, like: Sequence[Tensor]) -> None:
+        self.views: list[Tensor] = []
+        at = 0
+        for tensor in like:
+            self.views.append(_view(memory, at, tensor))
+            at += round_to_lines(tensor.numel() * tensor.element_size())
+
+    @staticmethod
+    def bytes_for(like: Sequence[Tensor]) -> int:
+        return sum(round_to_lines(tensor.numel() * tensor.element_size()) for tensor in like)
+
+
+class SharedParameters:
+    """The parameters and optimizers of one join, as one worker sees them. Used by the training thread."""
+
+    def __init__(self, group: SharedGroup, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
+        """Take the memory for them; every worker calls this in the same order."""
+        self.group, self.parameters, self.optimizers = group, parameters, optimizers
+        for parameter in parameters:
+            _check(parameter)
+        self._held = list(_held(optimizers))
+        like = [*parameters, *(initial for _, _, _, initial in self._held)]
+        head = LINE * (1 + group.slots)
+        memory = group.region(head + SharedTensors.bytes_for(like))
+        words = np.frombuffer(memory, np.int64, head // 8).reshape(1 + group.slots, -1)
+        self._filled: Flags = words[0, :1]
+        self._steps: Flags = words[1:, 0]
+        views = SharedTensors(memory[head:], like).views
+        self._own, self._states = views[: len(parameters)], views[len(parameters) :]
+        self._known = {id(parameter) for parameter in parameters}
+        self.attached = False
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether some worker may have trained on it."""
+        return bool(self._filled[0])
+
+    def fill(self) -> None:
+        """Write what this worker has; all that do so have the same, and none trains yet."""
+        for parameter, shared in zip(self.parameters, self._own, strict=True):
+            shared.copy_(parameter.detach())
+        for (optimizer, parameter, name, initial), shared in zip(self._held, self._states, strict=True):
+            found = optimizer.state.get(parameter, {}).get(name)
+            shared.copy_(initial if found is None else found)
+
+    def attach(self) -> None:
+        """Train on the copy from now on; what this worker had is forgotten."""
+        self._filled[0] = 1
+        for parameter, shared in zip(self.parameters, self._own, strict=True):
+            parameter.data = shared
+        for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
+            optimizer.state[parameter][name] = shared
+        self.attached = True
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Before a step: take over a state that the script has put in place of the shared one, or emptied."""
+        for (owner, parameter, name, initial), shared in zip(self._held, self._states, strict=True):
+            if owner is not optimizer:
+                continue
+            state = optimizer.state[parameter]
+            if state.get(name) is not shared:
+                shared.copy_(state.get(name, initial))
+                state[name] = shared
+        for options in optimizer.param_groups:
+            for parameter in options["params"]:
+                if id(parameter) not in self._known:
+                    raise UsageError(
+                        f"optimizer.step(): a parameter of shape {list(parameter.shape)} came into the optimizer after "
+                        "join(), so it is not in the shared copy; add it before join()"
+                    )
+
+    def count_step(self) -> None:
+        """This worker's step is in the copy."""
+        self._steps[self.group.slot] += 1
+
+    def steps(self) -> list[int]:
+        """Steps that each slot has made since the run began."""
+        return [int(count) for count in self._steps]
+
+
+def _held(optimizers: Sequence[Optimizer]) -> Iterator[Held]:
+    for optimizer in optimizers:
+        for options in optimizer.param_groups:
+            for parameter in options["params"]:
+                for name, initial in make_initial_state(optimizer, options, parameter).items():
+                    yield optimizer, parameter, name, initial
+
+
+def _check(parameter: Tensor) -> None:
+    if parameter.device.type != "cpu":
+        raise UsageError(
+            f"'shared' keeps parameters in the host's memory, and one of shape {list(parameter.shape)} lies on "
+            f"{parameter.device}; train on the CPU, or write allreduce"
+        )
+
+
+def _view(memory: memoryview, start: int, like: Tensor) -> Tensor:
+    """Return a tensor in `memory` with the sizes, and if it is dense the strides, of `like`."""
+    numel = like.numel()
+    if not numel:
+        return torch.empty_like(like, requires_grad=False)
+    flat = tensor_at(memory, start, like.dtype, numel)
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(like.size(), like.stride(), strict=True))
+    return flat.as_strided(like.size(), like.stride()) if extent == numel else flat.view(like.size())

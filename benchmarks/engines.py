@@ -1,10 +1,10 @@
 """Time from the command to the end of the first step on each engine, three workers on three machines, in turns.
 
-    python benchmarks/engines.py [--repeats 5] [--only local,ssh,slurm,ray,pool]
+    python benchmarks/engines.py [--repeats 3] [--only local,ssh,mpi,slurm,ray,pool]
 
-All machines are this one. Beside Shoal: torchrun with DDP; under Slurm `srun` + torchrun on each node; on Ray an actor
-for each worker that runs DDP, which is what Ray Train does once its controller is up. What is not installed is
-left out.
+All machines are this one. Beside Shoal: torchrun with DDP; under Slurm `sbatch`, and `srun` + torchrun on each node; on
+Ray its TorchTrainer (`pip install 'ray[train]'`), or, where that is not installed, an actor for each worker that runs
+DDP. What is not installed is left out.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def slurm(folder: Path) -> Iterator[Turns]:
         cluster.close()
 
 
-RAY = """
+RAY_ACTORS = """
 import contextlib, io, os, sys, ray
 ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
 
@@ -81,6 +81,25 @@ def worker(rank, source):
 found = ray.get([worker.remote(rank, open(sys.argv[2]).read()) for rank in range(3)])
 print(found[0])
 """
+RAY_TRAIN = """
+import contextlib, io, sys, tempfile, ray
+from ray.train import RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+folder = tempfile.mkdtemp()
+source = open(sys.argv[2]).read()
+source = source.replace('dist.init_process_group("gloo")', "").replace("dist.destroy_process_group()", "")
+
+def loop():
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(source, {})
+    if "first step" in said.getvalue():
+        open(folder + "/said", "w").write(said.getvalue())
+
+scaling, kept = ScalingConfig(num_workers=3, use_gpu=False), RunConfig(storage_path=folder)
+TorchTrainer(loop, torch_config=TorchConfig(backend="gloo"), scaling_config=scaling, run_config=kept).fit()
+print(open(folder + "/said").read())
+"""
 
 
 @contextlib.contextmanager
@@ -88,13 +107,21 @@ def ray(folder: Path) -> Iterator[Turns]:
     from test_ray_engine import RayProcess
 
     cluster = RayProcess()
-    (folder / "ray.py").write_text(RAY)
+    cluster.tell("add")  # a TorchTrainer starts no worker where it was typed: it needs a third node
+    trains = subprocess.run([sys.executable, "-c", "import ray.train.torch"], capture_output=True, check=False)
+    (folder / "ray.py").write_text(RAY_ACTORS if trains.returncode else RAY_TRAIN)
     theirs = cluster.inside(sys.executable, str(folder / "ray.py"), cluster.address, str(folder / "theirs.py"))
     try:
         ours = cluster.inside(*shoal(folder, "--on", f"ray:{cluster.address}", "--nodes", "3"))
-        yield {"ray": ours, "Ray actors + DDP": theirs}
+        yield {"ray": ours, "Ray actors + DDP" if trains.returncode else "Ray Train": theirs}
     finally:
         cluster.close()
+
+
+@contextlib.contextmanager
+def mpi(folder: Path) -> Iterator[Turns]:
+    mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "3"]
+    yield {"mpi": [*mpirun, *shoal(folder, "--on", "mpi")]}
 
 
 @contextlib.contextmanager
@@ -113,6 +140,7 @@ def pool(folder: Path) -> Iterator[Turns]:
 ENGINES: dict[str, tuple[Callable[[Path], contextlib.AbstractContextManager[Turns]], str]] = {
     "local": (local, sys.executable),
     "ssh": (ssh, "ssh"),
+    "mpi": (mpi, "mpirun"),
     "slurm": (slurm, "sbatch"),
     "ray": (ray, "unshare"),
     "pool": (pool, sys.executable),
@@ -121,13 +149,13 @@ ENGINES: dict[str, tuple[Callable[[Path], contextlib.AbstractContextManager[Turn
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", default=",".join(ENGINES))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "reports")
     args = parser.parse_args()
     os.environ.setdefault("SHOAL_ADDRESS", "127.0.0.1")
     os.environ["SHOAL_REGISTER"] = "0"
-    table = Table("how", "median s", "quartiles s", "repeats")
+    table = Table("how", "median s", "all s")
     for name in args.only.split(","):
         make, needs = ENGINES[name]
         if shutil.which(needs) is None:
@@ -150,8 +178,7 @@ def measure(turns: Turns, repeats: int, table: Table) -> None:
             seconds[how].append(first_step(command))
             time.sleep(1.0)
     for how, found in seconds.items():
-        low, middle, high = statistics.quantiles(found, n=4)
-        table.add(how, f"{middle:.2f}", f"{low:.2f}–{high:.2f}", repeats)
+        table.add(how, f"{statistics.median(found):.1f}", ", ".join(f"{each:.1f}" for each in found))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,25 @@ print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters(
 """Trains until a file is there; every worker says when the number of workers has changed."""
 
 
+NOTED_KEYS = """
+import os, sys
+
+if {"shoal", "run"} <= set(sys.orig_argv):
+    import zmq
+
+    make = zmq.curve_keypair
+
+    def make_and_note():
+        pair = make()
+        with open(os.environ["NOTED_KEYS"], "ab") as file:
+            file.write(pair[1] + b"\\n")
+        return pair
+
+    zmq.curve_keypair = make_and_note
+"""
+"""As sitecustomize.py: every secret key that `shoal run` makes is noted, so that a test can look for it."""
+
+
 class EngineRun:
     """A run under test, its output so far, and what it may not leave behind."""
 
@@ -58,11 +77,16 @@ class EngineRun:
         self.folder, self.name = folder, f"case-{os.getpid()}-{time.monotonic_ns() % 10**9}"
         self.over = folder / "over"
         (folder / "script.py").write_text(SCRIPT)
+        self._noted = folder / ".noted"
+        self._noted.mkdir(mode=0o700, exist_ok=True)
+        (self._noted / "sitecustomize.py").write_text(NOTED_KEYS)
         self._out, self._err = folder / "out.txt", folder / "err.txt"
         shoal = [sys.executable, "-m", "shoal"] if not words or words[0].startswith("-") else []
         before = words if not shoal else [*shoal, "run", *words]
         command = [*before, "--name", self.name, "script.py", str(self.over)]
         known = {**os.environ, "SHOAL_UNTIL": "over>=1", "SHOAL_REGISTER": "0", **environment}
+        known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(self._noted), known.get("PYTHONPATH"))))
+        known["NOTED_KEYS"] = str(self._noted / "keys")
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = subprocess.Popen(
                 command, cwd=folder, env=known, stdout=out, stderr=err, start_new_session=True
@@ -85,6 +109,10 @@ class EngineRun:
         """Worker -> pid of those that have said that they train among `size` workers."""
         found = re.findall(rf"^\[(\d+)\] trains pid=(\d+) size={size}$", self.said, re.MULTILINE)
         return {int(worker): int(pid) for worker, pid in found}
+
+    def count_reports(self, size: int) -> int:
+        """How often a worker has said that it trains among `size` workers."""
+        return len(re.findall(rf"^\[\d+\] trains pid=\d+ size={size}$", self.said, re.MULTILINE))
 
     def wait_training(self, size: int) -> dict[int, int]:
         """Wait until all of them live and have said so."""
@@ -110,14 +138,43 @@ class EngineRun:
                     found.append(int(entry.name))
         return found
 
+    @property
+    def secrets(self) -> list[bytes]:
+        """The secret keys that the run has made so far."""
+        noted = self._noted / "keys"
+        return noted.read_bytes().split() if noted.exists() else []
+
+    def check_secrets(self) -> None:
+        """No key is in an argument, a variable, the terminal, or a file of the run that others may read."""
+        secrets = self.secrets
+        assert secrets, "the run has made no keys: none can be looked for"
+        places = {path: _read(path) for name in ("cmdline", "environ") for path in Path("/proc").glob(f"[0-9]*/{name}")}
+        places |= {path: _read(path) for path in self._files() if path.stat().st_mode & 0o077}
+        found = [str(path) for path, text in places.items() if any(secret in text for secret in secrets)]
+        assert not found, f"a secret key is in {found}"
+
+    def _files(self) -> list[Path]:
+        """All that the run has written, but for the keys that were noted."""
+        return [path for path in self.folder.rglob("*") if path.is_file() and self._noted not in path.parents]
+
     def check_tidy(self) -> None:
         limit = time.monotonic() + 30.0
         while self.processes() and time.monotonic() < limit:
             time.sleep(0.1)
         left = [(pid, Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")) for pid in self.processes()]
         assert not left, f"processes are left: {left}"
-        secret = re.compile(r"secret\s*=")
-        assert not secret.search(self.said), "a key was written to the terminal"
+        self.check_secrets()
+        secrets = self.secrets
+        kept = [str(path) for path in self._files() if any(secret in _read(path) for secret in secrets)]
+        assert not kept, f"a secret key is left in {kept}"
+
+
+def _read(path: Path) -> bytes:
+    """Empty where the process, or the file, is gone."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.timeout(300)
@@ -139,6 +196,17 @@ class LauncherCase(ABC):
         """Take a node from the engine; returns what brings it back. None: the engine has no such thing."""
         return None
 
+    fixed_machines = ""
+    """Why machines can neither be added nor removed while a run trains; empty: they can."""
+
+    def add_machine(self, run: EngineRun) -> None:
+        """Give the engine one more machine of one worker, while `run` trains."""
+        raise NotImplementedError
+
+    def remove_machine(self, run: EngineRun) -> None:
+        """Take the machine away that was added."""
+        raise NotImplementedError
+
     def check_nothing_left(self) -> None:  # noqa: B027  (most engines leave nothing but processes)
         """Of the engine's own: jobs, pods, actors."""
 
@@ -156,19 +224,39 @@ class LauncherCase(ABC):
                     os.kill(pid, signal.SIGKILL)
 
     def test_starts_survives_and_ends(self, tmp_path: Path) -> None:
-        """Output of all in one terminal, a killed worker, a lost node, the exit code, and nothing left behind."""
+        """Output of all in one terminal, no key where others could read it, a killed worker, a lost node, the exit
+        code, and nothing left behind."""
         with self.started(tmp_path) as run:
             pids = run.wait_training(self.size)
+            run.check_secrets()
             if self.replaces_workers:
                 os.kill(pids[self.remote], signal.SIGKILL)
                 run.wait_for(lambda: self.replaced(run, pids), "the killed worker is replaced")
             if (bring_back := self.lose_node(run)) is not None:
                 bring_back()
-            assert run.end() == 0, run.said
-            sums = {line.partition("checksum")[2] for line in run.said.splitlines() if "checksum" in line}
-            assert len(sums) == 1, f"replicas differ, or nobody has come to the end: {run.said}"
-            run.check_tidy()
+            self.check_end(run)
         self.check_nothing_left()
+
+    def test_a_machine_is_added_and_removed(self, tmp_path: Path) -> None:
+        """While the run trains: the newcomer takes part, and when it is gone the others go on, with equal replicas."""
+        if self.fixed_machines:
+            pytest.skip(self.fixed_machines)
+        with self.started(tmp_path) as run:
+            run.wait_training(self.size)
+            self.add_machine(run)
+            run.wait_training(self.size + 1)
+            before = run.count_reports(self.size)
+            self.remove_machine(run)
+            run.wait_for(lambda: run.count_reports(self.size) >= before + self.size, "the others train on")
+            self.check_end(run)
+        self.check_nothing_left()
+
+    def check_end(self, run: EngineRun) -> None:
+        """It comes to its end with equal replicas and leaves no process."""
+        assert run.end() == 0, run.said
+        sums = {line.partition("checksum")[2] for line in run.said.splitlines() if "checksum" in line}
+        assert len(sums) == 1, f"replicas differ, or nobody has come to the end: {run.said}"
+        run.check_tidy()
 
     def replaced(self, run: EngineRun, before: dict[int, int]) -> bool:
         """Whether as many workers train again, one of them new."""

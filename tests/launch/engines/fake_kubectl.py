@@ -28,14 +28,21 @@ def apply() -> None:
 
 
 def controller(name: str) -> None:
-    """Start a pod for each index, replace failed ones as the policy says, end when all have."""
+    """Start a pod for each index, replace failed ones as the policy says, follow `completions`, end when all have."""
     objects = json.loads((ROOT / name / "objects.json").read_text())
     spec, port = objects["Job"]["spec"], free_port()
     final = {v for rule in spec["podFailurePolicy"]["rules"] for v in rule.get("onExitCodes", {}).get("values", [])}
-    starts = dict.fromkeys(range(spec["completions"]), 0)
-    living = {index: start(name, objects, index, starts, port) for index in starts}
-    failed, deleted = set(), False
-    while living:
+    starts: dict[int, int] = {}
+    living: dict[int, tuple[subprocess.Popen, Path]] = {}
+    failed, deleted, wanted = set(), False, 0
+    while living or not starts:
+        size = read_size(name, wanted)
+        for index in range(wanted, size):
+            starts.setdefault(index, 0)
+            living[index] = start(name, objects, index, starts, port)
+        for index in [index for index in living if index >= size > 0]:
+            os.kill(living[index][0].pid, signal.SIGTERM)
+        wanted = size
         time.sleep(0.1)
         if (ROOT / name / "deleted").exists() and not deleted:
             deleted = True
@@ -48,12 +55,34 @@ def controller(name: str) -> None:
             code = code if code >= 0 else 128 - code
             write(folder, index, "Succeeded" if code == 0 else "Failed", code)
             del living[index]
+            if index >= wanted:
+                continue  # the Job has shrunk: the pod does not count
             if code and not deleted and code not in final and starts[index] <= spec["backoffLimitPerIndex"]:
                 living[index] = start(name, objects, index, starts, port)
             elif code:
                 failed.add(index)
     condition = {"type": "Failed" if failed else "Complete", "status": "True"}
     (ROOT / name / "status.json").write_text(json.dumps({"conditions": [condition]}))
+
+
+def read_size(name: str, known: int) -> int:
+    """Pods of the Job; an elastic Indexed Job has as many completions as may run at once."""
+    try:
+        spec = json.loads((ROOT / name / "objects.json").read_text())["Job"]["spec"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return known
+    assert spec["completions"] == spec["parallelism"], spec
+    return int(spec["completions"])
+
+
+def patch(job: str, change: str) -> None:
+    """`kubectl patch job/NAME --type=merge -p CHANGE`, of the Job's spec alone."""
+    file = ROOT / job.removeprefix("job/") / "objects.json"
+    objects = json.loads(file.read_text())
+    objects["Job"]["spec"].update(json.loads(change)["spec"])
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(objects))
+    part.rename(file)
 
 
 def start(name: str, objects: dict, index: int, starts: dict, port: int):
@@ -138,6 +167,8 @@ def main(words: list[str]) -> None:
     match words:
         case ["apply", "-f", "-"]:
             apply()
+        case ["patch", job, "--type=merge", "-p", change]:
+            patch(job, change)
         case ["controller", name]:
             controller(name)
         case ["get", *rest]:

@@ -17,3 +17,7 @@ class SoakedEnds(LauncherCase):
     @pytest.mark.soak("engines")
     def test_ctrl_c_ends_all_machines(self, tmp_path: Path) -> None:
         super().test_ctrl_c_ends_all_machines(tmp_path)
+
+    @pytest.mark.soak("engines")
+    def test_a_machine_is_added_and_removed(self, tmp_path: Path) -> None:
+        super().test_a_machine_is_added_and_removed(tmp_path)

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ def options(folder: Path, nodes: int = 3) -> EngineOptions:
     return EngineOptions("img", nodes, 2, name="one", runs=folder, command=command)
 
 
-@pytest.mark.parametrize("minor", [28, 31, 34, 37])
+@pytest.mark.parametrize("minor", range(28, 38))
 def test_manifests_are_valid(tmp_path: Path, minor: int) -> None:
     asked = options(tmp_path)
     for each in manifest(asked, PodSettings("img", "space", "claim"), new_keys(asked)):
@@ -69,6 +70,17 @@ def test_dry_run_prints_all_objects_and_no_secret(tmp_path: Path) -> None:
     upper = KubernetesEngine(replace(asked, name="Upper"), {})
     with pytest.raises(UsageError, match="small letters"):
         upper.preview()
+
+
+def test_a_job_that_may_grow_has_keys_for_pods_to_come(tmp_path: Path) -> None:
+    asked = options(tmp_path)
+    secret, _, job = manifest(asked, PodSettings("img", most=5), new_keys(asked, 5))
+    assert [f"key-{index}" in secret["data"] for index in (4, 5)] == [True, False]
+    assert base64.b64decode(secret["data"]["key-0"]).decode().count("=2\n") == 4, "pod 0 lets in all others"
+    assert job["spec"]["completions"] == job["spec"]["parallelism"] == 3
+    for most in ("2", "257", "many"):
+        with pytest.raises(UsageError, match=f"most={most} is no number from --nodes to 256"):
+            KubernetesEngine(EngineOptions(f"img,most={most}", 3), {})
 
 
 def test_the_role_follows_from_the_index(tmp_path: Path) -> None:
@@ -114,6 +126,7 @@ class TestKubernetes(SoakedEnds):
 
     size = 2
     root: Path
+    kubectl: dict[str, str]
 
     @pytest.fixture(autouse=True)
     def _cluster(self, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> None:
@@ -121,7 +134,20 @@ class TestKubernetes(SoakedEnds):
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
         kubectl = f"{sys.executable} {fake_kubectl.__file__}"
-        return ["--on", "k8s:img", "--nodes", "2"], {"SHOAL_KUBECTL": kubectl, "FAKE_CLUSTER": str(self.root)}
+        self.kubectl = {"SHOAL_KUBECTL": kubectl, "FAKE_CLUSTER": str(self.root)}
+        return ["--on", "k8s:img,most=3", "--nodes", "2"], self.kubectl
+
+    def add_machine(self, run: EngineRun) -> None:
+        self.resize(run, 3)
+
+    def remove_machine(self, run: EngineRun) -> None:
+        self.resize(run, 2)
+
+    def resize(self, run: EngineRun, pods: int) -> None:
+        """As a user of kubectl does it: an Indexed Job changes both numbers at once."""
+        change = json.dumps({"spec": {"completions": pods, "parallelism": pods}})
+        words = [*self.kubectl["SHOAL_KUBECTL"].split(), "patch", f"job/{run.name}", "--type=merge", "-p", change]
+        subprocess.run(words, env={**os.environ, **self.kubectl}, check=True)
 
     def lose_node(self, run: EngineRun) -> object:
         """A pod with all its processes; the Job replaces it."""

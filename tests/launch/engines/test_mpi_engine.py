@@ -1,7 +1,9 @@
 """`mpirun … shoal run --on mpi`: Open MPI from Debian."""
 
+import contextlib
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -21,11 +23,25 @@ OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "3", "PMIX_NAMESPACE": "1234@5"}
 class TestMpi(SoakedEnds):
     size = 2
     exit_interrupted = (1, 130, 143)  # of mpirun
+    fixed_machines = "MPI starts all ranks at once, and ends all of them when one is lost"
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
         mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", "2"]
         shoal = [sys.executable, "-m", "shoal", "run", "--on", "mpi"]
         return [*mpirun, *shoal], {"SHOAL_ADDRESS": "127.0.0.1"}
+
+    @pytest.mark.soak("engines")
+    def test_a_lost_rank_ends_the_job_and_leaves_nothing(self, tmp_path: Path) -> None:
+        """What a lost node is to MPI: mpirun ends the others, and says so by its exit code."""
+        with self.started(tmp_path) as run:
+            run.wait_training(self.size)
+            for pid in run.processes():
+                with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+                    if b"OMPI_COMM_WORLD_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                        os.kill(pid, signal.SIGKILL)
+            assert run.process.wait(60.0) != 0, run.said
+            run.check_tidy()
+        assert not list(tmp_path.glob("runs/.mpi-*")), "invitations are left"
 
     def after_error(self, run: EngineRun) -> None:
         """A rank that ends badly is the end of an MPI job."""

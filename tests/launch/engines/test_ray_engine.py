@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import soon
 from soaked import SoakedEnds
 
+from shoal.core.errors import UsageError
+from shoal.launch.engines.ray import NodeWatcher
 from shoal.testing import EngineRun
 
 lacks = importlib.util.find_spec("ray") is None or os.getuid() != 0 or shutil.which("unshare") is None
@@ -51,17 +54,22 @@ def ray_cluster() -> Iterator[RayProcess]:
     found.close()
 
 
-@pytest.mark.skipif(lacks, reason="needs root, unshare and shoal[ray]")
+needs_ray = pytest.mark.skipif(lacks, reason="needs root, unshare and shoal[ray]")
+AWAY = {"SHOAL_ADDRESS": "127.0.0.1"}
+
+
+@needs_ray
 class TestRay(SoakedEnds):
     cluster: RayProcess
+    nodes = ("--nodes", "3")
 
     @pytest.fixture(autouse=True)
     def _use(self, ray_cluster: RayProcess, request: pytest.FixtureRequest) -> None:
         request.instance.cluster = ray_cluster
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        shoal = [sys.executable, "-m", "shoal", "run", "--on", f"ray:{self.cluster.address}", "--nodes", "3"]
-        return self.cluster.inside(*shoal), {"SHOAL_ADDRESS": "127.0.0.1"}
+        shoal = [sys.executable, "-m", "shoal", "run", "--on", f"ray:{self.cluster.address}", *self.nodes]
+        return self.cluster.inside(*shoal), AWAY
 
     def lose_node(self, run: EngineRun) -> object:
         before, losses = run.training(self.size), run.said.count("was lost")
@@ -73,3 +81,75 @@ class TestRay(SoakedEnds):
             run.wait_for(lambda: self.replaced(run, before), "a new node takes part")
 
         return back
+
+    @pytest.mark.soak("engines")
+    def test_a_machine_is_added_and_removed(self, tmp_path: Path) -> None:
+        """Without --nodes every node of the cluster is a machine."""
+        self.nodes = ()
+        super().test_a_machine_is_added_and_removed(tmp_path)
+
+    def add_machine(self, run: EngineRun) -> None:
+        self.cluster.tell("add")
+
+    def remove_machine(self, run: EngineRun) -> None:
+        self.cluster.tell("remove")
+
+
+@needs_ray
+@pytest.mark.soak("engines")
+def test_a_cluster_is_used_from_outside_by_its_address(ray_cluster: RayProcess, tmp_path: Path) -> None:
+    """ray://: this machine is no node of the cluster, and its two nodes with room are the others."""
+    pytest.importorskip("grpc")
+    words = [sys.executable, "-m", "shoal", "run", "--on", "ray://127.0.0.1:10001"]
+    run = EngineRun(tmp_path, ray_cluster.inside(*words), AWAY)
+    run.wait_training(3)
+    assert run.end() == 0, run.said
+    run.check_tidy()
+
+
+FUNCTION = """
+import torch, shoal, shoal.ray
+
+def loop(config):
+    run = shoal.start()
+    model = torch.nn.Linear(4, 2)
+    model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=config["lr"]))
+    model(torch.randn(2, 4)).sum().backward()
+    optimizer.step()
+    print("trains in", __name__, "among", run.size, flush=True)
+
+if __name__ == "__main__":
+    import sys
+    summary = shoal.ray.train(loop, config={"lr": 0.1}, nodes=3, address=sys.argv[1])
+    print("summary of", summary["workers"], "workers,", summary["steps"], "steps")
+"""
+
+
+@needs_ray
+@pytest.mark.soak("engines")
+def test_a_function_trains_on_the_cluster(ray_cluster: RayProcess, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    words = ray_cluster.inside(sys.executable, "mine.py", ray_cluster.address)
+    done = subprocess.run(
+        words, cwd=tmp_path, env={**os.environ, **AWAY}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trains in shoal_train among 3") == 3
+    assert "summary of" in done.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs shoal[ray]")
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    watcher = NodeWatcher("127.0.0.1:1", 1)
+    watcher._words = [sys.executable, "-c", "import sys; sys.exit('ConnectionError: nobody listens')"]
+    with pytest.raises(UsageError, match=r"no cluster at 127\.0\.0\.1:1: ConnectionError: nobody listens"):
+        watcher.read()
+
+
+def test_the_list_of_nodes_holds_while_nobody_answers() -> None:
+    watcher = NodeWatcher("somewhere", 1)
+    watcher._words = [sys.executable, "-c", "print('nodes aa bb', flush=True)"]
+    assert watcher.read() == ["aa", "bb"]
+    assert soon(10.0, lambda: watcher.read() and watcher._output is None), "its process has ended"
+    assert watcher.read() == ["aa", "bb"]
+    watcher.close()

@@ -27,7 +27,7 @@ needs_slurm = pytest.mark.skipif(bool(missing()), reason=f"Slurm lacks {missing(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
-    found = SlurmCluster(tmp_path_factory.mktemp("s") / "slurm")
+    found = SlurmCluster(tmp_path_factory.mktemp("s") / "slurm", nodes=3)
     yield found
     found.close()
 
@@ -38,6 +38,7 @@ class TestSlurm(SoakedEnds):
 
     size = 2
     cluster: SlurmCluster
+    fixed_machines = "a Slurm without accounting refuses to resize a job; a spare node that comes in is shown below"
 
     @pytest.fixture(autouse=True)
     def _use(self, cluster: SlurmCluster, request: pytest.FixtureRequest) -> Iterator[None]:
@@ -184,6 +185,25 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(cluster: SlurmClus
     rows = shoal(tmp_path, "show", run.name, "--ledger", "--json").json["epochs"]
     assert rows
     assert all({"missing": 0, "duplicate": 0}.items() <= row.items() for row in rows)
+
+
+@needs_slurm
+@pytest.mark.soak("engines")
+def test_a_spare_node_takes_the_place_of_a_lost_one(cluster: SlurmCluster, tmp_path: Path) -> None:
+    """Three nodes are allocated, --nodes 2 are wanted: this machine, one node, and two that wait."""
+    cluster.wait_idle()
+    environment = {**cluster.environment, "SHOAL_ADDRESS": "127.0.0.1"}
+    words = ["salloc", "--nodes=3", "--no-kill", "--quiet", sys.executable, "-m", "shoal", "run", "--on", "slurm"]
+    run = EngineRun(tmp_path, [*words, "--nodes", "2"], environment)
+    before = run.wait_training(2)
+    cluster.kill_node("n1")
+    try:
+        run.wait_for(lambda: any(p not in before.values() for p in run.training(2).values()), "a spare node trains")
+        assert run.end() == 0, run.said
+    finally:
+        cluster.restore_node("n1")
+    assert (tmp_path / "runs" / run.name / "machines" / "n2").exists(), "n2 took part"
+    run.check_tidy()
 
 
 @needs_slurm

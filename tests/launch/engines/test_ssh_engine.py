@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(autouse=True)
 def machines(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SshMachines]:
-    found = SshMachines(tmp_path_factory.mktemp("ssh") / "sshd", "a")
+    found = SshMachines(tmp_path_factory.mktemp("ssh") / "sshd", "a", "b")
     if request.instance is not None:
         request.instance.machines = found
     yield found
@@ -34,11 +34,18 @@ class TestSsh(SoakedEnds):
     machines: SshMachines
 
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        return ["--on", "ssh:a"], {"SHOAL_SSH": self.machines.command}
+        (folder / "machines").write_text("a\n")
+        return ["--on", "ssh:@machines"], {"SHOAL_SSH": self.machines.command}
 
     def test_starts_survives_and_ends(self, tmp_path: Path) -> None:
         """As the case has it; docs/systems.toml names it."""
         super().test_starts_survives_and_ends(tmp_path)
+
+    def add_machine(self, run: EngineRun) -> None:
+        (run.folder / "machines").write_text("a\nb\n")
+
+    def remove_machine(self, run: EngineRun) -> None:
+        (run.folder / "machines").write_text("a\n")
 
     def lose_node(self, run: EngineRun) -> object:
         before = run.training(self.size)

@@ -4,8 +4,9 @@
     pod 0     listens at port 7700 of its own address; the Service gives it a name
     pod K     reads its invitation, which no other pod is given, and joins pod 0
 
-WHERE is IMAGE[,namespace=N][,claim=C]: the image has Python with Shoal and torch; the claim, a volume that all pods can
-write, keeps record and checkpoints. $SHOAL_KUBECTL is the command, if it is not `kubectl`.
+WHERE is IMAGE[,namespace=N][,claim=C][,most=M]: the image has Python with Shoal and torch; the claim, a volume that all
+pods can write, keeps record and checkpoints; `most` pods have keys, so that the Job may grow.
+$SHOAL_KUBECTL is the command, if it is not `kubectl`.
 """
 
 import os
@@ -22,11 +23,11 @@ from shoal.launch.address import ADDRESS_VARIABLE, parse
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine, run_tool
 from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.kubernetes_job import follow
-from shoal.launch.engines.kubernetes_manifest import KEY_FILE, PodSettings, manifest, new_keys, show
+from shoal.launch.engines.kubernetes_manifest import KEY_FILE, MOST_PODS, PodSettings, manifest, new_keys, show
 from shoal.membership.allow_list import parse_allowed
 
 COMMAND_VARIABLE, INDEX, HEAD = "SHOAL_KUBECTL", "JOB_COMPLETION_INDEX", "SHOAL_HEAD"
-SETTINGS = ("namespace", "claim")
+SETTINGS = ("namespace", "claim", "most")
 
 
 class KubernetesEngine(LaunchEngine):
@@ -44,7 +45,10 @@ class KubernetesEngine(LaunchEngine):
             raise UsageError(f"--on k8s:{options.where}: no setting {unknown[0]!r}; there are {', '.join(SETTINGS)}")
         if self._index is None and not image:
             raise UsageError("--on k8s names no image; write --on k8s:IMAGE, one that has Python with shoal and torch")
-        self._settings = PodSettings(image, pairs.get("namespace", ""), pairs.get("claim", ""))
+        most = pairs.get("most", str(options.nodes or 1))
+        if not most.isdecimal() or not (options.nodes or 1) <= int(most) <= MOST_PODS:
+            raise UsageError(f"--on k8s:{options.where}: most={most} is no number from --nodes to {MOST_PODS}")
+        self._settings = PodSettings(image, pairs.get("namespace", ""), pairs.get("claim", ""), int(most))
 
     @property
     def _kubectl(self) -> list[str]:
@@ -70,7 +74,7 @@ class KubernetesEngine(LaunchEngine):
         return show(manifest(self.options, self._settings, None))
 
     def submit(self) -> int:
-        made = manifest(self.options, self._settings, new_keys(self.options))
+        made = manifest(self.options, self._settings, new_keys(self.options, self._settings.most))
         return follow(self._kubectl, self.options.name, made)
 
     @property

@@ -22,6 +22,8 @@ GRACE, RETRIES = 90, 3
 """Seconds in which a pod that is to end may take a checkpoint; replacements of one pod."""
 LARGEST_SCRIPT = 900 << 10
 """A Secret has 1 MiB at most."""
+MOST_PODS = 256
+"""Keys of one Secret: 60 KB of it."""
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,14 @@ class PodSettings:
     image: str
     namespace: str = ""
     claim: str = ""
+    most: int = 1
+    """Pods that the Job may grow to: so many have keys."""
 
 
-def new_keys(options: EngineOptions) -> list[str]:
+def new_keys(options: EngineOptions, most: int = 1) -> list[str]:
     """The key files of all pods: that of pod 0 is the run's own, with a line for everybody who may join."""
     run = CurveKeyPair.new()
-    invited = [CurveKeyPair.new() for _ in range(1, options.nodes or 1)]
+    invited = [CurveKeyPair.new() for _ in range(1, max(options.nodes or 1, most))]
     allowed = "\n".join(f"{pair.public.decode()}={options.workers}" for pair in invited)
     return [f"{KeyFile(run).text}\n{allowed}\n", *(KeyFile(pair, run.public).text for pair in invited)]
 
@@ -49,7 +53,7 @@ def manifest(options: EngineOptions, settings: PodSettings, keys: list[str] | No
         raise UsageError("--on k8s takes the script along: give the path of a file whose name ends in .py")
     if (size := script.stat().st_size) > LARGEST_SCRIPT:
         raise UsageError(f"{script} has {size} bytes; on Kubernetes a script may have {LARGEST_SCRIPT}")
-    told = keys or ["made when the job is submitted" for _ in range(nodes)]
+    told = keys or ["made when the job is submitted" for _ in range(max(nodes, settings.most))]
     data = {f"key-{index}": encode(text) for index, text in enumerate(told)}
     data["script"] = encode(script.read_text())
     head = {"name": name, "labels": {"app.kubernetes.io/name": "shoal", "app.kubernetes.io/instance": name}}

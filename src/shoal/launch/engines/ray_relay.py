@@ -1,8 +1,11 @@
-"""A driver of Ray for one machine: `python -m shoal.launch.engines.ray_relay ADDRESS WORKERS WORDS…`.
+"""A driver of Ray: `python -m shoal.launch.engines.ray_relay …`.
 
-Reads an invitation from standard input, has an actor run `shoal WORDS` where Ray has room, passes its output on and
-ends with its exit code. With an address alone it prints the nodes of the cluster. Whatever ends this process ends the
-actor.
+    join ADDRESS NODE WORKERS WORDS…   has an actor run `shoal WORDS` on a node (`any`: where Ray has room), with the
+                                       invitation on standard input; passes its output on, ends with its exit code
+    watch ADDRESS WORKERS              prints the nodes that have room for so many workers, whenever they change
+    list ADDRESS                       prints the nodes once, with their CPUs
+
+Whatever ends this process ends the actor.
 """
 
 import contextlib
@@ -10,6 +13,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from typing import Any
 
 from shoal.launch.engines.base import this_command
@@ -18,7 +22,9 @@ from shoal.launch.engines.relay import RelayOutput, open_relay
 
 NODE_LOST = 75
 """Exit code where Ray has lost the actor: worth another try."""
-LOOK = 0.1
+LOOK, WATCH = 0.1, 2.0
+"""Seconds between two questions for an actor's output, and for the nodes of the cluster."""
+ANY = "any"
 
 
 class JoinActor:
@@ -43,8 +49,8 @@ def connect(address: str) -> None:
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
 
 
-def run_there(address: str, workers: int, words: list[str]) -> int:
-    """The exit code of `shoal WORDS` on some node."""
+def run_there(address: str, node: str, workers: int, words: list[str]) -> int:
+    """The exit code of `shoal WORDS` on a node."""
     import ray
     from ray.exceptions import RayError
     from ray.util.placement_group import placement_group, remove_placement_group
@@ -52,7 +58,8 @@ def run_there(address: str, workers: int, words: list[str]) -> int:
 
     secret, lease = read_secret(0)
     connect(address)
-    group = placement_group([{"CPU": workers}])
+    pinned = None if node == ANY else [{"ray.io/node-id": node}]
+    group = placement_group([{"CPU": workers}], bundle_label_selector=pinned)
     try:
         while not group.wait(LOOK):
             if ended(lease):
@@ -97,18 +104,45 @@ def ended(lease: StdinLease | None) -> bool:
     return False
 
 
-def main(arguments: list[str]) -> int:
-    address, *rest = arguments
-    if rest:
-        return run_there(address, int(rest[0]), rest[1:])
+def find_nodes() -> list[dict[str, Any]]:
+    """Those that live."""
+    import ray
+
+    list_nodes: Any = ray.nodes
+    return [node for node in list_nodes() if node["Alive"]]
+
+
+def watch(address: str, workers: int) -> int:
+    """Until standard input ends. The node of this driver is left out: its machine is the first of the run."""
     import ray
 
     connect(address)
-    list_nodes: Any = ray.nodes
-    for node in list_nodes():
-        if node["Alive"]:
-            sys.stdout.write(f"node {node['NodeManagerAddress']} {node['Resources'].get('CPU', 0)}\n")
+    outside = address.startswith("ray://")  # a client is on no node
+    own = "" if outside else ray.get_runtime_context().get_node_id()
+    lease, said = StdinLease(0), None
+    while not ended(lease):
+        rooms = [node for node in find_nodes() if node["Resources"].get("CPU", 0) >= workers]
+        found = sorted(node["NodeID"] for node in rooms if node["NodeID"] != own)
+        if found != said:
+            said = found
+            sys.stdout.write(f"{' '.join(['nodes', *found])}\n")
+            sys.stdout.flush()
+        time.sleep(WATCH)
     return 0
+
+
+def main(arguments: list[str]) -> int:
+    match arguments:
+        case ["join", address, node, workers, *words]:
+            return run_there(address, node, int(workers), words)
+        case ["watch", address, workers]:
+            return watch(address, int(workers))
+        case ["list", address]:
+            connect(address)
+            for found in find_nodes():
+                sys.stdout.write(f"node {found['NodeManagerAddress']} {found['Resources'].get('CPU', 0)}\n")
+            return 0
+    raise SystemExit(f"ray_relay: no command {' '.join(arguments[:1])!r}; it is join, watch or list")
 
 
 if __name__ == "__main__":

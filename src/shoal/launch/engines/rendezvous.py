@@ -3,9 +3,10 @@
     head      FOLDER/3.key      address and invitation of machine 3: mode 0600, in a folder of mode 0700
     machine 3 reads and removes it
 
-The folder belongs to one start of one job of the engine; the head removes it at the end.
+The folder belongs to one start of one job of the engine; the last machine to read removes it, or the head at the end.
 """
 
+import contextlib
 import os
 import shutil
 import time
@@ -17,7 +18,7 @@ from shoal.core.private_file import read_private, write_private
 from shoal.launch.engines.base import JoinOrder
 
 LARGEST = 8192
-PAUSE = 0.05
+PAUSE, TRIES = 0.05, 100
 
 
 class FileRendezvous:
@@ -28,11 +29,17 @@ class FileRendezvous:
 
     def give(self, machine: str, order: JoinOrder) -> None:
         """Leave a machine's invitation where it looks for it; it appears whole or not at all."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = self.folder / f"{machine}.part"
-        part.unlink(missing_ok=True)
-        write_private(part, f"{order.address}\n{order.secret}")
-        part.rename(self.folder / f"{machine}.key")
+        for _ in range(TRIES):
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            part = self.folder / f"{machine}.part"
+            part.unlink(missing_ok=True)
+            try:
+                write_private(part, f"{order.address}\n{order.secret}")
+            except FileNotFoundError:
+                continue  # another machine has just removed the folder, which was empty
+            part.rename(self.folder / f"{machine}.key")
+            return
+        raise UsageError(f"cannot keep {str(self.folder)!r}: it was removed {TRIES} times; choose another --runs")
 
     def take(self, machine: str, deadline: Deadline) -> tuple[str, str]:
         """Address and invitation, once they are there."""
@@ -44,13 +51,19 @@ class FileRendezvous:
                 self._refresh()
                 time.sleep(PAUSE)
             else:
-                file.unlink(missing_ok=True)
+                self._remove(file)
                 address, _, secret = text.partition("\n")
                 return address, secret
         raise UsageError(
             f"machine {machine} waited {deadline.budget:.0f} s for {str(file)!r}; all machines must share the folder "
             "of runs (--runs)"
         )
+
+    def _remove(self, file: Path) -> None:
+        """The folder too, if it is empty: an engine that kills the head leaves it no time to do so."""
+        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
 
     def _refresh(self) -> None:
         """Shared file systems keep what a folder held for a while, unless it is listed again."""

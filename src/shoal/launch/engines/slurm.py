@@ -4,17 +4,15 @@
     in a batch script        shoal run --on slurm train.py       on the first node; srun starts the other nodes
     as the tasks of a step   srun shoal run --on slurm train.py  task 0 is the head, the others join it
 
-A lost node does not end the job (--no-kill): a spare node of the allocation takes its place, or the run goes on
-smaller.
+A lost node does not end the job (--no-kill): a spare node of the allocation takes its place, or the run is smaller.
 Before the time is over Slurm sends SIGUSR1: the run takes a checkpoint, the job is queued again and goes on from there.
 """
 
 import os
-import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import UsageError
@@ -32,11 +30,10 @@ from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 from shoal.launch.engines.rendezvous import FileRendezvous
 from shoal.launch.engines.slurm_job import allocate, batch_script, follow, submit
-from shoal.launch.engines.slurm_nodes import list_nodes, srun_words
+from shoal.launch.engines.slurm_nodes import find_tools, list_nodes, srun_words
 
 LOOK = 10.0
 """Seconds between two questions for the nodes of the job."""
-TOOLS = ("sbatch", "srun", "scontrol", "scancel")
 
 
 class SlurmEngine(LaunchEngine):
@@ -57,6 +54,7 @@ class SlurmEngine(LaunchEngine):
         self._nodes: list[EngineMachine] = []
         self._looked = -LOOK - 1.0
         self._allocated = ""
+        self._keys: set[Path] = set()
         start = f"{self._job}-{self._said.get('SLURM_STEP_ID', 'batch')}-{self.restarts}"
         self._meeting = FileRendezvous(options.runs, f"slurm-{start}")
 
@@ -104,6 +102,7 @@ class SlurmEngine(LaunchEngine):
         key = folder / "key"
         key.unlink(missing_ok=True)
         write_private(key, order.secret)
+        self._keys.add(key)
         step = srun_words(machine.name, self._said.get("SLURM_CPUS_ON_NODE", ""), reads_input=not order.secret)
         return open_relay([*step, *this_command(*order.words(machine, str(key), str(folder)))])
 
@@ -134,17 +133,10 @@ class SlurmEngine(LaunchEngine):
 
     def close(self) -> None:
         self._meeting.close()
+        for key in self._keys:
+            key.unlink(missing_ok=True)
         if self._allocated:
             run_tool(["scancel", self._allocated], "scancel")
 
     def findings(self) -> list[Finding]:
-        found = [Finding(tool, shutil.which(tool) or "not found", bool(shutil.which(tool))) for tool in TOOLS]
-        if not all(finding.good for finding in found):
-            return [*found, Finding("slurm", "its commands are missing", False, "log in to a node of the cluster")]
-        try:
-            states = run_tool(["sinfo", "--noheader", "--format=%D %T %P"], "sinfo")
-        except UsageError as error:
-            return [*found, Finding("slurm", str(error), False, "is slurmctld running, and munge?")]
-        idle = sum(int(line.split()[0]) for line in states.splitlines() if re.search(r"\bidle\b", line))
-        runs = f"{self.options.runs}: every node must see it; give another with --runs"
-        return [*found, Finding("nodes", f"{idle} idle"), Finding("shared folder", runs)]
+        return find_tools(self.options.runs)

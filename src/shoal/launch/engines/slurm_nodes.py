@@ -1,8 +1,15 @@
-"""The nodes of a Slurm job, as a process inside of it sees them, and a step on one of them."""
+"""The nodes of a Slurm job, as a process inside of it sees them, a step on one of them, and what Slurm needs here."""
 
+import re
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
+from shoal.core.errors import UsageError
 from shoal.launch.engines.base import run_tool
+from shoal.launch.engines.findings import Finding
+
+TOOLS = ("sbatch", "srun", "scontrol", "scancel")
 
 INTERACTIVE = 0xFFFFFFFA
 """Number of the step that is the user's shell; those above it are no steps of the user's either."""
@@ -31,3 +38,17 @@ def srun_words(node: str, cpus: str, reads_input: bool) -> list[str]:
     step += ["--immediate=60", "--quiet", f"--job-name=join-{node}"]
     step += ["--unbuffered"] if reads_input else ["--input=none"]
     return [*step, f"--cpus-per-task={cpus}"] if cpus else step
+
+
+def find_tools(runs: Path) -> list[Finding]:
+    """Slurm's commands, whether its controller answers, and what it has free."""
+    found = [Finding(tool, shutil.which(tool) or "not found", bool(shutil.which(tool))) for tool in TOOLS]
+    if not all(finding.good for finding in found):
+        return [*found, Finding("slurm", "its commands are missing", False, "log in to a node of the cluster")]
+    try:
+        states = run_tool(["sinfo", "--noheader", "--format=%D %T %P"], "sinfo")
+    except UsageError as error:
+        return [*found, Finding("slurm", str(error), False, "is slurmctld running, and munge?")]
+    idle = sum(int(line.split()[0]) for line in states.splitlines() if re.search(r"\bidle\b", line))
+    shared = f"{runs}: every node must see it; give another with --runs"
+    return [*found, Finding("nodes", f"{idle} idle"), Finding("shared folder", shared)]

@@ -21,6 +21,8 @@ from shoal.plan.traffic import traffic
         ("local(10, easgd, alpha=0.1)", "local(10, easgd, alpha=0.1)"),
         ("local(1, sma, momentum=0.5)", "local(1, sma, momentum=0.5)"),
         ("local(32, bmuf, momentum=0.75, state=reset)", "local(32, bmuf, momentum=0.75, state=reset)"),
+        ("local(32, overlap=true, fragments=1)", "local(32, average, overlap=true)"),
+        ("local(30, diloco, fragments=3, overlap=false)", "local(30, diloco, fragments=3)"),
     ],
 )
 def test_its_text(text: str, canonical: str) -> None:
@@ -41,6 +43,12 @@ def test_its_text(text: str, canonical: str) -> None:
         ("local(4, average, rate=0.5)", "average has no rate; write local(4, diloco, rate=0.5)"),
         ("local(4, diloco, momentum=1)", "local(momentum=1.0): momentum must be a number from 0 to 0.9999"),
         ("local(4, diloco, rate=fast)", "rate must be a number"),
+        ("local(4, overlap=yes)", "local(overlap=yes): overlap must be true or false"),
+        ("local(4, fragments=0)", "local(fragments=0): fragments must be a whole number from 1 to 1024"),
+        ("local(16, fragments=3)", "cannot be cut into 3 equal parts; write local(15, average, fragments=3)"),
+        ("local(2, fragments=3)", "write local(3, average, fragments=3)"),
+        ("local(4, sma, overlap=true)", "sma needs rounds of all parameters that end before the next step"),
+        ("local(4, fragments=2, state=reset)", "state=reset needs rounds of all parameters"),
         ("local(4), every(1)", "both say when replicas agree"),
     ],
 )
@@ -85,3 +93,8 @@ def test_bytes_of_a_round_and_of_a_step() -> None:
     assert (local.sent, local.steps) == (every.sent, 16)
     assert f"{local.sent:,} bytes a round of 16 steps, {local.sent // 16:,} a step" in str(local)
     assert f"{every.sent:,} bytes a step" in str(every)
+
+
+def test_an_exchange_of_a_fragment_sends_its_part() -> None:
+    whole, part = traffic(Plan(pace=LocalTerm(16)), 4), traffic(Plan(pace=LocalTerm(16, fragments=4)), 4)
+    assert (part.sent, part.steps) == (whole.sent / 4, 4)

@@ -33,4 +33,6 @@ def test_terms_are_frozen_and_hashable() -> None:
 def test_every_agrees_at_every_step_only(steps: int) -> None:
     with pytest.raises(UsageError) as refused:
         EveryTerm(steps)
-    assert str(refused.value) == (f"every({steps}): replicas agree at every step, so steps must be 1; write every(1)")
+    assert str(refused.value) == (
+        f"every({str(steps).lower()}): replicas agree at every step, so steps must be 1; write every(1)"
+    )

@@ -78,6 +78,9 @@ class Bench:
     def agree_on_batches(self) -> set[str]:
         return set()
 
+    def wants_boundary(self) -> bool:
+        return False
+
     def pass_began(self) -> None:
         pass
 

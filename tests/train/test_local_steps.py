@@ -10,6 +10,7 @@ from models import make
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from shoal.core.errors import UsageError
 from shoal.data.deal import deal
 from shoal.testing.world import Result, WorkerWorld, run_world
 
@@ -141,12 +142,60 @@ def test_running_statistics_are_averaged_at_rounds() -> None:
     assert torch.equal(first["end"], second["end"])
 
 
-def test_a_script_that_leaves_out_a_batch_on_one_worker_comes_to_the_same_rounds() -> None:
+def simulate_late(size: int, steps: int) -> nn.Module:
+    """Replicas one after the other: a round counts when the next one ends, and at the end of an epoch."""
+    replicas = [make("mlp")]
+    replicas += [copy.deepcopy(replicas[0]) for _ in range(size - 1)]
+    anchor = [p.detach().clone() for p in replicas[0].parameters()]
+    for epoch in range(EPOCHS):
+        whole, last = batches(data(), epoch), None
+        for first in range(0, len(whole), steps):
+            starts = [[p.detach().clone() for p in replica.parameters()] for replica in replicas]
+            counts = [0] * size
+            for x, y in whole[first : first + steps]:
+                parts = zip(deal(x, size), deal(y, size), strict=True)
+                for rank, (own_x, own_y) in enumerate(parts):
+                    loss_of(replicas[rank], own_x, own_y).backward()
+                    plain(replicas[rank]).step()
+                    replicas[rank].zero_grad()
+                    counts[rank] += len(own_x)
+            own = [_changes(replica, start) for replica, start in zip(replicas, starts, strict=True)]
+            mean = [sum(n * d for n, d in zip(counts, ds, strict=True)) / sum(counts) for ds in zip(*own, strict=True)]
+            anchor = [a + d for a, d in zip(anchor, last, strict=True)] if last is not None else anchor
+            last = mean
+            for replica, change in zip(replicas, own, strict=True):
+                _set(replica, [a + d for a, d in zip(anchor, change, strict=True)])
+        anchor = [a + d for a, d in zip(anchor, last or [], strict=True)]
+        for replica in replicas:
+            _set(replica, anchor)
+    return replicas[0]
+
+
+def _changes(replica: nn.Module, start: Sequence[Tensor]) -> list[Tensor]:
+    return [p.detach() - before for p, before in zip(replica.parameters(), start, strict=True)]
+
+
+def _set(replica: nn.Module, values: Sequence[Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, value in zip(replica.parameters(), values, strict=True):
+            parameter.copy_(value)
+
+
+def test_rounds_that_travel_meanwhile_equal_replicas_simulated_one_after_the_other() -> None:
+    expected = simulate_late(2, 2)
+    results = trained("local(2, average, overlap=true)", 2)
+    for result in results:
+        assert_equal(result, expected, 1e-5)
+        assert all(torch.equal(result[name], results[0][name]) for name in result)
+
+
+@pytest.mark.parametrize("plan", ["local(3)", "local(4, fragments=2)", "local(9, fragments=3)"])
+def test_a_script_that_leaves_out_a_batch_on_one_worker_comes_to_the_same_rounds(plan: str) -> None:
     """Worker 1 makes its steps one batch later; nobody waits for ever, and no sample is dealt twice."""
     samples = 48
 
     def body(world: WorkerWorld) -> Result:
-        run = world.start("local(3)")
+        run = world.start(plan)
         model = make("mlp")
         dataset = TensorDataset(*data(samples).tensors, torch.arange(samples))
         model, optimizer, steps = run.join(model, plain(model), DataLoader(dataset, batch_size=2, shuffle=True))
@@ -166,6 +215,26 @@ def test_a_script_that_leaves_out_a_batch_on_one_worker_comes_to_the_same_rounds
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items() if name != "seen")
 
 
+def test_with_overlap_a_script_that_leaves_out_a_batch_on_one_worker_is_told_so_everywhere() -> None:
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(3, overlap=true)")
+        model = make("mlp")
+        model, optimizer, steps = run.join(model, plain(model), DataLoader(data(48), batch_size=2))
+
+        def leave_one_out() -> None:
+            for number, (x, y) in enumerate(steps):
+                if run.rank != 1 or number != 1:
+                    loss_of(model, x, y).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+        with pytest.raises(UsageError, match=r"different numbers of batches.*remove overlap=true"):
+            leave_one_out()
+        return {}
+
+    run_world(2, body)
+
+
 def test_a_script_that_leaves_its_loop_finds_equal_replicas() -> None:
     def body(world: WorkerWorld) -> Result:
         run = world.start("local(3)")
@@ -183,11 +252,12 @@ def test_a_script_that_leaves_its_loop_finds_equal_replicas() -> None:
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
-def test_a_script_without_a_loader() -> None:
-    """Epochs of its own batches, several optimizers and a scheduler: the last optimizer counts the steps."""
+@pytest.mark.parametrize("plan", ["local(4, bmuf)", "local(4, bmuf, overlap=true)"])
+def test_a_script_without_a_loader(plan: str) -> None:
+    """Epochs of its own batches, several optimizers and a barrier: the last optimizer counts the steps."""
 
     def body(world: WorkerWorld) -> Result:
-        run = world.start("local(4, bmuf)")
+        run = world.start(plan)
         torch.manual_seed(3)
         model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))
         first, second = plain(model[0]), plain(model[1], 0.5)
@@ -199,7 +269,20 @@ def test_a_script_without_a_loader() -> None:
                 for optimizer in (first, second):
                     optimizer.step()
                     optimizer.zero_grad()
+                run.barrier()  # a round may be under way
         return parameters(model)
 
     first, second = run_world(2, body)
     assert all(torch.equal(value, second[name]) for name, value in first.items())
+
+
+def test_rounds_that_travel_are_those_of_one_join() -> None:
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(4, overlap=true)")
+        first, second = make("mlp"), make("mlp")
+        run.join(first, plain(first))
+        with pytest.raises(UsageError, match=r"give all models and optimizers to one join\(\)"):
+            run.join(second, plain(second))
+        return {}
+
+    run_world(2, body)

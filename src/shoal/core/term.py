@@ -80,4 +80,6 @@ def write_term(name: str, arguments: Mapping[str, object]) -> str:
 
 def write_value(value: object) -> str:
     """Return a number as the shortest text that reads back as the same number, and a word as it is."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return value if isinstance(value, str) else repr(value)

@@ -152,6 +152,11 @@ class MembershipAgent:
                 self._unsaid, self.disturbed = standing, True
                 self._wait_free(deadline)
 
+    @property
+    def proposed(self) -> bool:
+        """Whether a view with newcomers waits for its step to begin."""
+        return self._member.waiting is not None
+
     def enter(self, deadline: Deadline) -> int:
         """Begin the next operation, once a view stands and the lease holds; its number."""
         with self._changed:

@@ -133,6 +133,10 @@ class ElasticSession(MembershipSession):
         return self.view.generation == 0
 
     @property
+    def proposed(self) -> bool:  # type: ignore[override]
+        return self.agent.proposed
+
+    @property
     def install(self) -> InstallView:
         """What came with the view the agent is in."""
         install = self.agent.installed

@@ -42,6 +42,9 @@ class MembershipSession(ABC):
     fresh: tuple[str, ...] = ()
     """Members of the view that wait for the state of the others."""
 
+    proposed: bool = False
+    """Whether somebody waits to enter between two steps, as far as this worker knows."""
+
     lent: tuple[str, ...] = ()
     """Those of them to whom a member has lent most of it."""
 

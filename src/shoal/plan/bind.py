@@ -11,6 +11,8 @@ from shoal.plan.presets import PRESETS
 from shoal.plan.registry import all_names, find_term
 from shoal.plan.text import TermCall, Value
 
+BOOLEANS: dict[Value, bool] = {"true": True, "false": False}
+
 
 def bind(call: TermCall) -> NamedTerm:
     """Return the term that `call` means; raise UsageError for an unknown name and arguments that do not fit."""
@@ -55,6 +57,8 @@ def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
     try:
         if field.type is int and not isinstance(value, int):
             raise msgspec.ValidationError
+        if field.type is bool and value in BOOLEANS:
+            return BOOLEANS[value]
         return msgspec.convert(value, field.type)
     except msgspec.ValidationError:
         given = f"{kind.name}({field.name}={write_value(value)})"
@@ -66,4 +70,4 @@ def _words(kind: object) -> str:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if typing.get_args(kind):  # a number that may be left out
         kind = typing.get_args(kind)[0]
-    return {int: "a whole number", float: "a number"}.get(typing.cast("type", kind), "a word")
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(typing.cast("type", kind), "a word")

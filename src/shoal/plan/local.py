@@ -8,6 +8,7 @@ from shoal.plan.term import Axis, PlanTerm
 from shoal.wire.settings import check_number, check_whole
 
 MOST_STEPS = 1_000_000
+MOST_FRAGMENTS = 1024
 
 
 NUMBERS = {
@@ -28,17 +29,22 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     average, plain SGD and one step a round it equals every(1). Under easgd and sma replicas stay different: a round
     corrects each by a part of its distance to a centre (alpha, 0.9/p and 1/p unless written), and moves the centre by
     the sum of the corrections, under sma with a momentum of 0.9. At the end of a pass all begin anew from the centre.
+    With overlap=true a round travels while the next one trains; when that ends, the outer step is made, and each worker
+    goes on from its result plus what its own steps have changed meanwhile. fragments=n cuts the parameters into n parts
+    that have their rounds in turn, so that an exchange sends an n-th of the bytes n times as often.
 
     Costs: one exchange of the parameters' size per round, so a k-th of the bytes of every(1) for rounds of k steps;
-    one more copy of the parameters, with bmuf, diloco and sma two. A worker that is lost loses its steps since the
-    round.
+    one more copy of the parameters, with bmuf, diloco and sma two; with overlap or fragments another one. A worker that
+    is lost loses its steps since the round.
     Cites: Stich 2019, "Local SGD Converges Fast and Communicates Little"; Chen & Huo 2016, "Scalable training of deep
     learning machines by incremental block training with intra-block parallel optimization and blockwise model-update
     filtering"; Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"; Zhang et al.
     2015, "Deep learning with Elastic Averaging SGD"; Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small
-    Batch Sizes on Multi-GPU Servers".
+    Batch Sizes on Multi-GPU Servers"; Wang et al. 2020, "Overlap Local-SGD"; Douillard et al. 2025, "Streaming DiLoCo
+    with overlapping communication".
     Avoid: on a network that is fast enough for every(1), because replicas drift apart between rounds; long rounds with
-    average and many workers; bmuf and diloco in runs of a few rounds; sma with large batches.
+    average and many workers; bmuf and diloco in runs of a few rounds; sma with large batches; overlap inside one host,
+    where the sum is made when it lands and a round takes no time.
     """
 
     axis: ClassVar[Axis] = "pace"
@@ -55,6 +61,10 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Of easgd and sma: what part of its distance to the centre a replica is corrected by."""
     state: Literal["keep", "reset"] = "keep"
     """Of the workers' own optimizers at the end of a round."""
+    overlap: bool = False
+    """Whether a round travels while the next one trains, and is applied when that ends."""
+    fragments: int = 1
+    """Parts of the parameters, each with a round of its own; one leaves every steps/fragments steps."""
 
     def __post_init__(self) -> None:
         check_whole(self, "steps", self.steps, 1, MOST_STEPS)
@@ -66,10 +76,35 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 way_out = f"write local({self.steps}, {other}, {field}={value})"
                 raise UsageError(f"{self}: {self.outer} has no {field}; {way_out}")
             check_number(self, field, value, least, most)
+        check_whole(self, "fragments", self.fragments, 1, MOST_FRAGMENTS)
+        if self.steps % self.fragments:
+            nearest = max(self.fragments, round(self.steps / self.fragments) * self.fragments)
+            raise UsageError(
+                f"{self}: {self.steps} steps cannot be cut into {self.fragments} equal parts; "
+                f"write local({nearest}, {self.outer}, fragments={self.fragments})"
+            )
+        if self.streams and (self.outer in ("easgd", "sma") or self.state != "keep"):
+            what = f"state={self.state}" if self.state != "keep" else self.outer
+            raise UsageError(
+                f"{self}: {what} needs rounds of all parameters that end before the next step; "
+                f"remove overlap and fragments, or write local({self.steps}, diloco, overlap=true)"
+            )
+
+    @property
+    def streams(self) -> bool:
+        """Whether rounds land while later steps are made, or cover a part of the parameters."""
+        return self.overlap or self.fragments > 1
 
     def __str__(self) -> str:
-        named = {"rate": self.rate, "momentum": self.momentum, "alpha": self.alpha, "state": self.state}
-        more = [f"{name}={write_value(value)}" for name, value in named.items() if value not in (None, "keep")]
+        named = {
+            "rate": self.rate,
+            "momentum": self.momentum,
+            "alpha": self.alpha,
+            "state": None if self.state == "keep" else self.state,
+            "overlap": self.overlap or None,
+            "fragments": None if self.fragments == 1 else self.fragments,
+        }
+        more = [f"{name}={write_value(value)}" for name, value in named.items() if value is not None]
         return f"local({', '.join([str(self.steps), self.outer, *more])})"
 
     @classmethod

@@ -53,6 +53,12 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"',
         note="rounds of 500 steps, outer Nesterov with rate 0.7 and momentum 0.9; the paper's inner optimizer is AdamW",
     ),
+    "streaming-diloco": NamedPlan(
+        text="allreduce, local(500, diloco, overlap=true, fragments=5)",
+        cites='Douillard et al. 2025, "Streaming DiLoCo with overlapping communication"',
+        note="every 100 steps a fifth of the parameters leaves, and is applied 100 steps later; the paper quantizes "
+        "what travels: write a codec beside it, such as int8",
+    ),
     "easgd": NamedPlan(
         text="allreduce, local(10, easgd)",
         cites='Zhang et al. 2015, "Deep learning with Elastic Averaging SGD"',

@@ -6,6 +6,7 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
+from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
@@ -78,9 +79,11 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     for name, value, most in (("workers", workers, MOST_WORKERS), ("parameters", parameters, MOST_PARAMETERS)):
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
-    plain = int(summed(4 * parameters, workers))
     pace = plan.pace
     steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else pace.steps
+    if isinstance(pace, LocalTerm) and pace.fragments > 1:  # an exchange is that of one fragment
+        steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
+    plain = int(summed(4 * parameters, workers))
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
     if isinstance(plan.exchange, AloneTerm | SharedTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)

@@ -2,6 +2,7 @@
 
     rounds = AveragingRound(exchange, part, like, spent)    once: memory for tensors like these
     means = rounds.mean(tensors, weight, words)             a collective call; whoever is lost meanwhile does not count
+    rounds.launch_round(…); means = rounds.land_round()     the same in two calls: it travels in between
 
 The exchange is the plan's, so a codec of the plan works on what travels here. Running statistics of the part, and the
 words (a few numbers that are added up), travel along as they are.
@@ -34,14 +35,16 @@ class AveragingRound:
         spent: ExchangeCost,
         names: Sequence[str] = (),
         words: int = 0,
+        fragments: Sequence[Sequence[int]] = (),
     ) -> None:
         """`spent` counts the seconds; without `names`, `like` are named as the part's parameters if there are as many.
 
-        Only tensors with names are coded. `words`: how many numbers are added up in each round.
+        Only tensors with names are coded. `words`: how many numbers are added up in each round. `fragments`: places of
+        tensors that may be offered without the others, so that no bucket may hold tensors of two of them.
         """
         self.exchange, self.part, self.spent = exchange, part, spent
         numbered = part.names if len(like) == len(part.names) else [f"tensor{n}" for n in range(len(like))]
-        plans, self._indices = _lay_out_apart(like, names or numbered)
+        plans, self._indices = _lay_out_apart(like, names or numbered, fragments or [range(len(like))])
         statistics = lay_out(part.statistics.tensors, CAPACITY)
         # 64 bits, because counts of samples and their squares are added up exactly
         (word,) = lay_out([torch.zeros(1 + words, dtype=torch.float64)])
@@ -67,11 +70,22 @@ class AveragingRound:
         None where nobody offers a tensor: all workers must leave out the same. With a weight of 0 a worker offers
         nothing and learns what the others say; where all weights are 0, so are the means.
         """
+        self.launch_round(tensors, weight, words)
+        return self.land_round()
+
+    def launch_round(
+        self, tensors: Sequence[Tensor | None], weight: float | None = None, words: Sequence[float] = ()
+    ) -> None:
+        """Let everything leave. The tensors may change from now on; nothing else may be exchanged until it landed."""
         self._tensors = [tensor.detach() if tensor is not None else None for tensor in tensors]
         self._weight = 1.0 / len(self.part.session.view) if weight is None else weight
         self._offered = (self._weight, *words)
-        self.view: MembershipView = self.part.transaction.run(self)
-        return [self._mean_of(index) for index in range(len(tensors))]
+        self.part.transaction.start(self)
+
+    def land_round(self) -> list[Tensor | None]:
+        """Wait for what left; everybody's means, until the next round leaves."""
+        self.view: MembershipView = self.part.transaction.conclude(self)
+        return [self._mean_of(index) for index in range(len(self._tensors))]
 
     def _mean_of(self, index: int) -> Tensor | None:
         number, slot = self._place[index]
@@ -152,13 +166,16 @@ class AveragingRound:
         return False
 
 
-def _lay_out_apart(like: Sequence[Tensor], names: Sequence[str]) -> tuple[list[BucketPlan], list[list[int]]]:
+def _lay_out_apart(
+    like: Sequence[Tensor], names: Sequence[str], fragments: Sequence[Sequence[int]]
+) -> tuple[list[BucketPlan], list[list[int]]]:
     """Buckets, and which tensors lie in each; what is frozen has buckets of its own, which need not travel."""
     plans: list[BucketPlan] = []
     indices: list[list[int]] = []
-    for trained in (True, False):
-        group = [index for index, tensor in enumerate(like) if tensor.requires_grad is trained]
-        for plan in lay_out([like[index] for index in group], CAPACITY, [names[index] for index in group]):
-            plans.append(plan)
-            indices.append([group[place.index] for place in plan.slots])
+    for fragment in fragments:
+        for trained in (True, False):
+            group = [index for index in fragment if like[index].requires_grad is trained]
+            for plan in lay_out([like[index] for index in group], CAPACITY, [names[index] for index in group]):
+                plans.append(plan)
+                indices.append([group[place.index] for place in plan.slots])
     return plans, indices

@@ -95,6 +95,12 @@ class Transactions(Protocol):
     def run(self, participant: TransactionParticipant) -> MembershipView:
         """A transaction of its own, outside of backward passes; returns the view whose members made it."""
 
+    def start(self, participant: TransactionParticipant) -> None:
+        """The first half of `run`: everything leaves. No other transaction may begin before `conclude`."""
+
+    def conclude(self, participant: TransactionParticipant) -> MembershipView:
+        """The second half: wait for the results, and deliver them."""
+
 
 class SampleWeights(Protocol):
     """How much this worker's gradients count."""
@@ -110,6 +116,12 @@ class SampleWeights(Protocol):
 
     def round_share(self) -> float:
         """This worker's share of the samples that all have been dealt since the last round."""
+
+    def round_launched(self) -> None:
+        """A round leaves and is waited for later: what was dealt so far belongs to it, what follows to the next."""
+
+    def round_landed(self, view: MembershipView) -> None:
+        """It has come, from the members of `view`: their samples count."""
 
 
 class EqualWeights:
@@ -129,6 +141,12 @@ class EqualWeights:
 
     def round_share(self) -> float:
         return self.weight()
+
+    def round_launched(self) -> None:
+        """Nobody counts samples."""
+
+    def round_landed(self, view: MembershipView) -> None:
+        """Nobody counts samples."""
 
 
 class SingleTransactions:
@@ -151,13 +169,20 @@ class SingleTransactions:
 
     def end(self, participant: TransactionParticipant) -> None:
         participant.launch()
+        self.conclude(participant)
+
+    def run(self, participant: TransactionParticipant) -> MembershipView:
+        self.start(participant)
+        return self.conclude(participant)
+
+    def start(self, participant: TransactionParticipant) -> None:
+        self.begin(participant)
+        participant.launch()
+
+    def conclude(self, participant: TransactionParticipant) -> MembershipView:
         participant.finish()
         self._open = None
         participant.deliver()
-
-    def run(self, participant: TransactionParticipant) -> MembershipView:
-        self.begin(participant)
-        self.end(participant)
         return self.view
 
 
@@ -175,6 +200,8 @@ class Part:
     statistics: RunningStatistics = field(default_factory=lambda: RunningStatistics([]))
     optimizers: Sequence[Optimizer] = ()
     is_backward_running: Callable[[], bool] = lambda: False
+    wants_boundary: Callable[[], bool] = lambda: False
+    """Whether this worker knows of a checkpoint, a newcomer or a stop that waits until all replicas are equal."""
 
 
 class Synchronizer(ABC):

@@ -65,6 +65,8 @@ class DealtBatch:
     owner: str = ""
     """The member it was dealt to alone; empty: all of the view."""
     skipped: set[int] = field(default_factory=set)
+    formed: MembershipView | None = None
+    """Whose members made the round that it belongs to, once that has landed."""
 
     def of_members(self, lost: Callable[[str], bool]) -> list[int]:
         """Positions that members for whom `lost` holds have in it."""
@@ -85,6 +87,8 @@ class DealtBatches:
         """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped."""
         self.group, self._arrivals, self._uncount = group, arrivals, uncount
         self.batches: list[DealtBatch] = []
+        self.travelling: list[DealtBatch] = []
+        """Of rounds that have left and are not committed."""
         self.waits = False
         """Whether this worker takes part in exchanges only for the others' sake."""
         self.ends = False
@@ -121,6 +125,21 @@ class DealtBatches:
         batches, self.batches = self.batches, []
         return batches
 
+    def launch(self) -> None:
+        """A round leaves that is waited for later: what was dealt so far belongs to it."""
+        self.travelling += self.take()
+
+    def land(self, view: MembershipView) -> None:
+        """It has come, from the members of `view`."""
+        for batch in self.travelling:
+            batch.formed = batch.formed or view
+
+    def take_landed(self) -> list[DealtBatch]:
+        """What belongs to rounds that have landed."""
+        landed = [batch for batch in self.travelling if batch.formed is not None]
+        self.travelling = [batch for batch in self.travelling if batch.formed is None]
+        return landed
+
     @property
     def tag(self) -> BatchTag:
         return BatchTag(any(not batch.used and not batch.settled for batch in self.batches), len(self.batches))
@@ -130,6 +149,15 @@ class DealtBatches:
 
         Who took no part in the exchange; and whether that was everybody.
         """
+        if not self.travelling:
+            return self._agree()
+        later, self.batches = self.batches, self.travelling  # the exchange was a round of what travels
+        try:
+            return self._agree()
+        finally:
+            self.batches, self.travelling = later, self.batches
+
+    def _agree(self) -> tuple[set[str], bool]:
         said = self.group.gather(msgspec.json.encode(self._report()), check=read_report)
         reports = [read_report(data) for data in said]
         members = self.group.session.committed_view.members

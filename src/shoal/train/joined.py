@@ -53,6 +53,9 @@ class JoinObserver(BatchAgreement, Protocol):
 
     def after_step(self, joined: "JoinedModels", optimizer: Optimizer, closure: bool) -> None: ...
 
+    def wants_boundary(self) -> bool:
+        """Whether something waits for a moment at which all replicas are equal."""
+
 
 class JoinedModels:
     """Models and optimizers under one plan. `exchange`: whose bytes and seconds count as theirs."""
@@ -141,6 +144,7 @@ class JoinedModels:
                 RunningStatistics(self.members.models),
                 self.members.optimizers,
                 lambda: self.backward is not None and self.backward.running,
+                observer.wants_boundary,
             )
         )
 

@@ -132,12 +132,14 @@ class LedgerWriter:
         """The rest of a pass was looked at, and no step was made of it."""
         self._pending = [dealt for dealt in self._pending if dealt.run is not run]
 
-    def commit(self, number: int, skipped_only: bool = False) -> None:
-        """Step `number` (counted from 1) was made of all that was dealt since the one before.
+    def commit(self, number: int, skipped_only: bool = False, of: Sequence[LoaderStep] | None = None) -> None:
+        """Step `number` (counted from 1) was made of all that was dealt since the one before, or of the batches `of`.
 
         `skipped_only`: nobody makes another step of it, but what was skipped is on record.
         """
-        for dealt in self._pending:
+        chosen = None if of is None else {id(step) for step in of}
+        made = [dealt for dealt in self._pending if chosen is None or id(dealt.step) in chosen]
+        for dealt in made:
             if skipped_only:
                 dealt.returned.update(set(dealt.places) - dealt.skipped)
             dealt.run.trained = True
@@ -149,7 +151,7 @@ class LedgerWriter:
                     skipped=skipped,
                 )  # fmt: skip
                 self._take(took)
-        self._pending.clear()
+        self._pending = [dealt for dealt in self._pending if chosen is not None and id(dealt.step) not in chosen]
         if now() - self._flushed >= FLUSH_SECONDS:
             self.flush()
 

@@ -2,6 +2,7 @@
 
     step, step, …, step    every worker by itself; what was dealt waits
     round                  all agree: what its members were dealt is committed, what a lost one had is dealt again
+    round that streams     the same when it lands, of what was dealt before it left; what was dealt since waits
 
 So a sample counts exactly once, by round. A worker may come to a round with more batches than others, because its
 script left some out; then all tell each other what they had, and what is ahead is taken out of the pool
@@ -12,12 +13,14 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from shoal.core.errors import UsageError
 from shoal.core.events import RoundsMade
 from shoal.data.loader import LoaderPass
 from shoal.membership.session import MembershipSession
 from shoal.membership.view import MembershipView
 from shoal.sync.local.rounds import LocalStepsSynchronizer
-from shoal.train.batches import DealtBatches
+from shoal.sync.local.streaming import StreamingRoundsSynchronizer
+from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
 from shoal.train.progress import StepProgress
 
@@ -83,7 +86,7 @@ class LocalRounds:
         """End what is open, in all joins: a collective call of all workers that were dealt samples since."""
         if self.closed or not self.synchronizers:
             return
-        if self.batches.batches or any(one.is_round_open for one in self.synchronizers):
+        if self.batches.batches or self.batches.travelling or any(one.is_round_open for one in self.synchronizers):
             for one in self.synchronizers:
                 one.close_round()
         self.commit(self.progress.step + self.progress.stepped)
@@ -104,19 +107,54 @@ class LocalRounds:
     def commit(self, number: int) -> None:
         """After step `number`: if a round was made, its members' samples count, and those of others are dealt again."""
         synchronizers, rounds = self.synchronizers, self._rounds
-        if rounds == self._committed or any(one.is_round_open for one in synchronizers):
+        if rounds == self._committed:
+            return
+        if any(one.is_unsettled if one.streams else one.is_round_open for one in synchronizers):
             return
         self._committed = rounds
-        self._agreed()
-        views = [one.formed for one in synchronizers if one.formed is not None]
+        if not any(one.is_round_open for one in synchronizers):
+            self._agreed()
+        self._commit_streamed(number) if any(one.streams for one in synchronizers) else self._commit_all(number)
+        self._warn(number)
+
+    def _commit_all(self, number: int) -> None:
+        """The round of every join has come to an end."""
+        views = [one.formed for one in self.synchronizers if one.formed is not None]
         for place, batch in enumerate(self.batches.take()):
-            if places := batch.of_members(partial(self._lost, views, place)):
-                batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
-                if self.batches.ledger is not None:
-                    self.batches.ledger.returned(batch.step, places)
+            self._return(batch, partial(self._lost, views, place))
         if self.batches.ledger is not None:
             self.batches.ledger.commit(number)
-        self._warn(number)
+
+    def _commit_streamed(self, number: int) -> None:
+        """Rounds have landed; others may be under way."""
+        landed = self.batches.take_landed()
+        for batch in landed:
+            view = batch.formed
+            assert view is not None
+            self._return(batch, lambda member, view=view: member not in view)  # type: ignore[misc]
+        if self.batches.ledger is not None:
+            self.batches.ledger.commit(number, of=[batch.step for batch in landed])
+
+    def _return(self, batch: DealtBatch, lost: Callable[[str], bool]) -> None:
+        """What lost members had in a batch is dealt again."""
+        if places := batch.of_members(lost):
+            batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
+            if self.batches.ledger is not None:
+                self.batches.ledger.returned(batch.step, places)
+
+    def land(self) -> None:
+        """Leave no round under way, because something else is exchanged: a collective call."""
+        for one in self.synchronizers:
+            if isinstance(one, StreamingRoundsSynchronizer):
+                one.land()
+
+    def check_joins(self) -> None:
+        """Only one operation may be under way, so rounds that travel must be those of a single join."""
+        if len(self.synchronizers) > 1 and any(one.streams for one in self.synchronizers):
+            raise UsageError(
+                "join() was called twice, and rounds with overlap or fragments are those of one join; give all models "
+                "and optimizers to one join(), or write local(…) without overlap and fragments"
+            )
 
     def _lost(self, views: Sequence[MembershipView], batch: int, member: str) -> bool:
         """Return whether what `member` was dealt of the round's batch number `batch` counts for nobody."""

@@ -241,6 +241,7 @@ class Run:
         if samples < 0:
             raise UsageError(f"weight({samples}): the number of samples must be 0 or more")
         self._together.pass_began()
+        self._together.rounds.land()
         counts = [read_count(data) for data in self._group.gather(str(samples).encode(), check=read_count)]
         self._progress.counted(samples)
         self._together.weigh_openly(counts)
@@ -254,6 +255,7 @@ class Run:
 
     def barrier(self) -> None:
         """Wait until every worker has come here; a collective call."""
+        self._together.rounds.land()
         self._group.gather(b"")
 
     @contextmanager

@@ -28,6 +28,12 @@ class BatchAgreement(Protocol):
     def round_share(self) -> float | None:
         """This worker's share of the samples dealt since the last round; None where no loader has dealt any."""
 
+    def round_launched(self) -> None:
+        """What was dealt so far belongs to the round that leaves now."""
+
+    def round_landed(self, view: MembershipView) -> None:
+        """The samples of its members in it count."""
+
 
 class SampleShares:
     """Of one join, whose loss is the `mean` or the `sum` over its samples."""
@@ -108,6 +114,12 @@ class SampleShares:
         if not self._counted or self._dealt is not view:
             return 1.0 / len(view)
         return share(self._counts, view.rank(self.group.session.member), 1)
+
+    def round_launched(self) -> None:
+        self._batches.round_launched()
+
+    def round_landed(self, view: MembershipView) -> None:
+        self._batches.round_landed(view)
 
     def weigh(self, counts: Sequence[int]) -> None:
         """Let every worker count by its samples in the passes to come."""

@@ -96,6 +96,7 @@ class StepCoordinator(MembershipListener):
         joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if shared else None)
         self.dealing.batches.ledger = self.ledger
         self.joined.append(joined)
+        self.rounds.check_joins()
         self._step_check.add(joined)
         self.dealing.start_at_end(short=False)
         if not joined.alone and not joined.exchange.retryable:
@@ -178,6 +179,17 @@ class StepCoordinator(MembershipListener):
 
     def round_share(self) -> float | None:
         return self.rounds.share()
+
+    def round_launched(self) -> None:
+        self.dealing.batches.launch()
+
+    def round_landed(self, view: MembershipView) -> None:
+        self.dealing.batches.land(view)
+
+    def wants_boundary(self) -> bool:
+        """Whether this worker knows of something that waits for a moment at which all replicas are equal."""
+        due = self.keeper is not None and self.keeper.is_due(self.progress.step + self.progress.stepped)
+        return due or self.group.session.proposed or self.group.board.stopping
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
         for joined in self.joined:

@@ -91,9 +91,12 @@ class StepTransaction:
         return self._commit()
 
     def _commit(self) -> MembershipView:
-        participants = list(self._open)
-        for participant in participants:
+        for participant in self._open:
             participant.launch()
+        return self._conclude()
+
+    def _conclude(self) -> MembershipView:
+        participants = list(self._open)
         self._agree(participants)
         view = self.session.committed_view
         self._open, self._ended = [], []
@@ -141,9 +144,18 @@ class StepTransaction:
 
     def run(self, participant: TransactionParticipant) -> MembershipView:
         """A transaction of its own, outside of backward passes; returns the view whose members made it."""
+        self.start(participant)
+        return self.conclude(participant)
+
+    def start(self, participant: TransactionParticipant) -> None:
+        """The first half of `run`: everything leaves. The operation stays open, so nothing else may be exchanged."""
         self._abandon(list(self._open))  # left by a pass that an exception has ended
         self._ended = []
         participant.begin()
         self._open.append(participant)
         self._enter([participant])
-        return self._commit()
+        participant.launch()
+
+    def conclude(self, participant: TransactionParticipant) -> MembershipView:
+        """The second half. Members may have been lost since: then it is made again among the others, if need be."""
+        return self._conclude()

@@ -16,6 +16,7 @@ from shoal.sync.local.easgd import ElasticAveragingOuter
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.local.sma import ModelAveragingOuter
+from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
@@ -38,7 +39,7 @@ def build_synchronizer(
         return _build_lock_free(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
-        return LocalStepsSynchronizer(exchange, build_outer(pace), pace.steps, reset=pace.state == "reset")
+        return _build_local(pace, exchange)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
@@ -55,6 +56,13 @@ def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: Engi
             "several; write local(16) or allreduce"
         )
     return LockFreeSynchronizer(exchange, group, term.steps)
+
+
+def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:
+    outer = build_outer(pace)
+    if pace.streams:
+        return StreamingRoundsSynchronizer(exchange, outer, pace.steps, overlap=pace.overlap, fragments=pace.fragments)
+    return LocalStepsSynchronizer(exchange, outer, pace.steps, reset=pace.state == "reset")
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

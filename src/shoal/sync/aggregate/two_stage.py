@@ -58,6 +58,8 @@ class TwoStageAggregator(StatefulAggregator):
         self._most = most
         self._halfway: list[int] = []
         """Buckets of this exchange whose second payload has not been posted yet, in order."""
+        self._all_posted = False
+        """Whether all first payloads are: payloads are posted in the same order on all workers."""
 
     def _open(self, layouts: Sequence[FlatLayout]) -> None:
         self._cuts = [cut(self.rule, layout, self.size) for layout in layouts]
@@ -79,7 +81,7 @@ class TwoStageAggregator(StatefulAggregator):
 
     def prepare(self) -> None:
         self.engine.prepare()
-        self._halfway = []
+        self._halfway, self._all_posted = [], False
 
     def start(self, index: int, values: Tensor, present: Sequence[bool]) -> None:
         made, area = self._cuts[index], self._areas[index]
@@ -129,6 +131,16 @@ class TwoStageAggregator(StatefulAggregator):
         end = start + padded(length)
         out[start + length : end].zero_()
         return end + RAW.encode_into(values[1], share.plain_layout, {}, moment, out[end:])
+
+    def all_started(self) -> None:
+        super().all_started()
+        self._all_posted = True
+
+    def progress(self) -> None:
+        """Where a round travels while the training goes on, its second stage begins as soon as it can."""
+        super().progress()
+        while self._all_posted and self._halfway and self.engine.is_done(self._halfway[0]):
+            self._post_share_sum(self._halfway.pop(0))
 
     def is_done(self, index: int) -> bool:
         return False  # the second stage does not begin before the first bucket is finished

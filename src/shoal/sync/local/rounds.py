@@ -16,6 +16,7 @@ the centre, which is what evaluations see; checkpoints and newcomers get it by `
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -49,8 +50,28 @@ class RoundTotals:
     """Rounds in which this worker's change was not finite, and did not count."""
 
 
+@dataclass
+class RoundInFlight:
+    """What left and has not been taken in yet."""
+
+    own: float
+    """This worker's weight in it."""
+    bad: bool
+    """Whether its parameters were not finite, so that they do not count."""
+    sent: int
+    wire: int
+    """Bytes of all rounds when it left."""
+
+
 class LocalStepsSynchronizer(Synchronizer):
     """Of one part. `steps`: from one round to the next, counted on the last optimizer of the part."""
+
+    streams: ClassVar[bool] = False
+    """Whether rounds land while later steps are made, or cover a part of the parameters: see `streaming.py`."""
+    is_unsettled: bool = False
+    """Whether workers came to a round that has landed with different numbers of batches, and have not said yet which:
+    until then nothing is committed."""
+    MORE_WORDS: ClassVar[int] = 0
 
     def __init__(self, exchange: GradientExchange, outer: OuterOptimizer, steps: int, reset: bool = False) -> None:
         super().__init__()
@@ -65,6 +86,7 @@ class LocalStepsSynchronizer(Synchronizer):
         self._anchors: list[Tensor] = []
         self._anchored = False
         self._momenta: list[Tensor] = []
+        self._flight: RoundInFlight | None = None
         self._travelled: set[int] = set()
         """Places of parameters that were trained when the round began."""
 
@@ -93,10 +115,18 @@ class LocalStepsSynchronizer(Synchronizer):
         if not part.optimizers:
             raise UsageError("local(…) counts optimizer steps, and join() got no optimizer; give it the optimizer too")
         self._names, self._parameters = trainable(part)
-        self._rounds = AveragingRound(self.exchange, part, self._parameters, self.spent, self._names, words=4)
+        words = 4 + self.MORE_WORDS
+        fragments = self._cut()
+        self._rounds = AveragingRound(
+            self.exchange, part, self._parameters, self.spent, self._names, words=words, fragments=fragments
+        )
         if self.outer.remembers:
             self._momenta = [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
         super().open(part, state)
+
+    def _cut(self) -> list[list[int]]:
+        """Places of the parameters that travel together."""
+        return [list(range(len(self._parameters)))]
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
         if not self._anchored:
@@ -135,26 +165,65 @@ class LocalStepsSynchronizer(Synchronizer):
 
     def close_round(self) -> None:
         """Agree with all others, who do the same: a collective call."""
+        self._launch(range(len(self._parameters)))
+        self._land()
+
+    def _launch(self, places: Sequence[int]) -> None:
+        """Let the change of these parameters leave."""
         began, seen = now(), self.exchange.observer
         sent, wire = seen.sent_bytes, seen.wire_bytes
         if not self._anchored:  # no step was made here, but others have made some
             self._remember()
         bad = not self._is_finite()
-        tag, own = self.part.weights.tag().number, 0.0 if bad else self.part.weights.round_share()
-        means = self._rounds.mean(self._changes(bad), own, (1.0, tag, float(tag) ** 2, float(self._open)))
-        self.formed = self._rounds.view
-        self._take(means, own, bad)
-        members, numbers, squares, _ = self._rounds.words
-        # all numbers are equal if the mean of the squares is the square of the mean
-        self.part.weights.rescale(members * squares != numbers * numbers)
+        tag, own = self.part.weights.tag().number, 0.0 if bad else self._share(places)
+        words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words())
+        self._rounds.launch_round(self._changes(places, bad), own, words)
+        self._flight = RoundInFlight(own, bad, sent, wire)
+        self.totals.steps, self._made = self.totals.steps + self._made, 0
+        self.totals.seconds += now() - began
+
+    @property
+    def _stepped(self) -> bool:
+        """Whether steps were made here since the last round left."""
+        return self._open
+
+    def _share(self, places: Sequence[int]) -> float:
+        """How much this worker counts in a round."""
+        return self.part.weights.round_share()
+
+    def _more_words(self) -> Sequence[float]:
+        """Numbers of a subclass that are added up with the round: `MORE_WORDS` of them."""
+        return ()
+
+    def _land(self) -> None:
+        """Wait for what left, and make the outer step of it."""
+        began, seen, flight = now(), self.exchange.observer, self._flight
+        assert flight is not None
+        means = self._rounds.land_round()
+        self.formed, self._flight = self._rounds.view, None
+        self._take(means, flight)
+        self._agree_on_batches()
         totals = self.totals
-        totals.rounds, totals.steps = totals.rounds + 1, totals.steps + self._made
-        totals.dropped += bad
-        totals.sent, totals.wire = totals.sent + seen.sent_bytes - sent, totals.wire + seen.wire_bytes - wire
-        self._made, self._open = 0, False
+        totals.rounds, totals.dropped = totals.rounds + 1, totals.dropped + flight.bad
+        totals.sent += seen.sent_bytes - flight.sent
+        totals.wire += seen.wire_bytes - flight.wire
+        self._landed()
+        totals.seconds += now() - began
+
+    def _agree_on_batches(self) -> None:
+        """All numbers of batches are equal if the mean of their squares is the square of their mean."""
+        self.part.weights.rescale(self._batches_differ)
+
+    @property
+    def _batches_differ(self) -> bool:
+        members, numbers, squares, *_ = self._rounds.words
+        return members * squares != numbers * numbers
+
+    def _landed(self) -> None:
+        """Everything is agreed on."""
+        self._open = False
         self._apart = self._anchored = self.outer.elastic
         self._travelled = self._trained()
-        totals.seconds += now() - began
 
     def steps_kept(self, member: str) -> int:
         """Steps of this round that a lost member has made for all: under local steps none."""
@@ -163,35 +232,43 @@ class LocalStepsSynchronizer(Synchronizer):
     def _is_finite(self) -> bool:
         return all(_is_finite(p) for p in self._parameters)
 
-    def _changes(self, bad: bool) -> list[Tensor | None]:
-        """What this worker's steps came to; None for what is frozen, on all workers alike."""
-        travels = self._travelled | self._trained()
+    def _changes(self, places: Sequence[int], bad: bool) -> list[Tensor | None]:
+        """What this worker's steps came to; None for what is frozen or of another turn, on all workers alike."""
+        travels = (self._travelled | self._trained()) & set(places)
         pairs = zip(self._parameters, self._anchors, strict=True)
         # a change that does not count only says that there is one
         return [(a if bad else p.detach() - a) if n in travels else None for n, (p, a) in enumerate(pairs)]
 
-    def _take(self, means: Sequence[Tensor | None], own: float, bad: bool) -> None:
-        """Make the outer step; nobody's change may count. `own`: the weight of this worker's, which may be `bad`."""
-        total, workers = self._rounds.total, int(self._rounds.words[0])
-        counts = total > 0 and self._rounds.words[3] > 0
-        counts = counts and all(_is_finite(mean) for mean in means if mean is not None)
+    def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
+        """Make the outer step; nobody's change may count."""
+        workers = int(self._rounds.words[0])
+        counts = self._rounds.total > 0 and all(_is_finite(mean) for mean in means if mean is not None)
         with torch.no_grad():
             for place, mean in enumerate(means):
-                if mean is None:
-                    continue
-                parameter, anchor = self._parameters[place], self._anchors[place]
-                momentum = self._momenta[place] if self._momenta else None
-                after = self.outer.step(anchor, mean, momentum, workers) if counts else anchor
-                if not self.outer.elastic or bad:
-                    parameter.copy_(after)
-                elif counts:
-                    # by its weight, as in the mean: so the corrections of all add up to what the centre moves by
-                    parameter.lerp_(anchor, self.outer.pull(workers) * workers * own / total)
-                if self.outer.elastic:
-                    anchor.copy_(after)
+                if mean is not None:
+                    momentum = self._momenta[place] if self._momenta else None
+                    anchor = self._anchors[place]
+                    counting = workers if counts and self._has_moved(place) else 0
+                    after = self.outer.step(anchor, mean, momentum, workers) if counting else anchor
+                    self._go_on(place, after, flight, counting)
         if self.reset:
             for optimizer in self.part.optimizers:
                 optimizer.state.clear()
+
+    def _has_moved(self, place: int) -> bool:
+        """Whether anybody has made a step since the last round of this parameter."""
+        return self._rounds.words[3] > 0
+
+    def _go_on(self, place: int, after: Tensor, flight: RoundInFlight, workers: int) -> None:
+        """Parameter `place` goes on from `after`, the next anchor; `workers`: 0 if nobody's change counts."""
+        parameter, anchor = self._parameters[place], self._anchors[place]
+        if not self.outer.elastic or flight.bad:
+            parameter.copy_(after)
+        elif workers:
+            # by its weight, as in the mean: so the corrections of all add up to what the centre moves by
+            parameter.lerp_(anchor, self.outer.pull(workers) * workers * flight.own / self._rounds.total)
+        if self.outer.elastic:
+            anchor.copy_(after)
 
     def state(self) -> State:
         shared, own = self.exchange.shared(), self.exchange.state()

@@ -186,6 +186,10 @@ class CheckpointCoordinator:
         following = step + steps_between(seconds, self._meeting)
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 
+    def is_due(self, step: int) -> bool:
+        """Whether worker 0 would take a checkpoint now, if all replicas were equal."""
+        return self.group.rank == 0 and self._due_now(step)
+
     def _due_now(self, step: int) -> bool:
         if self.interval.off or step == self._saved or self._writer.busy:
             return False

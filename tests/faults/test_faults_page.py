@@ -9,7 +9,7 @@ import pytest
 HERE = Path(__file__).parent
 ROWS = re.findall(r"^\| ([A-Z]\d+) \|(.*)\|$", (HERE.parents[1] / "docs/faults.md").read_text(), re.M)
 PROMISED = {
-    *(f"P{number}" for number in (1, *range(3, 10), 11, 12, 13)),
+    *(f"P{number}" for number in (*range(1, 10), 11, 12, 13)),
     *(f"N{number}" for number in (1, 2, 3, *range(5, 14))),
     *(f"S{number}" for number in range(1, 9)),
     *(f"A{number}" for number in (3, 4, 5, 6, 9, 10, 14, 15)),

@@ -47,7 +47,7 @@ def reason(failure: "RunFailure") -> str:
     from shoal.cli.ending import signal_name
 
     if failure.signal is not None:
-        return f"worker {failure.rank} died of {'oom' if failure.oom else signal_name(failure.signal)}"
+        return f"{failure.who} died of {'oom' if failure.oom else signal_name(failure.signal)}"
     assert failure.report is not None
     return failure.report.error
 

@@ -56,7 +56,7 @@ def keep_summary(summary: "RunSummary", job: "LaunchJob") -> None:
 
 def explain(failure: "RunFailure", job: "LaunchJob") -> None:
     """Why the run ended: a traceback once, or one line that names rank and signal."""
-    who = f"worker {failure.rank}"
+    who = failure.who
     if failure.signal is not None:
         others = "; the others were stopped" if job.workers > 1 else ""
         memory = ": the kernel killed it for want of memory" if failure.oom else ""

@@ -39,6 +39,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     named = len(options.share.split(",")) if options.share is not None else 1  # one share for each worker
     workers = options.workers if options.workers is not None else spec.size if spec else named
     chosen = check_command(options, workers)
+    check_servers(options, chosen)
     listen = place = None
     if options.engine is not None:
         place = engine_place(options.engine, chosen, options)
@@ -50,6 +51,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
 
     warm(chosen, workers, links=spec is not None or place is not None)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
+    from shoal.train.servers import plan_services
 
     info = describe(options, run_id, chosen, workers, str(spec or ""))
     checkpoint = None
@@ -77,7 +79,25 @@ def prepare(options: RunOptions) -> "LaunchJob":
         attempt=info.attempt,
         survive=survival(options, chosen, workers),
         place=place,
+        services=plan_services(chosen, workers),
     )
+
+
+def check_servers(options: RunOptions, plan: "Plan") -> None:
+    """UsageError where the plan has servers that not all workers could reach."""
+    from shoal.core.errors import UsageError
+    from shoal.plan.terms import ServerTerm
+
+    if not isinstance(plan.exchange, ServerTerm):
+        return
+    given = {"--lab": options.lab, "--engine": options.engine, "--listen": options.wanted.listen}
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"{name} with '{plan.exchange}': servers are for workers of one host; drop {name}")
+    if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
+        raise UsageError(
+            f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{plan.exchange}': unset it, or write allreduce"
+        )
 
 
 def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | None":

@@ -24,6 +24,12 @@ class RunFailure:
     """The signal was the kernel's, for want of memory."""
     done: bool = False
     """Others had done their work by then."""
+    service: str = ""
+    """What ended was not a worker but this service of the run, of `signal`."""
+
+    @property
+    def who(self) -> str:
+        return self.service or f"worker {self.rank}"
 
 
 @dataclass

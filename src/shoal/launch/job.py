@@ -10,6 +10,7 @@ from shoal.hosts.status_board import StatusBoard
 from shoal.lab.spec import LabSpec
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.services import RunService
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class LaunchJob:
     """Makes the place where the workers are, if it is neither this host alone nor a lab."""
     remote_slots: tuple[int, ...] = ()
     """Slots of the workers, if they take part in a run of another machine."""
+    services: tuple[RunService, ...] = ()
+    """Processes beside the workers, which the plan needs."""
 
     @property
     def slots(self) -> Sequence[int]:

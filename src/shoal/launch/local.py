@@ -28,6 +28,7 @@ from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.services import ServiceProcesses
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.worker import become_worker
@@ -58,6 +59,8 @@ class LocalLauncher:
         self._outlets = WorkerOutput(lambda *said: self.watcher.line(*said), self._reported)
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
+        self._services = ServiceProcesses(job.services)
+        self._service_failure: RunFailure | None = None
 
     def _go_to(self) -> WorkerPlacement:
         job = self.job
@@ -76,6 +79,7 @@ class LocalLauncher:
         sys.stderr.flush()
         try:
             self.place.open()
+            self._services.open()
             if self.job.survive is not None:
                 self.supervisor = self._make_supervisor(self.job.survive)
                 self.supervisor.open()
@@ -93,7 +97,7 @@ class LocalLauncher:
         finally:
             with held_back():  # whoever is in a hurry now still wants nothing left behind
                 self._sweep()
-        return blame(self.workers)
+        return self._service_failure or blame(self.workers)
 
     def _tell(self, *texts: str) -> None:
         for text in filter(None, texts):
@@ -137,6 +141,7 @@ class LocalLauncher:
                 begun=True,
                 speed=self.place.speed,
                 replay=self.place.replay,
+                servers=self._services.addresses,
                 make=job.make,
                 checkpoint=job.checkpoint,
                 resume=job.resume,
@@ -149,6 +154,7 @@ class LocalLauncher:
             self._outlets.read(TICK)
             self._reap()
             self._survive()
+            self._look_for_dead_services()
             if self._noticed and self._noticed[0].expired:
                 self._failed(self._noticed[1])
             self._requests.press(self.workers)
@@ -156,6 +162,19 @@ class LocalLauncher:
             self.place.tick(self.board)
             self._pass_on()
             self.watcher.tick(self.board)
+
+    def _look_for_dead_services(self) -> None:
+        """Nobody can go on without a service: stop everybody, so that the run may begin again."""
+        dead = self._services.find_dead()
+        if dead is not None and not self._requests.begun:
+            done = any(worker.status == 0 for worker in self.workers)
+            self._service_failure = RunFailure(0, None, dead[1], done=done, service=dead[0])
+            if self.supervisor is not None:
+                self.supervisor.warn(f"{dead[0]} died of {_signal_words(dead[1])}; all workers were stopped")
+            for worker in self.workers:
+                if worker.status is None:
+                    signal_group(worker, signal.SIGKILL)
+            self._requests.begin()
 
     def _pass_on(self) -> None:
         """What workers of other machines write, and what became of those machines."""
@@ -295,7 +314,8 @@ class LocalLauncher:
         if self.supervisor is not None:
             for line in self.supervisor.never_entered():
                 self.watcher.note(line)
-            self.supervisor.close(well=blame(self.workers) is None)
+            self.supervisor.close(well=self._service_failure is None and blame(self.workers) is None)
+        self._services.close()
         self.place.close()
         self._pass_on()
         self.announcement.close()

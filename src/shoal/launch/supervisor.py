@@ -292,6 +292,11 @@ class RunSupervisor:
             self._journal.emit(WarningRaised(at=time.time(), text=line))
         return lines
 
+    def warn(self, text: str) -> None:
+        """Write a line into the run's record."""
+        self._journal.emit(WarningRaised(at=time.time(), text=text))
+        self._journal.flush()
+
     def close(self, well: bool = True) -> None:
         """`well`: the training came to its end."""
         reason = "the training is over" if well else "it was stopped, or failed, where it began"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm, SharedTerm
+from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm, ServerTerm, SharedTerm
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
@@ -136,6 +136,20 @@ def local_codes_changes(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{term}' with '{plan.pace}': {why}")
 
 
+def servers_get_what_there_is(plan: Plan, workers: int) -> None:
+    """Servers add up tensors as they are."""
+    if not isinstance(plan.exchange, ServerTerm):
+        return
+    if plan.order.by != "ready":
+        raise UsageError(f"'{plan.order}' with '{plan.exchange}': servers answer in any order; remove the order")
+    for term in plan.codecs:
+        if not isinstance(term, PrecisionTerm):
+            raise UsageError(
+                f"'{term}' with '{plan.exchange}': servers add up values as they are; remove the codec, or write "
+                "allreduce"
+            )
+
+
 def centre_does_not_overshoot(plan: Plan, workers: int) -> str | None:
     """The centre moves by p * alpha of its distance to the mean of p replicas."""
     if isinstance(plan.pace, LocalTerm) and plan.pace.alpha is not None and plan.pace.alpha * workers > 1:
@@ -175,6 +189,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     pace_needs_an_exchange,
     local_sends_after_the_step,
     local_codes_changes,
+    servers_get_what_there_is,
     centre_does_not_overshoot,
     shared_sends_nothing,
 )

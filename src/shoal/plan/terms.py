@@ -13,6 +13,7 @@ from shoal.plan.balance import BalanceTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
+from shoal.plan.server import ServerTerm
 from shoal.plan.shared import SharedTerm
 from shoal.plan.term import AXES, Axis, CodecTerm, NamedTerm, PlanTerm
 from shoal.plan.wrappers import WRAPPERS, WireTerm
@@ -34,6 +35,7 @@ __all__ = [
     "Pace",
     "PlanTerm",
     "ReplicateTerm",
+    "ServerTerm",
     "SharedTerm",
     "Split",
 ]
@@ -108,12 +110,13 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
     name: ClassVar[str] = "replicate"
 
 
-Exchange = AllReduceTerm | AloneTerm | SharedTerm
+Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm
 Pace = EveryTerm | LocalTerm
 Split = ReplicateTerm
 
 TERMS: dict[str, type[NamedTerm]] = {
     "allreduce": AllReduceTerm,
+    "server": ServerTerm,
     "alone": AloneTerm,
     "shared": SharedTerm,
     "every": EveryTerm,

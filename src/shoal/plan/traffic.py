@@ -8,7 +8,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -25,7 +25,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     """In square matrices."""
     meets: str
-    """sum, gather, twostage, or nothing."""
+    """sum, gather, twostage, server, or nothing."""
     sent: int
     """Bytes, at the most."""
     plain: int
@@ -50,6 +50,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
             "sum": "payloads are summed",
             "gather": "everybody gets everybody's payload",
             "twostage": "payloads meet in two stages",
+            "server": "servers add up payloads",
             "nothing": "nothing travels",
         }[self.meets]
         text = (
@@ -87,6 +88,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
     if isinstance(plan.exchange, AloneTerm | SharedTerm) or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
+    if isinstance(plan.exchange, ServerTerm):  # up; the same comes down
+        return StepTraffic(meets="server", sent=4 * parameters, **facts)
     if not plan.wire:
         by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
         return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)

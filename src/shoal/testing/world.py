@@ -46,11 +46,18 @@ class WorkerWorld:
     """A folder all workers share, empty in the beginning."""
 
     def start(
-        self, plan: str = "", seed: int = 0, name: str = "run", checkpoint: str = "auto", resume: Path | None = None
+        self,
+        plan: str = "",
+        seed: int = 0,
+        name: str = "run",
+        checkpoint: str = "auto",
+        resume: Path | None = None,
+        servers: tuple[str, ...] = (),
     ) -> Run:
         """A run of this world, as `shoal.start()` would give it; several need different names."""
         place = self.dir / name
-        context = WorkerContext(self.group, name, place, plan, seed, begun=False, checkpoint=checkpoint, resume=resume)
+        more = {"checkpoint": checkpoint, "resume": resume, "servers": servers}
+        context = WorkerContext(self.group, name, place, plan, seed, begun=False, **more)  # type: ignore[arg-type]
         return Run(context, Plan.parse(plan) if plan else Plan())
 
 

@@ -36,6 +36,7 @@ from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
 from shoal.train.reports import RunReports
 from shoal.train.script_state import ScriptState
+from shoal.train.servers import connect_servers
 from shoal.train.step_coordinator import StepCoordinator
 
 _current: "Run | None" = None
@@ -61,6 +62,7 @@ class Run:
         self.device = default_device(group.rank)
         by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
         self._engines = EngineChooser(group, context.dir, by)
+        self._engines.servers = connect_servers(plan, context)
         warnings = without_effect(plan, group)
         make_folder(context, plan)
         self._journal = EventJournal(record.worker_file(context.dir, group.slot))

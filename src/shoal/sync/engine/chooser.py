@@ -17,8 +17,10 @@ from shoal.sync.engine.collective import CollectiveEngine, CollectivePayloads
 from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.engine.link_payloads import LinkPayloads
 from shoal.sync.engine.links import LinkEngine
+from shoal.sync.engine.server import ServerEngine
 from shoal.sync.engine.shared_memory import SharedMemoryEngine
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
+from shoal.sync.server.connection import ServerConnection
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
@@ -58,12 +60,16 @@ class EngineChooser:
     def __init__(self, group: WorkerGroup, directory: Path, by: str = "auto") -> None:
         """`by`: how sums are made over links, in the words of `allreduce(…)`."""
         self.group, self.directory, self.by = group, directory, by
+        self.servers: ServerConnection | None = None
+        """Where sums are made, if the plan says so."""
         self._process_groups: dict[str, dist.ProcessGroup] = {}
         self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
         if self.wanted not in ENGINES:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
 
     def of(self, device: str) -> AllReduceEngine:
+        if self.servers is not None and isinstance(self.group, SharedGroup):
+            return ServerEngine(self.group, self.servers)
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return SharedMemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):

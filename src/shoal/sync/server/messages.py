@@ -3,6 +3,12 @@
 worker ── PushRequest + update ──> shard.N      answered with PushReply
 worker ── PullRequest ───────────> shard.N      answered with ValuesHead + values, or WaitReply
 worker <── ValuesHead + values ── values.N      after a WaitReply, once the staleness bound allows
+
+Server processes (`host.py`) host several shards, one for each join, told apart by `channel`. They also take:
+
+worker ── OpenRequest + values ──> the first one's values are those of the shard    answered with RoundReply + values
+worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
+worker ── SumRequest + tensor ───> answered with SumReply + sum, once all members have sent theirs
 """
 
 from typing import Annotated
@@ -14,15 +20,45 @@ from shoal.sync.server.shard import PushOutcome
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
+Members = Annotated[list[Name], msgspec.Meta(max_length=4096)]
 
 
 class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields=True):
     clock: Count
     weight: float = 1.0
+    channel: Count = 0
 
 
 class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields=True):
     clock: Count
+    channel: Count = 0
+
+
+class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields=True):
+    channel: Count
+    rule: Name
+    settings: Annotated[dict[Name, float], msgspec.Meta(max_length=8)]
+    bound: Count | None
+    generation: Count
+    members: Members
+
+
+class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fields=True):
+    channel: Count
+    round: Count
+    """The round that begins; one that has begun already only tells the server who the members are."""
+    generation: Count
+    """Of the view: the newest view counts."""
+    members: Members
+
+
+class SumRequest(msgspec.Struct, frozen=True, tag="sum", forbid_unknown_fields=True):
+    generation: Count
+    channel: Count
+    index: Count
+    number: Count
+    members: Members
+    dtype: Name
 
 
 class PushReply(msgspec.Struct, frozen=True, tag="pushed", forbid_unknown_fields=True):
@@ -40,8 +76,24 @@ class ValuesHead(msgspec.Struct, frozen=True, tag="values", forbid_unknown_field
     version: Count
 
 
-ShardRequest = PushRequest | PullRequest
-ShardReply = PushReply | WaitReply | ValuesHead
+class RoundReply(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields=True):
+    round: Count
+    clock: Count
+    """Of the member that asked."""
+    counted: Annotated[dict[Name, Count], msgspec.Meta(max_length=4096)]
+    """Of members that were lost in the round before: how many of their pushes in it count."""
+
+
+class SumReply(msgspec.Struct, frozen=True, tag="summed", forbid_unknown_fields=True):
+    pass
+
+
+class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
+    text: Annotated[str, msgspec.Meta(max_length=1024)]
+
+
+ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | SumRequest
+ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[ShardRequest] = msgspec.msgpack.Decoder(ShardRequest)
 _replies: msgspec.msgpack.Decoder[ShardReply] = msgspec.msgpack.Decoder(ShardReply)

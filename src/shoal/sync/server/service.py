@@ -57,7 +57,9 @@ class ShardService:
         with self._lock:
             if isinstance(request, PullRequest):
                 return self._pull(message.sender, request)
-            return self._push(message, request)
+            if isinstance(request, PushRequest):
+                return self._push(message, request)
+        raise PayloadError(f"{message.sender} sends {type(request).__name__}, which a single shard does not take")
 
     def _push(self, message: ReceivedMessage, request: PushRequest) -> CallReply:
         if len(message.arrays) != 1:

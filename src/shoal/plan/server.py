@@ -1,0 +1,34 @@
+"""The exchange through parameter servers: processes beside the workers that hold shards."""
+
+from typing import ClassVar
+
+from shoal.plan.term import Axis, PlanTerm
+from shoal.wire.settings import check_whole
+
+MOST_SHARDS = 64
+
+
+class ServerTerm(PlanTerm, frozen=True, tag="server"):
+    """Exchanges through server processes that `shoal run` starts beside the workers; each holds one shard of what
+    travels, cut evenly. With every(1) the servers add up gradients, the workers' own optimizers step, and training
+    equals one process with the whole batch; with local(…) they add up changes of parameters. Servers run no code of the
+    script. Among workers of one host.
+
+    Costs: in every exchange each worker sends all bytes to the servers and gets all bytes back, and each server of k
+    gets p/k of them from p workers; on one host a copy through sockets that allreduce does not need.
+    Cites: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Dean et al. 2012, "Large
+    Scale Distributed Deep Networks".
+    Avoid: for synchronous training, where allreduce sends less through any one process.
+    """
+
+    axis: ClassVar[Axis] = "exchange"
+    name: ClassVar[str] = "server"
+
+    shards: int = 1
+    """Server processes."""
+
+    def __post_init__(self) -> None:
+        check_whole(self, "shards", self.shards, 1, MOST_SHARDS)
+
+    def __str__(self) -> str:
+        return self.name if self.shards == 1 else f"{self.name}(shards={self.shards})"

@@ -1,0 +1,133 @@
+"""Sums tensors at server processes: each tensor is cut evenly, and server j adds up slice j of all workers.
+
+    worker ── slice j ──> server j ── sum of slice j, in the order of members ──> all workers
+
+Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Sandblaster's synchronous scheme); Li et al., "Scaling
+Distributed Machine Learning with the Parameter Server", OSDI 2014. What leaves stays as it was, so an exchange that a
+lost worker ended is repeated among the others. A worker completes an exchange only when all hold all of its sums, which
+they show each other by a flag in shared memory. Do not use it on one host for speed: shared memory does the same
+without a server.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError, UsageError, ViewEnded
+from shoal.groups.shared_memory import SharedGroup
+from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows
+from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.messages import SumReply, SumRequest
+from shoal.sync.server.sum_rounds import DTYPES
+from shoal.wire.bucket import BucketSpace
+
+HELD = 0
+"""The one item of the flags: this worker holds all sums of the exchange."""
+
+
+class ServerEngine(AllReduceEngine):
+    """For workers of one host; tensors on the CPU."""
+
+    retryable = True
+
+    def __init__(self, group: SharedGroup, servers: ServerConnection) -> None:
+        self.group, self.servers, self.channel = group, servers, servers.take_channel()
+        self._flags = SlotFlags(group)
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        self._numbers: list[int] = []
+        self._generation = -1
+        self._queue: dict[int, list[tuple[int, int, slice]]] = {}
+        """Tensor -> its requests: server, number, where its sum goes."""
+        self._held = False
+
+    def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
+        for space in spaces:
+            if space.device.type != "cpu" or str(space.dtype).removeprefix("torch.") not in DTYPES:
+                raise UsageError(f"a bucket of {space.dtype} on {space.device} cannot go to servers; write allreduce")
+        self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
+        slots = self.group.slots
+        self._flags.open(*flag_rows(self.group.region(flag_bytes(2, 1, slots)), 2, 1, slots))
+        return self._pairs
+
+    def prepare(self) -> None:
+        self._flags.prepare()
+        self._forget()
+
+    def _forget(self) -> None:
+        for requests in self._queue.values():
+            for _, number, _ in requests:
+                self.servers.forget(number)
+        self._queue, self._held = {}, False
+
+    def start(self, index: int) -> None:
+        view = self.group.session.view
+        if view.generation != self._generation:
+            self._generation, self._numbers = view.generation, [0] * len(self._pairs)
+        self._numbers[index] += 1
+        leaving = self._pairs[index][0]
+        key = (view.generation, self.channel, index, self._numbers[index])
+        request = SumRequest(*key, list(view.members), str(leaving.dtype).removeprefix("torch."))
+        self._queue[index] = [
+            (server, self.servers.send(server, request, [leaving[cut].view(torch.uint8).numpy()]), cut)
+            for server, cut in enumerate(_cuts(leaving.numel(), len(self.servers)))
+            if cut.start < cut.stop
+        ]
+
+    def progress(self) -> None:
+        for server in range(len(self.servers)):
+            self.servers.poll(server)
+
+    def finish(self, index: int) -> None:
+        if not self._held:
+            for number in list(self._queue):
+                self._take(number)
+            self._flags.start(HELD)
+            self._held = True
+        self._flags.await_full(HELD)
+        self._flags.mark_read(HELD)
+
+    def _take(self, index: int) -> None:
+        result = self._pairs[index][1]
+        for server, number, cut in self._queue[index]:
+            reply, arrays = self.servers.wait(server, number, self._look)
+            wanted = (cut.stop - cut.start) * result.element_size()
+            if not isinstance(reply, SumReply) or len(arrays) != 1 or memoryview(arrays[0]).nbytes != wanted:
+                raise PayloadError(f"server {server} answers a sum of {wanted} bytes with {type(reply).__name__}")
+            result[cut] = torch.frombuffer(bytearray(arrays[0]), dtype=result.dtype)
+        self._queue[index] = []
+
+    def _look(self) -> None:
+        if self.group.session.disturbed:
+            raise ViewEnded("the members change")
+
+    def is_done(self, index: int) -> bool:
+        return all(self.servers.is_here(number) for _, number, _ in self._queue.get(index, []))
+
+    def wire_bytes(self, index: int) -> int:
+        """All of the tensor goes to the servers."""
+        leaving = self._pairs[index][0]
+        return leaving.numel() * leaving.element_size()
+
+    def is_complete(self) -> bool:
+        return self._held and self._flags.is_complete()
+
+    def retry(self) -> None:
+        started = list(self._queue)
+        self._forget()
+        # `abandon` and not `retry` of the flags: this worker does not hold what it asks for anew
+        self._flags.abandon()
+        for index in started:
+            self.start(index)
+
+    def finish_locally(self) -> None:
+        """All sums are here already."""
+
+    def abandon(self) -> None:
+        self._forget()
+        self._flags.abandon()
+
+
+def _cuts(numel: int, parts: int) -> list[slice]:
+    return [slice(numel * part // parts, numel * (part + 1) // parts) for part in range(parts)]

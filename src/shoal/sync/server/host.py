@@ -1,0 +1,203 @@
+"""What one server process hosts: a shard for every join, and sums; a state machine without a socket.
+
+    handle(member, number, head, arrays)    `number` comes back with the reply, which may come much later
+
+Requests of one member are handled in the order it sent them. A pull that has to wait is answered at once with whom it
+waits for (WaitReply), and with the values as soon as the staleness bound allows.
+
+A round is what lies between two meetings of all members (`rounds.py`). When the first member says that the next round
+begins, all pushes of the one before have been made: the shard then keeps a copy of its values, so that all members
+begin with the same bits, and sets the clocks of all members to the same number. What a lost member's pushes came to is
+frozen when the server hears of the view without it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.core.errors import PayloadError, ShoalError
+from shoal.sync.server.messages import (
+    FailedReply,
+    OpenRequest,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    RoundReply,
+    RoundRequest,
+    ShardReply,
+    ShardRequest,
+    SumReply,
+    SumRequest,
+    ValuesHead,
+    WaitReply,
+    decode_request,
+)
+from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.rules.table import make_rule
+from shoal.sync.server.service import MOST_NAMED
+from shoal.sync.server.shard import ParameterShard, ShardUpdate, ShardValues
+from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
+
+Send = Callable[[str, int, ShardReply, Sequence[Any]], None]
+"""(member, number of its request, reply, arrays)"""
+
+
+@dataclass
+class HostedShard:
+    """A shard, and the round it is in."""
+
+    shard: ParameterShard
+    generation: int
+    start: FloatArray
+    """The values when the round began."""
+    round: int = 0
+    base: int = 0
+    """The clock at which all members began the round."""
+    pulls: dict[str, int] = field(default_factory=dict)
+    """Member -> number of the request that waits."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Members lost in this round -> how many of their pushes in it count."""
+    lost_before: dict[str, int] = field(default_factory=dict)
+    """The same of the round before."""
+
+    def follow(self, generation: int, members: Sequence[str]) -> None:
+        """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        before = dict(self.shard.state.clocks)
+        self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
+        self.shard.change_view(members)
+        for member in set(self.shard.state.clocks) - set(before):
+            self.shard.state.clocks[member] = self.base
+        self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+
+    def begin(self, number: int) -> None:
+        """Begin a round, when the first member says so."""
+        if number <= self.round:
+            return
+        clocks = self.shard.state.clocks
+        self.round, self.base = number, max(clocks.values(), default=self.base)
+        self.shard.state.clocks = dict.fromkeys(clocks, self.base)
+        self.shard.state.round = max(self.shard.state.round, self.base)
+        self.lost_before, self.lost = self.lost, {}
+        self.start = self.shard.state.values.copy()
+
+
+class ShardHost:
+    """Used by one thread."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._shards: dict[int, HostedShard] = {}
+        self._sums = SumRounds()
+        self._waiting: dict[SumKey, dict[str, int]] = {}
+
+    def handle(self, member: str, number: int, head: bytes, arrays: Sequence[Any]) -> None:
+        """Do what a member asks; what is wrong with its request is told to it in the reply."""
+        try:
+            self._handle(member, number, decode_request(head, member), arrays)
+        except ShoalError as error:
+            self._send(member, number, FailedReply(str(error)[:1024]), [])
+
+    def _handle(self, member: str, number: int, request: ShardRequest, arrays: Sequence[Any]) -> None:
+        if isinstance(request, SumRequest):
+            self._sum(member, number, request, arrays)
+        elif isinstance(request, OpenRequest):
+            self._open(member, number, request, arrays)
+        else:
+            self._serve(member, number, request, arrays)
+
+    def _serve(
+        self,
+        member: str,
+        number: int,
+        request: RoundRequest | PushRequest | PullRequest,
+        arrays: Sequence[Any],
+    ) -> None:
+        """Of a shard that is open."""
+        hosted = self._shards.get(request.channel)
+        if hosted is None:
+            raise PayloadError(f"{member} asks for shard {request.channel}, which nobody has opened")
+        if isinstance(request, RoundRequest):
+            hosted.follow(request.generation, request.members)
+            hosted.begin(request.round)
+            self._tell_round(member, number, hosted)
+        elif isinstance(request, PushRequest):
+            self._push(member, number, hosted, request, arrays)
+        else:
+            self._pull(member, number, hosted, request)
+        self._release(hosted)
+
+    def _open(self, member: str, number: int, request: OpenRequest, arrays: Sequence[Any]) -> None:
+        values = _read_floats(member, arrays)
+        hosted = self._shards.get(request.channel)
+        if hosted is None:
+            rule = make_rule(request.rule, **request.settings)
+            shard = ParameterShard(values, rule, request.members, request.bound)
+            hosted = self._shards[request.channel] = HostedShard(shard, request.generation, values.copy())
+        elif hosted.start.size != values.size:
+            raise PayloadError(
+                f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"
+            )
+        hosted.follow(request.generation, request.members)
+        self._tell_round(member, number, hosted)
+        self._release(hosted)
+
+    def _tell_round(self, member: str, number: int, hosted: HostedShard) -> None:
+        clock = hosted.shard.state.clocks.get(member)
+        if clock is None:
+            raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
+        self._send(member, number, RoundReply(hosted.round, clock, hosted.lost_before), [hosted.start])
+
+    def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
+        outcome = hosted.shard.push(ShardUpdate(member, request.clock, _read_floats(member, arrays), request.weight))
+        self._send(member, number, PushReply(outcome.name), [])
+
+    def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:
+        found = hosted.shard.pull(member, request.clock)
+        if found is not None:
+            self._send(member, number, _head(found), [found.values])
+            return
+        if member not in hosted.shard.state.clocks:
+            raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
+        hosted.pulls[member] = number
+        self._send(member, number, WaitReply(hosted.shard.waiting[member][:MOST_NAMED]), [])
+
+    def _release(self, hosted: HostedShard) -> None:
+        for found in hosted.shard.release():
+            self._send(found.member, hosted.pulls.pop(found.member), _head(found), [found.values])
+
+    def _sum(self, member: str, number: int, request: SumRequest, arrays: Sequence[Any]) -> None:
+        key = SumKey(request.generation, request.channel, request.index, request.number)
+        waiting = self._waiting.setdefault(key, {})
+        waiting[member] = number
+        total = self._sums.add(member, key, request.members, _read_tensor(member, request.dtype, arrays))
+        if total is not None:
+            payload = total.view(torch.uint8).numpy()
+            for each, asked in self._waiting.pop(key).items():
+                self._send(each, asked, SumReply(), [payload])
+        if any(open_.generation < key.generation for open_ in self._waiting):
+            self._waiting = {each: who for each, who in self._waiting.items() if each.generation >= key.generation}
+
+
+def _head(found: ShardValues) -> ValuesHead:
+    return ValuesHead(found.clock, found.minimum, found.version)
+
+
+def _read_floats(member: str, arrays: Sequence[Any]) -> FloatArray:
+    if len(arrays) != 1 or len(memoryview(arrays[0])) % 4:
+        raise PayloadError(f"{member} sends {len(arrays)} arrays; a shard takes one of float32")
+    return np.frombuffer(arrays[0], np.float32)
+
+
+def _read_tensor(member: str, dtype: str, arrays: Sequence[Any]) -> torch.Tensor:
+    kind = DTYPES.get(dtype)
+    if kind is None or len(arrays) != 1 or not (size := memoryview(arrays[0]).nbytes) or size % kind.itemsize:
+        raise PayloadError(
+            f"{member} sends {len(arrays)} arrays of {dtype[:20]!r} to be summed; send one of a float type"
+        )
+    return torch.frombuffer(memoryview(arrays[0]), dtype=kind)

@@ -1,0 +1,80 @@
+"""Sums at a server: tensors of all members of a view, added up in the order of the members; no socket, no clock.
+
+    add(member, key, members, tensor)    the sum once all members have sent theirs, else None
+
+A key names the view's generation, the engine, the tensor and how often it was exchanged in this view. When a member of
+a newer view sends something, all that is open of older views is dropped: nobody waits for it any more, because those
+that stay repeat it in the new view (`sync/retryable.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+
+HALF = (torch.float16, torch.bfloat16)
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+}
+"""What may be summed, by the name it travels under."""
+
+
+@dataclass(frozen=True)
+class SumKey:
+    """Which sum a tensor belongs to."""
+
+    generation: int
+    channel: int
+    index: int
+    number: int
+
+
+class SumRounds:
+    """All sums that are open at one server."""
+
+    def __init__(self) -> None:
+        self._open: dict[SumKey, dict[str, Tensor]] = {}
+        self._generation = 0
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
+    def add(self, member: str, key: SumKey, members: Sequence[str], tensor: Tensor) -> Tensor | None:
+        """Take a member's tensor, which must stay as it is. PayloadError: no honest member sends it."""
+        if key.generation < self._generation:
+            return None
+        if member not in members:
+            raise PayloadError(f"{member} sends a tensor for a sum of {', '.join(members[:8])}; it is none of them")
+        self._follow(key.generation)
+        parts = self._open.setdefault(key, {})
+        other = next(iter(parts.values()), tensor)
+        if (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
+            raise PayloadError(
+                f"{member} sends {tensor.numel()} {tensor.dtype} where others send {other.numel()} {other.dtype}; "
+                "all workers must train the same model by the same plan"
+            )
+        parts[member] = tensor
+        if len(parts) < len(members):
+            return None
+        del self._open[key]
+        return add_up([parts[each] for each in members])
+
+    def _follow(self, generation: int) -> None:
+        if generation > self._generation:
+            self._generation = generation
+            self._open = {key: parts for key, parts in self._open.items() if key.generation == generation}
+
+
+def add_up(parts: Sequence[Tensor]) -> Tensor:
+    """Return the sum in the order given, so that its bits do not depend on the network; halves are rounded once."""
+    if parts[0].dtype in HALF:
+        return torch.stack(list(parts)).float().sum(0).to(parts[0].dtype)
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total.add_(part)
+    return total

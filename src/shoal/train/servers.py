@@ -1,0 +1,31 @@
+"""The servers of a plan, from the launcher's side and from a worker's."""
+
+from shoal.core.errors import UsageError
+from shoal.groups.shared_memory import SharedGroup
+from shoal.launch.context import WorkerContext
+from shoal.launch.services import RunService
+from shoal.plan.plan import Plan
+from shoal.plan.terms import ServerTerm
+from shoal.sync.server.connection import ServerConnection
+
+
+def plan_services(plan: Plan, workers: int) -> tuple[RunService, ...]:
+    """Return the processes that a launcher starts beside `workers` workers; none for a single one."""
+    if not isinstance(plan.exchange, ServerTerm) or workers == 1:
+        return ()
+    from shoal.sync.server.process import serve_shards
+
+    return tuple(RunService(f"server {number}", serve_shards) for number in range(plan.exchange.shards))
+
+
+def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | None:
+    """Return this worker's connection to the servers of its run; None where the plan needs none."""
+    group, exchange = context.group, plan.exchange
+    if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
+        return None
+    if len(context.servers) != exchange.shards or not isinstance(group, SharedGroup):
+        raise UsageError(
+            f"'{plan}' needs {exchange.shards} server processes and there are {len(context.servers)}: servers are "
+            "started by shoal run, for workers of one host; start it so, or write allreduce"
+        )
+    return ServerConnection(context.servers, group.session.member, group.board, group.seconds)

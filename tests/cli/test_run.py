@@ -480,3 +480,21 @@ def test_workers_that_hold_different_parameters_at_the_end_are_named(tmp_path: P
     assert "worker 2 and worker 0 hold different parameters" in outcome.err
     after = plain + "\nif run.is_main:\n    torch.nn.init.zeros_(model.weight)\n"
     assert train(tmp_path, after, "--workers", "3").code == 0
+
+
+def test_workers_whose_loop_ended_before_the_others_are_named(tmp_path: Path) -> None:
+    """Each decided for itself when to stop, so the others went on alone; nobody would know."""
+    goes_on = """
+while True:
+    model(torch.ones(1, 4) * run.rank).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if ENOUGH: break
+"""
+    loop = TRAIN[: TRAIN.index("loader =")] + "run.join(model, optimizer)\n" + goes_on
+    alone = train(tmp_path, loop.replace("ENOUGH", "run.step == 3 + 2 * run.worker_id"), "--workers", "2")
+    assert alone.code == 0, alone.err
+    assert "worker 0 ended its script after step 3; the others trained on without it to step 5." in alone.err
+    together = train(tmp_path, loop.replace("ENOUGH", "run.mean(run.rank * run.step) > 2"), "--workers", "2")
+    assert together.code == 0, together.err
+    assert "trained on without" not in together.err

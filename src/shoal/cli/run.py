@@ -134,7 +134,7 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     from shoal.cli.again import again
     from shoal.watch.record import RunRecord
     from shoal.watch.summary import summarise
-    from shoal.watch.worker import find_different, find_different_remote, read_workers
+    from shoal.watch.worker import find_different, find_different_remote, find_early, read_workers
 
     failure, code = None, EXIT_INTERRUPTED
     try:
@@ -149,7 +149,8 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
     sweep(job.dir)
     record = RunRecord.open(job.dir)
     workers = read_workers(record) if code == 0 else []
-    different, odd = find_different(workers), find_different_remote(workers, record.remote_ends())
+    different = find_different(workers)
+    warnings = (find_different_remote(workers, record.remote_ends()), find_early(workers))
     code = EXIT_FAILED if different else code
     summary = summarise(record, code)
     keep_summary(summary, job)
@@ -159,8 +160,8 @@ def supervise(job: "LaunchJob", options: RunOptions, *, json: bool, quiet: bool)
         explain(failure, job)
     elif code or not quiet:
         typer.echo(last_line(summary, job), err=True)
-    if odd:  # a warning: a machine that joins must not be able to make the run fail
-        typer.echo(f"shoal: warning: {odd}", err=True)
+    for warning in filter(None, warnings):  # no failure: a machine that joins must not be able to cause one
+        typer.echo(f"shoal: warning: {warning}", err=True)
     if summary.losses and not quiet:
         typer.echo(lost_line(summary), err=True)
     if json:

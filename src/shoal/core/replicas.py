@@ -1,4 +1,4 @@
-"""Names the workers whose replicas differ when a run has ended."""
+"""Names the workers whose replicas differ, or that stopped before the others, when a run has ended."""
 
 from collections.abc import Mapping
 
@@ -18,4 +18,20 @@ def name_different(ends: Mapping[int, tuple[int, str]]) -> str:
     return (
         f"at the end, after step {last}, {others} and worker {first} hold different "
         "parameters; does the script change them, or their gradients, on some workers only?"
+    )
+
+
+def name_early(ends: Mapping[int, tuple[int, str]]) -> str:
+    """Which workers ended their loop before the others, who then trained on without them; empty if none did.
+
+    `ends`: as above. Workers without a fingerprint may have ended a step earlier for want of samples.
+    """
+    known = {worker: step for worker, (step, found) in ends.items() if found}
+    last = max(known.values(), default=0)
+    early = [f"worker {worker} ended its script after step {step}" for worker, step in known.items() if step < last]
+    if not early:
+        return ""
+    return (
+        f"{', '.join(early)}; the others trained on without it to step {last}. If workers are to end together, let "
+        "them decide by the same number: run.mean(...) of their own"
     )

@@ -1,5 +1,6 @@
 """What a script hands to `join`, sorted: models, optimizers, loaders, and the parameters they hold together."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -150,3 +151,17 @@ def read_count(said: bytes) -> int:
     if not 0 <= count < 1 << 53:
         raise PayloadError(f"{count} samples; a worker has 0 or more")
     return count
+
+
+def mean_of(said: Sequence[bytes]) -> float:
+    """The mean of the workers' numbers; not finite if one of them is not."""
+    values = [read_value(one) for one in said]
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)
+
+
+def read_value(said: bytes) -> float:
+    """What number a worker gives; PayloadError for what is none."""
+    try:
+        return float(said[:40])
+    except ValueError:
+        raise PayloadError(f"{said[:40]!r} is no number") from None

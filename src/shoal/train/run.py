@@ -29,7 +29,7 @@ from shoal.train.final_comparison import compare_at_end, fail_at_exit
 from shoal.train.joining import ModelJoiner
 from shoal.train.keeping import begin_keeping
 from shoal.train.latency import latency_from_environment
-from shoal.train.members import check_loss, is_stateful, read_count, sort_members
+from shoal.train.members import check_loss, is_stateful, mean_of, read_count, read_value, sort_members
 from shoal.train.opening import announce, default_device, make_folder, without_effect
 from shoal.train.plan_switch import PlanSwitcher
 from shoal.train.progress import StepProgress
@@ -259,6 +259,13 @@ class Run:
         """Wait until every worker has come here; a collective call."""
         self._together.rounds.land()
         self._group.gather(b"")
+
+    def mean(self, value: float | Tensor) -> float:
+        """Return the mean of the workers' values, the same on all of them; a collective call.
+
+        Workers that decide by it, when to stop or to lower a learning rate, decide alike.
+        """
+        return mean_of(self._group.gather(repr(float(value)).encode(), check=read_value))
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:

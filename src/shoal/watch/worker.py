@@ -28,7 +28,7 @@ from shoal.core.events import (
     WorkerStarted,
 )
 from shoal.core.record import StepPhases
-from shoal.core.replicas import name_different
+from shoal.core.replicas import name_different, name_early
 from shoal.watch.exchanged import ExchangeTotals, add_buckets
 from shoal.watch.record import RunRecord
 
@@ -105,6 +105,11 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
 def find_different(workers: Sequence[WorkerRecord]) -> str:
     """What is wrong if workers that ended after the same step hold different parameters; empty if they do not."""
     return name_different(_ends(workers))
+
+
+def find_early(workers: Sequence[WorkerRecord]) -> str:
+    """Which workers ended their loop before the others; empty if none did."""
+    return name_early(_ends(workers))
 
 
 def find_different_remote(workers: Sequence[WorkerRecord], remote: Mapping[int, tuple[int, str]]) -> str:

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.errors import UsageError
 from shoal.data.deal import deal
+from shoal.sync.observer import CodecSwitched
 from shoal.testing.world import Result, WorkerWorld, run_world
 
 EPOCHS = 2
@@ -233,6 +234,20 @@ def test_with_overlap_a_script_that_leaves_out_a_batch_on_one_worker_is_told_so_
         return {}
 
     run_world(2, body)
+
+
+def test_what_auto_chooses_is_in_the_record_of_worker_0() -> None:
+    def body(world: WorkerWorld) -> Result:
+        run = world.start("local(auto)")
+        model = make("mlp")
+        model, optimizer, steps = run.join(model, plain(model), loader(2))
+        run._together.joined[0].exchange.observer.report(CodecSwitched("local(24)", "an exchange takes long"))
+        train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
+        run.close()
+        told = (run.dir / f"worker-{run.rank}.jsonl").read_text().splitlines()
+        return {"told": torch.tensor(sum('"codec":"local(24)"' in line for line in told))}
+
+    assert [int(result["told"]) for result in run_world(2, body)] == [1, 0]
 
 
 def test_a_script_that_leaves_its_loop_finds_equal_replicas() -> None:

@@ -153,11 +153,12 @@ class GuardChecked(RunEvent, tag="guarded", frozen=True, kw_only=True):
 
 
 class ChoiceMade(RunEvent, tag="chosen", frozen=True, kw_only=True):
-    """`wire(auto)` has chosen what gradients travel as, or `order(auto)` what leaves first, from the next step on."""
+    """`wire(auto)` has chosen what gradients travel as, `order(auto)` what leaves first, or `local(auto)` how many
+    steps a round has, from the next step on."""
 
     step: int
     codec: str
-    """Empty: values as they are. Of `order(auto)`: the order."""
+    """Empty: values as they are. Of `order(auto)`: the order. Of `local(auto)`: the rounds, as `local(24)`."""
     reason: str
     steps: dict[str, float]
     """Codec -> seconds a step: measured without one (empty name), by the model with the others. Orders are measured."""

@@ -55,7 +55,7 @@ def _named(call: TermCall, kind: type[NamedTerm], known: list[str]) -> dict[str,
 def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
     """Return `value` as the field's type; a float never passes for a whole number, not even 1.0."""
     try:
-        if field.type is int and not isinstance(value, int):
+        if int in _options(field.type) and float not in _options(field.type) and isinstance(value, float):
             raise msgspec.ValidationError
         if field.type is bool and value in BOOLEANS:
             return BOOLEANS[value]
@@ -65,9 +65,16 @@ def _convert(kind: type[NamedTerm], field: TermField, value: Value) -> object:
         raise UsageError(f"{given}: {field.name} must be {_words(field.type)}; write {kind.usage()}") from None
 
 
+def _options(kind: object) -> tuple[object, ...]:
+    """The types a field may have."""
+    return typing.get_args(kind) or (kind,)
+
+
 def _words(kind: object) -> str:
     if typing.get_origin(kind) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(kind)))
+    if int in _options(kind) and len(words := [a for o in _options(kind) for a in typing.get_args(o)]) > 0:
+        return f"a whole number or {', '.join(words)}"
     if typing.get_args(kind):  # a number that may be left out
         kind = typing.get_args(kind)[0]
     return {int: "a whole number", float: "a number", bool: "true or false"}.get(typing.cast("type", kind), "a word")

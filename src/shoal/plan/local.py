@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 from shoal.core.errors import UsageError
 from shoal.core.term import write_value
 from shoal.plan.term import Axis, PlanTerm
+from shoal.sync.local.round_length import FIRST
 from shoal.wire.settings import check_number, check_whole
 
 MOST_STEPS = 1_000_000
@@ -31,7 +32,9 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     the sum of the corrections, under sma with a momentum of 0.9. At the end of a pass all begin anew from the centre.
     With overlap=true a round travels while the next one trains; when that ends, the outer step is made, and each worker
     goes on from its result plus what its own steps have changed meanwhile. fragments=n cuts the parameters into n parts
-    that have their rounds in turn, so that an exchange sends an n-th of the bytes n times as often.
+    that have their rounds in turn, so that an exchange sends an n-th of the bytes n times as often. local(auto) begins
+    with 8 steps and then makes rounds as short as keeps exchanges under a tenth of the time; while replicas differ by
+    more than they have in common, it halves them, as long as exchanges stay under half of the time.
 
     Costs: one exchange of the parameters' size per round, so a k-th of the bytes of every(1) for rounds of k steps;
     one more copy of the parameters, with bmuf, diloco and sma two; with overlap or fragments another one. A worker that
@@ -41,7 +44,8 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     filtering"; Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"; Zhang et al.
     2015, "Deep learning with Elastic Averaging SGD"; Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small
     Batch Sizes on Multi-GPU Servers"; Wang et al. 2020, "Overlap Local-SGD"; Douillard et al. 2025, "Streaming DiLoCo
-    with overlapping communication".
+    with overlapping communication"; Wang & Joshi 2019, "Adaptive Communication Strategies to Achieve the Best
+    Error-Runtime Trade-off in Local-Update SGD".
     Avoid: on a network that is fast enough for every(1), because replicas drift apart between rounds; long rounds with
     average and many workers; bmuf and diloco in runs of a few rounds; sma with large batches; overlap inside one host,
     where the sum is made when it lands and a round takes no time.
@@ -50,8 +54,9 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     axis: ClassVar[Axis] = "pace"
     name: ClassVar[str] = "local"
 
-    steps: int = 16
-    """Optimizer steps from one round to the next."""
+    steps: int | Literal["auto"] = 16
+    """Optimizer steps from one round to the next; auto: as many as keep exchanges under a tenth of the time, fewer
+    while replicas drift."""
     outer: Literal["average", "bmuf", "diloco", "easgd", "sma"] = "average"
     rate: float | None = None
     """Of bmuf and diloco: what the mean change is multiplied by."""
@@ -59,7 +64,7 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Of bmuf, diloco and sma."""
     alpha: float | None = None
     """Of easgd and sma: what part of its distance to the centre a replica is corrected by."""
-    state: Literal["keep", "reset"] = "keep"
+    state: Literal["keep", "reset", "average"] = "keep"
     """Of the workers' own optimizers at the end of a round."""
     overlap: bool = False
     """Whether a round travels while the next one trains, and is applied when that ends."""
@@ -67,7 +72,8 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Parts of the parameters, each with a round of its own; one leaves every steps/fragments steps."""
 
     def __post_init__(self) -> None:
-        check_whole(self, "steps", self.steps, 1, MOST_STEPS)
+        if self.steps != "auto":
+            check_whole(self, "steps", self.steps, 1, MOST_STEPS)
         for field, (least, most) in LIMITS.items():
             if (value := getattr(self, field)) is None:
                 continue
@@ -77,7 +83,12 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 raise UsageError(f"{self}: {self.outer} has no {field}; {way_out}")
             check_number(self, field, value, least, most)
         check_whole(self, "fragments", self.fragments, 1, MOST_FRAGMENTS)
-        if self.steps % self.fragments:
+        if self.streams and self.steps == "auto":
+            raise UsageError(
+                f"{self}: auto measures rounds that are waited for; "
+                f"write local({FIRST * self.fragments}, {self.outer}) with overlap or fragments"
+            )
+        if self.steps != "auto" and self.steps % self.fragments:
             nearest = max(self.fragments, round(self.steps / self.fragments) * self.fragments)
             raise UsageError(
                 f"{self}: {self.steps} steps cannot be cut into {self.fragments} equal parts; "
@@ -89,6 +100,11 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 f"{self}: {what} needs rounds of all parameters that end before the next step; "
                 f"remove overlap and fragments, or write local({self.steps}, diloco, overlap=true)"
             )
+
+    @property
+    def first_steps(self) -> int:
+        """Of the first round."""
+        return FIRST if self.steps == "auto" else self.steps
 
     @property
     def streams(self) -> bool:

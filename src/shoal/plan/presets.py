@@ -59,6 +59,12 @@ PRESETS: dict[str, NamedPlan] = {
         note="every 100 steps a fifth of the parameters leaves, and is applied 100 steps later; the paper quantizes "
         "what travels: write a codec beside it, such as int8",
     ),
+    "dl4j": NamedPlan(
+        text="allreduce, local(5, average, state=average)",
+        cites='Eclipse Deeplearning4j, ParameterAveragingTrainingMaster; Su & Chen 2015, "Experiments on Parallel '
+        'Training of Deep Neural Network using Model Averaging"',
+        note="parameters and the state of the updaters are averaged every 5 steps",
+    ),
     "easgd": NamedPlan(
         text="allreduce, local(10, easgd)",
         cites='Zhang et al. 2015, "Deep learning with Elastic Averaging SGD"',

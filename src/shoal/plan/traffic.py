@@ -8,7 +8,7 @@ from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, ServerTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -81,7 +81,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         if not 1 <= value <= most:
             raise UsageError(f"--{name} {value}: {name} must be a whole number from 1 to {most}")
     pace = plan.pace
-    steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else pace.steps
+    steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else _steps(pace)
     if isinstance(pace, LocalTerm) and pace.fragments > 1:  # an exchange is that of one fragment
         steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
     plain = int(summed(4 * parameters, workers))
@@ -94,6 +94,10 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
         return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
     return _coded(plan, workers, parameters, facts)
+
+
+def _steps(pace: EveryTerm | LocalTerm) -> int:
+    return pace.first_steps if isinstance(pace, LocalTerm) else pace.steps
 
 
 def _most_sent(by: str, size: int, workers: int) -> int:

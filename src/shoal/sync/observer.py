@@ -27,7 +27,7 @@ class GuardTightened:
 
 @dataclass(frozen=True)
 class CodecSwitched:
-    """What gradients travel as from the next step on, or in which order they leave, and why."""
+    """What gradients travel as from the next step on, in which order they leave, or how long rounds are; and why."""
 
     codec: str
     reason: str

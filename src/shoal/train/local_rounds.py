@@ -16,12 +16,13 @@ from functools import partial
 from shoal.core.errors import UsageError
 from shoal.core.events import RoundsMade
 from shoal.data.loader import LoaderPass
-from shoal.membership.session import MembershipSession
+from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
+from shoal.train.news import event_of
 from shoal.train.progress import StepProgress
 
 
@@ -116,6 +117,14 @@ class LocalRounds:
             self._agreed()
         self._commit_streamed(number) if any(one.streams for one in synchronizers) else self._commit_all(number)
         self._warn(number)
+        self._tell_choices(number)
+
+    def _tell_choices(self, number: int) -> None:
+        """Worker 0 records what `local(auto)` has chosen: all choose the same."""
+        for joined in self._joined:
+            for decision in joined.exchange.observer.take_decisions():
+                if slot_of(self.session.member) == 0:
+                    self.progress.sink.emit(event_of(decision, number))
 
     def _commit_all(self, number: int) -> None:
         """The round of every join has come to an end."""

@@ -9,6 +9,7 @@ from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.independent import IndependentSynchronizer
+from shoal.sync.local.adaptive import AdaptiveRoundsSynchronizer
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.bmuf import BlockMomentumOuter
 from shoal.sync.local.diloco import NesterovOuter
@@ -60,9 +61,12 @@ def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: Engi
 
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:
     outer = build_outer(pace)
-    if pace.streams:
+    if pace.streams and pace.steps != "auto":
         return StreamingRoundsSynchronizer(exchange, outer, pace.steps, overlap=pace.overlap, fragments=pace.fragments)
-    return LocalStepsSynchronizer(exchange, outer, pace.steps, reset=pace.state == "reset")
+    reset, average = pace.state == "reset", pace.state == "average"
+    if pace.steps == "auto":
+        return AdaptiveRoundsSynchronizer(exchange, outer, reset, average)
+    return LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

@@ -7,7 +7,7 @@
 The change since the anchor travels in one averaging round, through the plan's exchange and codecs, weighted by the
 samples of each worker. No gradient is exchanged, and no hook is on any parameter. A worker whose change is not finite
 takes part with weight 0 and goes on from what the others say. Optimizers keep their own state from round to round, or
-begin each round without one (`reset`).
+begin each round without one (`reset`), or take the mean of all (`average_state`).
 
 Under an elastic outer optimizer the anchor is a centre, and replicas stay different after a round. `settle` makes them
 the centre, which is what evaluations see; checkpoints and newcomers get it by `agreed_parameters`.
@@ -27,6 +27,7 @@ from shoal.core.errors import UsageError
 from shoal.membership.view import MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.local.optimizer_states import OptimizerStates
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
@@ -73,9 +74,17 @@ class LocalStepsSynchronizer(Synchronizer):
     until then nothing is committed."""
     MORE_WORDS: ClassVar[int] = 0
 
-    def __init__(self, exchange: GradientExchange, outer: OuterOptimizer, steps: int, reset: bool = False) -> None:
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        outer: OuterOptimizer,
+        steps: int,
+        reset: bool = False,
+        average_state: bool = False,
+    ) -> None:
         super().__init__()
         self.exchange, self.outer, self.steps, self.reset = exchange, outer, steps, reset
+        self.average_state = average_state
         self.totals = RoundTotals()
         self.formed: MembershipView | None = None
         """The view whose members made the last round."""
@@ -86,6 +95,7 @@ class LocalStepsSynchronizer(Synchronizer):
         self._anchors: list[Tensor] = []
         self._anchored = False
         self._momenta: list[Tensor] = []
+        self._states: OptimizerStates | None = None
         self._flight: RoundInFlight | None = None
         self._travelled: set[int] = set()
         """Places of parameters that were trained when the round began."""
@@ -115,11 +125,14 @@ class LocalStepsSynchronizer(Synchronizer):
         if not part.optimizers:
             raise UsageError("local(…) counts optimizer steps, and join() got no optimizer; give it the optimizer too")
         self._names, self._parameters = trainable(part)
+        like, names, fragments = list(self._parameters), list(self._names), self._cut()
+        if self.average_state:
+            self._states = OptimizerStates(part.optimizers, self._parameters)
+            more = self._states.like
+            fragments.append(list(range(len(like), len(like) + len(more))))
+            like, names = [*like, *more], [*names, *("" for _ in more)]
         words = 4 + self.MORE_WORDS
-        fragments = self._cut()
-        self._rounds = AveragingRound(
-            self.exchange, part, self._parameters, self.spent, self._names, words=words, fragments=fragments
-        )
+        self._rounds = AveragingRound(self.exchange, part, like, self.spent, names, words=words, fragments=fragments)
         if self.outer.remembers:
             self._momenta = [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
         super().open(part, state)
@@ -176,8 +189,10 @@ class LocalStepsSynchronizer(Synchronizer):
             self._remember()
         bad = not self._is_finite()
         tag, own = self.part.weights.tag().number, 0.0 if bad else self._share(places)
-        words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words())
-        self._rounds.launch_round(self._changes(places, bad), own, words)
+        changes = self._changes(places, bad)
+        words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words(changes, own))
+        states = self._states.offer() if self._states is not None else []
+        self._rounds.launch_round([*changes, *states], own, words)
         self._flight = RoundInFlight(own, bad, sent, wire)
         self.totals.steps, self._made = self.totals.steps + self._made, 0
         self.totals.seconds += now() - began
@@ -191,8 +206,8 @@ class LocalStepsSynchronizer(Synchronizer):
         """How much this worker counts in a round."""
         return self.part.weights.round_share()
 
-    def _more_words(self) -> Sequence[float]:
-        """Numbers of a subclass that are added up with the round: `MORE_WORDS` of them."""
+    def _more_words(self, changes: Sequence[Tensor | None], own: float) -> Sequence[float]:
+        """Numbers of a subclass that are added up with the round: `MORE_WORDS` of them. `own`: this worker's weight."""
         return ()
 
     def _land(self) -> None:
@@ -244,13 +259,15 @@ class LocalStepsSynchronizer(Synchronizer):
         workers = int(self._rounds.words[0])
         counts = self._rounds.total > 0 and all(_is_finite(mean) for mean in means if mean is not None)
         with torch.no_grad():
-            for place, mean in enumerate(means):
+            for place, mean in enumerate(means[: len(self._parameters)]):
                 if mean is not None:
                     momentum = self._momenta[place] if self._momenta else None
                     anchor = self._anchors[place]
                     counting = workers if counts and self._has_moved(place) else 0
                     after = self.outer.step(anchor, mean, momentum, workers) if counting else anchor
                     self._go_on(place, after, flight, counting)
+            if self._states is not None and counts:
+                self._states.take(means[len(self._parameters) :])
         if self.reset:
             for optimizer in self.part.optimizers:
                 optimizer.state.clear()

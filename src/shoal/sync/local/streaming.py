@@ -163,7 +163,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
     def _has_moved(self, place: int) -> bool:
         return super()._has_moved(place) or place not in self._last
 
-    def _more_words(self) -> Sequence[float]:
+    def _more_words(self, changes: Sequence[Tensor | None], own: float) -> Sequence[float]:
         return float(self.part.wants_boundary()), float(self._closing)
 
     def _go_on(self, place: int, after: Tensor, flight: RoundInFlight, workers: int) -> None:

@@ -1,0 +1,101 @@
+"""Rounds whose number of steps is chosen while the run goes on: `local(auto)`. The rule is in `round_length.py`.
+
+With every round some more numbers are added up, so that all workers know the same:
+
+    seconds of a step of this round          and of the exchange of the round before (its fourth power, inverted: the
+                                             mean of these is near to the least, which nobody waited in)
+    weight * |change|^2 of this round        and |mean change|^2 of the round before, which only its landing has told
+
+So the drift of a round is known with the next one. A newcomer is told the length with the outer state.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from shoal.core.clock import now
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.local.outer import OuterOptimizer
+from shoal.sync.local.round_length import MOST, RoundFigures, RoundLengthChooser
+from shoal.sync.local.rounds import LocalStepsSynchronizer, RoundInFlight
+from shoal.sync.observer import CodecSwitched
+from shoal.sync.state import State, StateTensor
+
+LENGTH = "round.length"
+"""In a state: steps of the next round, and the mean square change of the last one."""
+POWER = 4
+
+
+class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
+    """Of one part; `chooser` decides."""
+
+    MORE_WORDS = 5
+
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        outer: OuterOptimizer,
+        reset: bool = False,
+        average_state: bool = False,
+        clock: Callable[[], float] = now,
+    ) -> None:
+        self.chooser, self._clock = RoundLengthChooser(), clock
+        super().__init__(exchange, outer, self.chooser.steps, reset, average_state)
+        self._began = 0.0
+        self._ended: float | None = None
+        """When the exchange of this round began, and when the last one ended."""
+        self._exchange_seconds = 0.0
+        self._mean_square: float | None = None
+        """Of the last round's mean change."""
+        self._told = torch.tensor([self.steps, -1.0], dtype=torch.float64)
+        """As in a state; below 0: nothing is known of the last round."""
+
+    def _launch(self, places: Sequence[int]) -> None:
+        self._began = self._clock()
+        super()._launch(places)
+
+    def _more_words(self, changes: Sequence[Tensor | None], own: float) -> Sequence[float]:
+        square = own * _square(changes) if own else 0.0
+        step = (self._began - self._ended) / self._made if self._ended is not None and self._made else 0.0
+        if self._mean_square is None or self._exchange_seconds <= 0 or step <= 0:
+            return 0.0, 0.0, 0.0, square, 0.0
+        return 1.0, step, self._exchange_seconds**-POWER, square, self._mean_square
+
+    def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
+        self._mean_square = _square(means[: len(self._parameters)])
+        super()._take(means, flight)
+
+    def _landed(self) -> None:
+        super()._landed()
+        moment = self._clock()
+        self._exchange_seconds, self._ended = moment - self._began, moment
+        self._choose()
+
+    def _choose(self) -> None:
+        """By the sums of the words alone, which are the same bits on all workers."""
+        known, step, inverse, square, mean = self._rounds.words[4:]
+        last, total = float(self._told[1]), self._rounds.total
+        if known > 0:
+            common = mean / known
+            drift = max(0.0, last - common) / common if last >= 0 and common > 0 else None
+            figures = RoundFigures(step / known, (inverse / known) ** (-1 / POWER), drift)
+            if self.chooser.update(figures):
+                self.exchange.observer.report(CodecSwitched(f"local({self.chooser.steps})", self.chooser.reason))
+        self._told.copy_(torch.tensor([self.chooser.steps, square / total if total > 0 else -1.0]))
+        self.steps = self.chooser.steps
+
+    def state(self) -> State:
+        return {**super().state(), LENGTH: StateTensor(self._told, "equal")}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        saved = state.get(LENGTH)
+        if saved is not None and saved.values.shape == self._told.shape and 1 <= float(saved.values[0]) <= MOST:
+            self._told.copy_(saved.values)
+            self.chooser.steps = self.steps = int(self._told[0])
+
+
+def _square(tensors: Sequence[Tensor | None]) -> float:
+    """The square of their norm, all together."""
+    return sum(float(tensor.detach().double().square().sum()) for tensor in tensors if tensor is not None)

@@ -21,11 +21,19 @@ def seen(folder: Path) -> Counter[tuple[str, str]]:
     return Counter((epoch, sample) for _, _, epoch, *samples in lines for sample in samples)
 
 
-@pytest.mark.parametrize("slot", [1, pytest.param(0, marks=pytest.mark.soak)])
-def test_p1_killed_between_two_steps_and_replaced(tmp_path: Path, slot: int) -> None:
+@pytest.mark.parametrize(
+    ("slot", "plan"),
+    [
+        pytest.param(1, "shared(steps=6)", id="a worker"),
+        pytest.param(0, "shared(steps=6)", id="worker 0", marks=pytest.mark.soak),
+        pytest.param(0, "shared(steps=6, clusters=2)", id="worker 0 of two clusters", marks=pytest.mark.soak),
+        pytest.param(2, "shared(steps=6, clusters=3)", id="all of a cluster", marks=pytest.mark.soak),
+    ],
+)
+def test_p1_killed_between_two_steps_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:
     """Its steps since the meeting are in the copy: their samples count, and are not trained on again."""
     each = KILLED.replace("SLOT", str(slot))
-    err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", "shared(steps=6)", each=each)
+    err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", plan, each=each)
     assert f"worker {slot} was lost (SIGKILL)" in err
     made = seen(tmp_path)
     assert len(made) == EPOCHS * SAMPLES

@@ -22,6 +22,7 @@ from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.settings import SynchronizerSettings
+from shoal.sync.shared.cluster_ring import ClusterRingSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
@@ -56,7 +57,8 @@ def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: Engi
             f"'{term}' keeps one copy of the parameters in the memory of one host, and this run's workers are on "
             "several; write local(16) or allreduce"
         )
-    return LockFreeSynchronizer(exchange, group, term.steps)
+    kind = LockFreeSynchronizer if term.clusters == 1 else ClusterRingSynchronizer
+    return kind(exchange, group, term.steps, term.clusters)
 
 
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:

@@ -11,6 +11,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(ENGINES))
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "reports")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the clusters of this benchmark end with it
     os.environ.setdefault("SHOAL_ADDRESS", "127.0.0.1")
     os.environ["SHOAL_REGISTER"] = "0"
     table = Table("how", "median s", "all s")

@@ -10,7 +10,9 @@ from shoal.core.errors import UsageError
 from shoal.core.ids import check_id, new_id
 from shoal.core.record import run_dir, runs_root
 from shoal.groups.base import SingleWorkerGroup, WorkerGroup
+from shoal.groups.mpi import join_ranks
 from shoal.launch import torchrun
+from shoal.launch.engines.mpi import find_rank
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ def inherit(context: WorkerContext) -> None:
 
 
 def find() -> WorkerContext:
-    """This process's context: a launcher's, torchrun's, or a world of one."""
+    """This process's context: a launcher's, torchrun's, mpirun's, or a world of one."""
     if _inherited is not None:
         return _inherited
-    group = torchrun.join_group() if torchrun.present() else SingleWorkerGroup()
+    group = find_group()
     (name, *_) = group.gather(os.environ.get("SHOAL_NAME", "").encode() or new_id().encode())
     run = check_id(name.decode(), "SHOAL_NAME")
     directory = run_dir(runs_root(), run)
@@ -67,6 +69,14 @@ def find() -> WorkerContext:
         begun=False,
         checkpoint=os.environ.get("SHOAL_CHECKPOINT", "auto"),
     )
+
+
+def find_group() -> WorkerGroup:
+    """The workers that torchrun or mpirun has started beside this one; torchrun's variables are the nearer ones."""
+    if torchrun.present():
+        return torchrun.join_group()
+    rank = find_rank(os.environ)
+    return join_ranks(rank[1]) if rank is not None and rank[1] > 1 else SingleWorkerGroup()
 
 
 def _seed() -> int:

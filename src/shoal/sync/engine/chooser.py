@@ -10,6 +10,7 @@ from torch._C._distributed_c10d import FileStore, PrefixStore, Store  # torch.di
 from shoal.core.errors import UsageError
 from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup
+from shoal.groups.mpi import MpiGroup
 from shoal.groups.process_group import gloo
 from shoal.groups.shared_memory import SharedGroup
 from shoal.sync.engine.base import AllReduceEngine, PayloadEngine
@@ -52,7 +53,7 @@ class ReservedEngines:
 class EngineChooser:
     """Chooses an engine by where a bucket lies: memory inside one host, links between hosts, NCCL for CUDA.
 
-    gloo where the user trusts the network between the hosts.
+    gloo where the user trusts the network between the hosts, MPI's collectives under mpirun.
 
     One per run: what is joined later shares its process groups.
     """
@@ -98,6 +99,8 @@ class EngineChooser:
 
     def _meet(self, device: str) -> dist.ProcessGroup:
         group = self.group
+        if isinstance(group, MpiGroup) and device == "cpu":
+            return group.make_process_group()
         met = getattr(group, "store", None)
         if isinstance(group, SharedGroup):  # one host: nothing needs to be heard outside
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -1,6 +1,6 @@
 """What the page of `shoal watch` costs: 64 workers with 10⁵ steps each, followed while they go on.
 
-    python benchmarks/page.py                     # a record of some 2 GB in a temporary folder, about three minutes
+    python benchmarks/page.py                     # a record of some 2 GB in a temporary folder, about two minutes
     python benchmarks/page.py --workers 8 --steps 2000 --seconds 10
 
 Prints one JSON object: seconds until the first answer, share of a core and memory while the record grows by ten steps a
@@ -47,14 +47,14 @@ def make_record(root: Path, workers: int, steps: int) -> Path:
         started=now - steps / RATE, versions={}, machine={},
     )  # fmt: skip
     write_info(folder, info)
+    lines = b"".join(step_lines(number, info.started + number / RATE) for number in range(steps))  # alike for all
     for rank in range(workers):
         start = WorkerStarted(
             at=info.started, rank=rank, size=workers, host=f"host-{rank % 8}", pid=1, threads=1, device="cpu"
         )
         with worker_file(folder, rank).open("wb") as file:
             file.write(msgspec.json.encode(start) + b"\n")
-            for number in range(steps):
-                file.write(step_lines(number, info.started + number / RATE))
+            file.write(lines)
     return folder
 
 

@@ -152,6 +152,13 @@ def test_a_run_that_is_over_cannot_be_switched(ask: Asking) -> None:
     assert ask("/api/runs/one/switch", "POST", json={"plan": "x" * 100_000}).status_code == 413
 
 
+def test_a_run_that_is_over_takes_no_workers(ask: Asking) -> None:
+    answer = ask("/api/runs/one/scale", "POST", json={"add": 1})
+    assert (answer.status_code, answer.json()) == (409, {"error": "the run is not live any more"})
+    assert ask("/api/runs/one/scale", "POST", json={"add": -1}).status_code == 400
+    assert ask("/api/runs/one/scale", "POST", json={"remove": [10**9]}).status_code == 400
+
+
 def test_what_a_worker_printed_is_read_page_by_page(ask: Asking, root: Path) -> None:
     logs = LogWriter(root / "one")
     logs.add(0, HOSTILE)

@@ -119,7 +119,7 @@ def quiet_worker(rank: int, loss: float) -> list[RunEvent]:
 def running(page: ServedPage) -> Iterator[subprocess.Popen[bytes]]:
     """A run of two workers that goes on until it is stopped."""
     (page.folder / "script.py").write_text(TRAIN)
-    words = ["run", "--name", "live", "--workers", "2", "--checkpoint", "1h", "--quiet", "script.py"]
+    words = ["run", "--name", "live", "--workers", "2", "--spare", "1", "--checkpoint", "1h", "--quiet", "script.py"]
     run = subprocess.Popen([sys.executable, "-m", "shoal", *words], cwd=page.folder, env=page.environment)
     yield run
     if run.poll() is None:
@@ -158,6 +158,7 @@ def test_every_view_of_a_run(page: ServedPage) -> None:
         "Timeline": "within a step the phases",
         "Network": "round trip",
         "Members": "steps behind",
+        "Agreement": "Staleness",
         "Model": "|g| 1.5000",
         "Plan": "allreduce(ring)",
         "Checkpoints": "No checkpoint yet",
@@ -245,6 +246,14 @@ def test_a_live_run_moves_and_is_stopped_with_a_checkpoint(
     wanted.press("Enter")
     tab.get_by_text("asked for allreduce, every(1), int8").wait_for()
     wait_until(tab, "document.querySelector('[data-fact=plan]')?.textContent.includes('int8')")
+    tab.get_by_role("tab", name="Agreement").click()
+    tab.get_by_role("table", name="Switches of the plan").get_by_text("int8").wait_for()
+    tab.get_by_role("tab", name="Members").click()
+    tab.get_by_role("button", name="Add a worker").click()
+    tab.get_by_role("button", name="Remove worker 2").wait_for()  # it trains
+    tab.get_by_role("button", name="Remove worker 1").click()
+    tab.get_by_role("cell", name=re.compile("worker 1 left after .* as the user asked")).wait_for()
+    tab.get_by_role("button", name="Add a worker").wait_for()  # in its place, if somebody wants one
     tab.on("dialog", lambda dialog: dialog.accept())
     tab.get_by_role("button", name="Stop with checkpoint").click()
     tab.get_by_role("heading").get_by_text("interrupted").wait_for()

@@ -113,8 +113,8 @@ def opened(listen: "ListenAddress") -> "Callable[[LaunchJob, SharedArena], Worke
         from shoal.launch.listen import ListenPlacement
         from shoal.membership.grants import JoinPolicy
 
-        welcome = JoinPolicy(brief(job), versions(), listen.allowed, job.workers, listen.most)
-        return ListenPlacement(listen, welcome, arena, job.run, job.workers)
+        welcome = JoinPolicy(brief(job), versions(), listen.allowed, job.capacity, listen.most)
+        return ListenPlacement(listen, welcome, arena, job.run, job.capacity)
 
     return make
 

@@ -20,6 +20,7 @@ from shoal.cli import (
     probe,
     ps,
     run,
+    scale,
     serve,
     show,
     stop,
@@ -68,6 +69,7 @@ app.command("probe")(probe.probe)
 app.command("ps")(ps.ps)
 app.command("stop")(stop.stop)
 app.command("switch")(switch.switch)
+app.command("scale", context_settings={"ignore_unknown_options": True})(scale.scale)
 app.command("show")(show.show)
 app.command("watch")(watch.watch)
 app.command("compare")(compare.compare)

@@ -32,5 +32,7 @@ class RunOptions:
     """Who may join."""
     share: str | None = None
     """How much of every batch each worker computes."""
+    spare: int = 0
+    """Slots for workers that are added later."""
     engine: "LaunchEngine | None" = None
     """What starts the other machines, on the first of them."""

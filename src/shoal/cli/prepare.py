@@ -49,7 +49,10 @@ def prepare(options: RunOptions) -> "LaunchJob":
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
 
-    warm(chosen, workers, links=spec is not None or place is not None)  # slow, so only once the command is right
+    survive = survival(options, chosen, workers)
+    spare = check_spare(options, chosen, workers, spec, survive)
+    links = spec is not None or place is not None
+    warm(chosen, workers + spare, links)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
     from shoal.train.servers import plan_services
 
@@ -77,9 +80,10 @@ def prepare(options: RunOptions) -> "LaunchJob":
         checkpoint=info.checkpoint,
         resume=checkpoint,
         attempt=info.attempt,
-        survive=survival(options, chosen, workers),
+        survive=survive,
         place=place,
         services=plan_services(chosen, workers),
+        spare=spare,
     )
 
 
@@ -114,9 +118,28 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None or options.engine is not None:
         return LossPolicy(restarts, least)
-    if workers == 1 or not ours or isinstance(plan.exchange, AloneTerm) or (restarts == 0 and least == workers):
+    everybody = workers + options.spare == 1 or (restarts == 0 and least == workers and not options.spare)
+    if everybody or not ours or isinstance(plan.exchange, AloneTerm):
         return None
     return LossPolicy(restarts, least)
+
+
+def check_spare(
+    options: RunOptions, plan: "Plan", workers: int, lab: "LabSpec | None", survive: "LossPolicy | None"
+) -> int:
+    """Slots for workers that are added later: those the command asks for, and the idle hosts of a lab."""
+    from shoal.core.errors import UsageError
+    from shoal.hosts.status_board import MOST_WORKERS
+    from shoal.plan.terms import AllReduceTerm
+
+    asked = f"--spare {options.spare}"
+    if options.spare and (lab is not None or options.engine is not None):
+        raise UsageError(f"{asked} keeps memory on one host; drop --lab or --on, whose hosts are fixed")
+    if options.spare and (survive is None or not isinstance(plan.exchange, AllReduceTerm)):
+        raise UsageError(f"{asked}: the members of this run cannot change; use an allreduce plan, without --trusted")
+    if workers + options.spare > MOST_WORKERS:
+        raise UsageError(f"{asked} with --workers {workers} is too many for one host; give {MOST_WORKERS} in all")
+    return lab.size - workers if lab is not None and survive is not None else options.spare
 
 
 def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> None:

@@ -42,7 +42,8 @@ class JobRelay(JobWatcher):
     def tick(self, board: StatusBoard) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()
-            rows = [_row(board, rank) for rank in self.job.slots]
+            added = (slot for slot in range(self.job.workers, self.job.capacity) if board.state(slot))
+            rows = [_row(board, rank) for rank in (*self.job.slots, *added)]
             self.display.update(rows, now() - self.began)
             if (said := self.waits.look(rows)) is not None:
                 self.note(said)

@@ -50,6 +50,7 @@ def run(
     ] = None,
     restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
     min_workers: Annotated[int, typer.Option(min=1, help="Fewer living workers end the run.")] = 1,
+    spare: Annotated[int, typer.Option(min=0, help="Keep memory for so many workers of shoal scale RUN +K.")] = 0,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Let other machines join: they type shoal join HOST:PORT.")
     ] = None,
@@ -89,7 +90,7 @@ def run(
     survive = (restarts, min_workers)
     wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
     options = RunOptions(
-        script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share
+        script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share, spare
     )
     flags = tuple(flag for flag, given in (("--json", json), ("--quiet", quiet)) if given)
     machines = EngineWords(on, nodes, time, partition, dry_run, flags)

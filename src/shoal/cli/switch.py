@@ -25,7 +25,7 @@ def switch(
     from shoal.cli.errors import interruptible, usage_errors
     from shoal.cli.stop import find
     from shoal.launch.live_runs import live
-    from shoal.launch.switch_requests import write_request
+    from shoal.launch.run_requests import SwitchRequest, write_request
     from shoal.watch.switching import check_request
 
     with usage_errors(), interruptible():
@@ -37,7 +37,7 @@ def switch(
             typer.echo(f"shoal: {notice.run} trains by '{wanted}' already", err=True)
             return
         compile_kernels(notice, wanted)
-        problem = wait(notice, write_request(notice, str(wanted)))
+        problem = wait(notice, write_request(notice, SwitchRequest(plan=str(wanted))))
         typer.echo(f"shoal: {problem}" if problem else f"shoal: {notice.run} trains by '{wanted}' now", err=True)
         if problem:
             raise typer.Exit(EXIT_NOT_SWITCHED)
@@ -64,14 +64,14 @@ def wait(asked: "RunNotice", token: str) -> str:
     """Until all train by the plan; returns why they do not, empty if they do."""
     from shoal.core.clock import Deadline
     from shoal.launch.live_runs import live
-    from shoal.launch.switch_requests import withdraw_request
+    from shoal.launch.run_requests import SwitchRequest, withdraw_request
 
     deadline = Deadline.after(PATIENCE)
     taken = False
     while not deadline.expired:
         notice = next((each for each in live() if each.name == asked.name), None)
         if notice is None or notice.launcher.state == "gone":
-            withdraw_request(asked)
+            withdraw_request(asked, SwitchRequest)
             return f"{asked.run} ended before it came to a step at which it could switch; its plan was as before"
         if notice.switched == token:
             return ""

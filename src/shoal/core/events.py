@@ -150,6 +150,15 @@ class LabEventApplied(RunEvent, tag="happened", frozen=True, kw_only=True):
     """Of the front-most worker at that moment."""
 
 
+class WorkersScaled(RunEvent, tag="scaled", frozen=True, kw_only=True):
+    """The user wants more workers, or fewer."""
+
+    text: str
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    """Workers that were asked to leave after their step."""
+
+
 class WorkerLost(RunEvent, tag="lost", frozen=True, kw_only=True):
     """A worker was lost, and the launcher decided what becomes of run and worker."""
 
@@ -176,7 +185,7 @@ class RemoteWorkerEnded(RunEvent, tag="remote_ended", frozen=True, kw_only=True)
 
 
 class WorkerEnded(RunEvent, tag="ended", frozen=True, kw_only=True):
-    """The script finished (`done`) or raised (`failed`)."""
+    """The script finished (`done`), raised (`failed`), or the user took this worker out of the run (`left`)."""
 
     exit: str
     error: str = ""
@@ -207,6 +216,7 @@ AnyEvent = (
     | WorkerEntered
     | PlanSwitched
     | LabEventApplied
+    | WorkersScaled
     | WorkerLost
     | RemoteWorkerEnded
     | InferenceTimed

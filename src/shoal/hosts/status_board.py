@@ -17,7 +17,7 @@ _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cach
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
 _ABORT, _GATE, _STOP = 0, 1, 2
-_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _MET = range(9)
+_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _MET, _LEAVE = range(10)
 
 
 class WorkerState(enum.IntEnum):
@@ -128,6 +128,18 @@ class StatusBoard:
     @property
     def stopping(self) -> bool:
         return bool(self._words[_STOP])
+
+    def ask_to_leave(self, rank: int) -> None:
+        """Ask one worker to leave the run after its step; the others go on."""
+        self._words[_row(rank) + _LEAVE] = 1
+
+    def let_stay(self, rank: int) -> None:
+        """Take back what the worker before in this slot was asked."""
+        self._words[_row(rank) + _LEAVE] = 0
+
+    def is_leaving(self, rank: int) -> bool:
+        """Whether worker `rank` was asked to leave."""
+        return bool(self._words[_row(rank) + _LEAVE])
 
     def gate(self, step: int | None) -> None:
         """Let no worker begin `step` or a later one; None opens it."""

@@ -14,8 +14,8 @@ from shoal.hosts.arena import SharedArena
 from shoal.launch.failures import WorkerProcess
 from shoal.launch.job import LaunchJob
 from shoal.launch.live_runs import NoticeSlot, RunNotice, live, own_namespace, post, remove
+from shoal.launch.run_requests import Asked, take_request
 from shoal.launch.supervisor import RunSupervisor
-from shoal.launch.switch_requests import SwitchRequest, take_request
 
 
 class RunAnnouncement:
@@ -55,13 +55,16 @@ class RunAnnouncement:
             plan=(supervisor.plan if supervisor is not None else "") or self._base.plan,
             asked=supervisor.asked if supervisor is not None else "",
             switched=supervisor.switched if supervisor is not None else "",
+            scaled=supervisor.scaling.done if supervisor is not None else "",
+            room=len(supervisor.scaling.free) if supervisor is not None else 0,
+            least=supervisor.policy.least if supervisor is not None else 1,
         )
         if notice != self._told:
             self._post(notice)
 
-    def take_request(self) -> SwitchRequest | None:
-        """What the user asks of the run by `shoal switch`, once."""
-        return take_request(self._base.name) if self._told is not None else None
+    def take(self, kind: type[Asked]) -> Asked | None:
+        """What the user asks of the run by `shoal switch` or `shoal scale`, once."""
+        return take_request(self._base.name, kind) if self._told is not None else None
 
     def _post(self, notice: RunNotice) -> None:
         try:
@@ -80,7 +83,9 @@ class RunAnnouncement:
         if supervisor is not None:
             place = supervisor.slots[worker.rank]
             starts, reason = place.starts, place.reasons[-1] if place.reasons else ""
-            if worker.status is not None and worker.lost:
+            if worker.status is not None and place.released:
+                fate = "left"
+            elif worker.status is not None and worker.lost:
                 fate = "quarantined" if place.quarantined else "starting again" if place.due is not None else "lost"
         process = self._process(worker.pid)
         return NoticeSlot(worker=worker.rank, host=host, process=process, starts=starts, fate=fate, reason=reason)

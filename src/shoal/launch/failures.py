@@ -46,6 +46,8 @@ class WorkerProcess:
     """Failed before anybody asked it to stop."""
     lost: bool = False
     """Died, and the run went on."""
+    left: bool = False
+    """Ended well because the user took it out of the run."""
     oom: bool = False
     """Killed by the kernel for want of memory."""
 
@@ -63,7 +65,7 @@ def blame(workers: Sequence[WorkerProcess]) -> RunFailure | None:
     report = reports[first.pid]
     died = report is None and first.status is not None and first.status < 0  # with a report, we ended it
     also = tuple(worker.rank for worker in own if worker is not first)
-    done = any(worker.status == 0 for worker in workers)
+    done = any(worker.status == 0 and not worker.left for worker in workers)
     return RunFailure(first.rank, report, -first.status if died and first.status else None, also, first.oom, done)
 
 

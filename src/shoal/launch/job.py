@@ -43,6 +43,14 @@ class LaunchJob:
     services: tuple[RunService, ...] = ()
     """Processes beside the workers, which the plan needs."""
 
+    spare: int = 0
+    """Slots above the workers' own that are kept free for workers added later."""
+
+    @property
+    def capacity(self) -> int:
+        """For how many workers of this launcher the run has memory."""
+        return self.workers + self.spare
+
     @property
     def slots(self) -> Sequence[int]:
         return self.remote_slots or range(self.workers)

@@ -27,7 +27,7 @@ class NoticeSlot(msgspec.Struct, frozen=True, kw_only=True):
     process: HostProcess
     starts: int = 1
     fate: str = ""
-    """Empty while a worker has it; else `ended`, `lost`, `starting again` or `quarantined`."""
+    """Empty while a worker has it; else `ended`, `left`, `lost`, `starting again` or `quarantined`."""
     reason: str = ""
     """Of its last loss."""
 
@@ -56,6 +56,12 @@ class RunNotice(msgspec.Struct, frozen=True, kw_only=True):
     """Token of the switch of the plan that the user asked for and that is still to be made."""
     switched: str = ""
     """Token of the last one that was made."""
+    scaled: str = ""
+    """Token of the last request for more or fewer workers that was carried out."""
+    room: int = 0
+    """How many workers can be added."""
+    least: int = 1
+    """Fewer living workers end the run."""
     namespace: str = ""
     """In which process numbers mean something."""
 
@@ -104,7 +110,7 @@ def post(notice: RunNotice) -> None:
 def remove(name: str) -> None:
     """The run is over; the folder goes with the last of them."""
     folder = private_folder()
-    for suffix in (".json", ".part", ".switch"):
+    for suffix in (".json", ".part", ".switch", ".scale"):
         with contextlib.suppress(OSError):
             (folder / f"{name}{suffix}").unlink()
     with contextlib.suppress(OSError):

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections import Counter
 from typing import NoReturn
 
 from shoal.core.clock import Deadline, now
@@ -28,6 +27,7 @@ from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.run_requests import ScaleRequest, SwitchRequest
 from shoal.launch.services import ServiceProcesses
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
@@ -128,7 +128,7 @@ class LocalLauncher:
         job = self.job
         supervisor = self.supervisor
         session = supervisor.session(rank, deadline_seconds()) if supervisor is not None else None
-        group = self.place.enter(rank, job.workers, session)
+        group = self.place.enter(rank, job.capacity, session)
         if session is not None and supervisor is not None and supervisor.founds(rank):
             session.start()
         inherit(
@@ -188,10 +188,16 @@ class LocalLauncher:
         """What others may want to know later, or now."""
         self._memory.look(worker.pid for worker in self.workers if worker.status is None)
         self.announcement.tick(self.workers, self.supervisor, stopping=self._requests.begun)
-        if self.supervisor is not None and (request := self.announcement.take_request()) is not None:
-            self.supervisor.switch(request.plan, request.token)
-        if self._first is None and (step := self.board.front(self.job.workers)) is not None:
+        if self.supervisor is not None:
+            self._take_requests(self.supervisor)
+        if self._first is None and (step := self.board.front(self.job.capacity)) is not None:
             self._first = (now(), step)
+
+    def _take_requests(self, supervisor: RunSupervisor) -> None:
+        if (switch := self.announcement.take(SwitchRequest)) is not None:
+            supervisor.switch(switch.plan, switch.token)
+        if (scale := self.announcement.take(ScaleRequest)) is not None and not self._requests.begun:
+            self._tell(supervisor.scale(scale))
 
     @property
     def _pending(self) -> bool:
@@ -226,12 +232,9 @@ class LocalLauncher:
         return [worker for worker in self.workers if worker.rank == rank][-1]
 
     def _waits(self, worker: WorkerProcess) -> bool:
-        return worker.rank in self._again and self.board.read(worker.rank)["state"] == WorkerState.starting
-
-    @property
-    def _again(self) -> set[int]:
-        """Slots that were taken more than once."""
-        return {rank for rank, times in Counter(worker.rank for worker in self.workers).items() if times > 1}
+        """Whether a worker came after the run had begun, and is not in it yet."""
+        late = self.supervisor is not None and not self.supervisor.founds(worker.rank)
+        return late and self.board.read(worker.rank)["state"] == WorkerState.starting
 
     def _reap(self) -> None:
         for worker in self.workers:
@@ -239,7 +242,8 @@ class LocalLauncher:
                 worker.oom = self._memory.killed(worker.pid) and worker.status == -signal.SIGKILL
                 self._outlets.read(0.0)  # its last words may still be in the pipe
                 if worker.status == 0:
-                    if self.supervisor is not None:
+                    worker.left = self.supervisor is not None and self.supervisor.released(worker.rank)
+                    if self.supervisor is not None and not worker.left:
                         self.supervisor.finish()
                 elif worker.lost or self._survived(worker):
                     worker.lost = True
@@ -286,8 +290,8 @@ class LocalLauncher:
 
     def _ask_for_checkpoint(self) -> float:
         """Let workers that train save what they have and end by themselves; returns how long they may take."""
-        training = self.board.front(self.job.workers)
-        ended = any(worker.status is not None and not worker.lost for worker in self.workers)
+        training = self.board.front(self.job.capacity)
+        ended = any(worker.status is not None and not (worker.lost or worker.left) for worker in self.workers)
         if not training or self._first is None or self.job.checkpoint == "off" or ended:
             return 0.0
         self.board.stop()

@@ -7,18 +7,19 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import ShoalError
-from shoal.core.events import RemoteWorkerEnded, WarningRaised, WorkerLost
+from shoal.core.events import RemoteWorkerEnded, WarningRaised, WorkerLost, WorkersScaled
 from shoal.core.journal import EventJournal
 from shoal.core.record import launcher_file
 from shoal.hosts.status_board import StatusBoard
 from shoal.launch.job import LaunchJob
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.run_requests import ScaleRequest
+from shoal.launch.scaling import WorkerScaling, WorkerSlot
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
@@ -79,20 +80,6 @@ PAUSE = 0.2
 """Seconds before a slot is taken again: whatever killed the one before may still be at work."""
 
 
-@dataclass
-class WorkerSlot:
-    """One worker after the other."""
-
-    starts: int = 0
-    """How often a worker was started in it."""
-    due: Deadline | None = None
-    """When the next one is."""
-    reasons: list[str] = field(default_factory=list)
-    """Why each of them was lost."""
-    quarantined: str = ""
-    """Why nobody takes it any more, if nobody does."""
-
-
 class RunSupervisor:
     """The coordinator of a run, and the slots of its workers."""
 
@@ -100,6 +87,7 @@ class RunSupervisor:
         run, directory, workers = job.run, job.dir, job.workers
         self.run, self.policy, self.board, self._attempt = run, policy, board, job.attempt
         self.slots = {slot: WorkerSlot() for slot in job.slots}
+        self.scaling = WorkerScaling(self.slots, 0 if job.remote_slots else job.capacity, board)
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
         log, rules = directory / "members.log", MembershipRules(members=workers, remote=place.expects)
@@ -149,6 +137,7 @@ class RunSupervisor:
     def started(self, slot: int) -> None:
         self.slots[slot].starts += 1
         self.slots[slot].due = None
+        self.board.let_stay(slot)  # here and not in the worker: it may be asked to leave before it looks
 
     def session(self, slot: int, seconds: float) -> ElasticSession:
         """In a forked worker."""
@@ -157,7 +146,7 @@ class RunSupervisor:
 
     def founds(self, slot: int) -> bool:
         """Whether the worker in a slot is one of those the run begins with."""
-        return self.slots[slot].starts == 1
+        return self.slots[slot].starts == 1 and slot in self.scaling.founders
 
     def lost(self, slot: int, reason: str, living: int, harmful: bool = False) -> bool:
         """A worker's process has ended, of `reason`; whether the run goes on. A harmful one is not started again."""
@@ -165,14 +154,15 @@ class RunSupervisor:
         self.handle.gone(self.name(slot), reason)
         place = self.slots[slot]
         place.reasons.append(reason)
-        again = place.starts <= self.policy.restarts and not self.over and not harmful
+        asked = self.scaling.ended(slot)
+        again = place.starts - place.excused <= self.policy.restarts and not (self.over or harmful or asked)
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
             self._note(slot, reason, f"{living} are left, and the run cannot go on")
             return False
         if again:
             place.due = Deadline.after(PAUSE)
-            fate = f"is started again ({place.starts} of {self.policy.restarts})"
-        elif self.over:
+            fate = f"is started again ({place.starts - place.excused} of {self.policy.restarts})"
+        elif self.over or asked:
             fate = "stays away"
         else:
             place.quarantined = reason if harmful else tally(place.reasons)
@@ -226,6 +216,19 @@ class RunSupervisor:
         self._wanted, self.asked = plan, token
         self.handle.switch(plan)
 
+    def scale(self, request: ScaleRequest) -> str:
+        """The user wants more workers, or fewer; returns what is done about it, in words."""
+        added, removed = self.scaling.begin(request)
+        verbs = ((added, "added"), (removed, "asked to leave after a step"))
+        text = "; ".join(f"{named(slots)} {_is(slots)} {verb}" for slots, verb in verbs if slots)
+        self._journal.emit(WorkersScaled(at=time.time(), text=text, added=tuple(added), removed=tuple(removed)))
+        self._journal.flush()
+        return text
+
+    def released(self, slot: int) -> bool:
+        """A worker's process has ended well; whether because the user took it out."""
+        return self.scaling.ended(slot)
+
     def _follow_plan(self, plan: str) -> None:
         self.plan = plan
         self.handle.switched(plan)
@@ -245,6 +248,7 @@ class RunSupervisor:
         """What the coordinator has decided."""
         for said in self.handle.read():
             self._hear(said)
+        self.scaling.settle(self.members)
 
     def _hear(self, said: object) -> None:
         """Take in a decision; one that is known already, or of an earlier attempt, changes nothing."""
@@ -266,7 +270,7 @@ class RunSupervisor:
             self._journal.emit(ended)
         elif isinstance(said, MemberLost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
-        elif isinstance(said, MemberLost):
+        elif isinstance(said, MemberLost) and said.reason != LEFT_EARLY:  # one that leaves ends by itself
             self._silent += [slot for slot in self.slots if self.name(slot) == said.member]
 
     def _log(self) -> list[Written]:
@@ -282,7 +286,7 @@ class RunSupervisor:
     def never_entered(self) -> list[str]:
         """A line for every worker that was started again and is in no view, now that the run is over."""
         self.tick_news()
-        waited = [slot for slot, place in self.slots.items() if place.starts > 1 and place.due is None]
+        waited = [slot for slot, place in self.slots.items() if not self.founds(slot) and place.due is None]
         lines = [
             f"worker {slot} was started again and did not enter the run: there was no moment between two steps for it"
             for slot in waited
@@ -304,6 +308,15 @@ class RunSupervisor:
         self.handle.stop(Deadline.after(5.0), StopCoordinator(well=well, reason=reason))
         self._journal.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def named(slots: Sequence[int]) -> str:
+    """`worker 3`, `workers 3, 4`."""
+    return f"worker{'s' if len(slots) > 1 else ''} {', '.join(map(str, slots))}"
+
+
+def _is(slots: Sequence[int]) -> str:
+    return "are" if len(slots) > 1 else "is"
 
 
 def tally(reasons: Sequence[str]) -> str:

@@ -124,6 +124,10 @@ class ElasticSession(MembershipSession):
         """Leave at `close` as one without whom the training goes on."""
         self._early = True
 
+    @property
+    def leaves_early(self) -> bool:
+        return self._early
+
     def close(self, leave: bool = True, held: tuple[int, str] = (0, "")) -> None:
         """Say goodbye, or end without a word: the launcher then says why."""
         self.agent.close(leave, early=self._early, held=held)

@@ -35,7 +35,7 @@ class RunClosing:
             self.together.keeper.close()
         if self.together.ledger is not None:
             self.together.ledger.close()
-        if error is None and (problem := register()):
+        if error is None and not self._left_early and (problem := register()):
             self.progress.warn(problem)
         if self.latency is not None and not error:
             self.journal.emit(self.latency.measure())
@@ -44,6 +44,11 @@ class RunClosing:
         self.journal.close()
         self._leave(error, ended)
         return ended
+
+    @property
+    def _left_early(self) -> bool:
+        """Whether the training goes on without this worker."""
+        return isinstance(self.group.session, ElasticSession) and self.group.session.leaves_early
 
     def _tell_progress(self) -> None:
         self.progress.pause()
@@ -55,6 +60,8 @@ class RunClosing:
         """The record's last event; the launcher compares what workers that are done hold then."""
         if error is not None:
             return WorkerEnded(at=time.time(), exit="failed", error=repr(error), step=self.progress.step)
+        if self._left_early and not self.group.remote:
+            return WorkerEnded(at=time.time(), exit="left", step=self.progress.step)
         found = self.together.final_fingerprint()
         return WorkerEnded(at=time.time(), exit="done", step=self.progress.step, fingerprint=found)
 

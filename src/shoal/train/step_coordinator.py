@@ -222,7 +222,7 @@ class StepCoordinator(MembershipListener):
         self.group.transfer.release()
         if self.lender is not None:
             self.lender.between()
-        if self.group.remote and self.group.board.stopping:
+        if self._is_wanted_back():
             self._leave()
         if self.dealing.enough_left():
             self._between = True
@@ -243,8 +243,13 @@ class StepCoordinator(MembershipListener):
         """The script goes on from a state."""
         self._loop.begin()
 
+    def _is_wanted_back(self) -> bool:
+        """Whether the user of a joined machine wants it back, or takes this worker out of the run."""
+        board = self.group.board
+        return (self.group.remote and board.stopping) or board.is_leaving(self.group.slot)
+
     def _leave(self) -> NoReturn:
-        """The user of a joined machine wants it back. What this worker was dealt next is dealt again to the others."""
+        """What this worker was dealt next is dealt again to the others."""
         session = self.group.session
         assert isinstance(session, ElasticSession)
         session.leave_early()

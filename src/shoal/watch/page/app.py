@@ -19,14 +19,17 @@ from starlette.staticfiles import StaticFiles
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError
-from shoal.launch.switch_requests import SwitchRequest, write_request
+from shoal.launch.live_runs import RunNotice
+from shoal.launch.run_requests import ScaleRequest, SwitchRequest, write_request
 from shoal.plan.plan import Plan
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
+from shoal.watch.page.agreement import agreement
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import RunLauncher, json_answer, read_form
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
+from shoal.watch.scaling import add_workers, remove_workers
 from shoal.watch.switching import check_request
 from shoal.watch.worker_logs import read_log
 
@@ -62,11 +65,13 @@ class WatchApp:
             Route(f"{run}/network", self.view(views.network)),
             Route(f"{run}/model", self.view(views.model)),
             Route(f"{run}/plan", self.view(views.plan_parts)),
+            Route(f"{run}/agreement", self.view(agreement)),
             Route(f"{run}/timeline", self.timeline),
             Route(f"{run}/log", self.log),
             Route(f"{run}/evaluation", self.evaluation),
             Route(f"{run}/stop", self.stop, methods=["POST"]),
             Route(f"{run}/switch", self.switch, methods=["POST"]),
+            Route(f"{run}/scale", self.scale, methods=["POST"]),
             *(self.launcher.routes() if self.launcher is not None else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
@@ -133,13 +138,27 @@ class WatchApp:
     async def switch(self, request: Request) -> Response:
         """As `shoal switch`: the run goes on by another plan from its next step boundary on."""
         wanted = (await read_form(request, SwitchRequest)).plan
+        notice = self._live(request)
+        plan = Plan.parse(wanted)  # a text, never a file: whoever has the token may not read this machine's
+        warnings = check_request(notice, plan)
+        write_request(notice, SwitchRequest(plan=str(plan)))
+        return json_answer({"asked": str(plan), "warnings": warnings}, 202)
+
+    async def scale(self, request: Request) -> Response:
+        """As `shoal scale`: workers are added, or leave after their step."""
+        wanted = await read_form(request, ScaleRequest)
+        notice = self._live(request)
+        if bool(wanted.add) == bool(wanted.remove):
+            raise HTTPException(400, 'nothing, or two things at once; send {"add": 1} or {"remove": [3]}')
+        asked = add_workers(notice, wanted.add) if wanted.add else remove_workers(notice, wanted.remove)
+        write_request(notice, asked)
+        return json_answer({"add": asked.add, "remove": asked.remove}, 202)
+
+    def _live(self, request: Request) -> RunNotice:
         notice = self.catalog.notice(self.folder(request.path_params["run"]))
         if notice is None:
             raise HTTPException(409, "the run is not live any more")
-        plan = Plan.parse(wanted)  # a text, never a file: whoever has the token may not read this machine's
-        warnings = check_request(notice, plan)
-        write_request(notice, str(plan))
-        return json_answer({"asked": str(plan), "warnings": warnings}, 202)
+        return notice
 
     async def metrics(self, request: Request) -> Response:
         states = [self.catalog.state(path) for path in self.catalog.folders().values() if self.catalog.notice(path)]
@@ -171,8 +190,10 @@ class WatchApp:
         with contextlib.suppress(OSError, ShoalError):  # its folder may be removed while it is watched
             state.read(SLICE)
             notice = self.catalog.notice(state.dir)
-            slots = tuple(slot.fate for slot in notice.slots) if notice is not None else ()
-            return (state.version, notice is not None and notice.stopping, notice is not None, slots)
+            if notice is None:
+                return state.version
+            fates = tuple(slot.fate for slot in notice.slots)
+            return (state.version, notice.stopping, fates, notice.members, notice.room)
         return "gone"
 
 

@@ -13,7 +13,9 @@ from shoal.core import clock
 from shoal.core.events import (
     AnyEvent,
     CheckpointSaved,
+    GuardChecked,
     LabEventApplied,
+    PlanSwitched,
     ResultsReported,
     StepFinished,
     StepSkipped,
@@ -22,6 +24,7 @@ from shoal.core.events import (
     WorkerEnded,
     WorkerEntered,
     WorkerLost,
+    WorkersScaled,
     WorkerStarted,
 )
 from shoal.core.record import attempt_file, launcher_file, read_attempts, worker_file
@@ -93,6 +96,8 @@ class RunState:
         """Scalar -> the first step at which it was no number."""
         self.reports: list[ResultsReported] = []
         self.saved: list[CheckpointSaved] = []
+        self.guarded: list[tuple[int, GuardChecked]] = []
+        """(worker, what its guard found)."""
         self.news: list[tuple[float, str, str]] = []
         """(when, kind, words) of what happened to members, in order of reading."""
         self.sampled = is_large([worker_file(self.dir, rank) for rank in self.opened.ranks])
@@ -170,6 +175,8 @@ class RunState:
                 self.reports = [*self.reports[-MOST_NEWS:], event] if worker.rank == 0 else self.reports
             case CheckpointSaved():
                 self.saved = [*self.saved[-MOST_NEWS:], event]
+            case GuardChecked():
+                self.guarded = [*self.guarded[-MOST_NEWS:], (worker.rank, event)]
             case _:
                 if words := tell(worker.rank, event):
                     self._tell(event.at, *words)
@@ -219,6 +226,8 @@ def tell(rank: int, event: AnyEvent) -> tuple[str, str] | None:
             return "came", f"worker {rank} entered in step {step} after {seconds:.1f} s{f' ({why})' if why else ''}"
         case WorkerEnded(exit="done", step=step):
             return "went", f"worker {rank} is done after {step} steps"
+        case WorkerEnded(exit="left", step=step):
+            return "went", f"worker {rank} left after {step} steps, as the user asked"
         case WorkerEnded(error=error):
             return "failed", f"worker {rank} failed: {error}"
         case WorkerLost(text=text):
@@ -228,6 +237,10 @@ def tell(rank: int, event: AnyEvent) -> tuple[str, str] | None:
         case StepSkipped(step=step, workers=guilty):
             whose = ", ".join(f"worker {one}" for one in guilty) or "no single worker"
             return "warned", f"step {step} was skipped: gradients of {whose} are not finite"
+        case PlanSwitched(step=step, plan=plan) if rank == 0:
+            return "plan", f"from step {step} on the plan is {plan}"
+        case WorkersScaled(text=text):
+            return "asked", text
         case LabEventApplied(text=text):
             return "lab", text
     return None

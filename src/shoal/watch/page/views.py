@@ -17,6 +17,7 @@ from shoal.watch.page.recent import StepSums
 from shoal.watch.page.run_state import COLUMNS, RunState
 from shoal.watch.page.series import rounded, totals
 from shoal.watch.running import look
+from shoal.watch.scaling import own_members
 from shoal.watch.summary import read_summary, summarise_workers
 from shoal.watch.verdict import verdict
 from shoal.watch.worker import WorkerRecord
@@ -33,6 +34,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     summary = read_summary(state.dir) or summarise_workers(state.opened, records, -1)
     live = look(notice) if notice is not None else None
     minutes = last_minutes(state)
+    changes = notice is not None and notice.coordinator is not None and not notice.stopping
     return {
         "run": info.run,
         "dir": str(state.dir),
@@ -59,7 +61,9 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "checkpoints": checkpoints(state),
         "reports": state.reports[-50:],
         "evaluation": (state.dir / "evaluation.json").exists(),
-        "can_switch": notice is not None and notice.coordinator is not None and not notice.stopping,
+        "can_switch": changes,
+        "can_add": notice.room if changes and notice is not None else 0,
+        "can_remove": own_members(notice) if changes and notice is not None else [],
         "can_stop": live is not None and live.state in ("running", "stopped"),
     }
 

@@ -17,7 +17,7 @@ let ending = null;
 class HelpView {
   run = null;
   constructor() {
-    const keys = [["/", "filter the runs"], ["1 … 9", "open a tab of a run"], ["← →", "between tabs, or scroll the timeline"],
+    const keys = [["/", "filter the runs"], ["1 … 9, 0", "open a tab of a run"], ["← →", "between tabs, or scroll the timeline"],
       ["r", "list of runs"], ["t", "train without code"], ["?", "this page"]];
     this.element = el("div", {}, el("h1", {}, "Help"),
       el("p", {}, "This page reads the record of runs while they go on; it changes nothing in them but by the buttons."),
@@ -86,7 +86,7 @@ function press(event) {
   else if (event.key === "r") location.hash = "#runs";
   else if (event.key === "t") location.hash = "#train";
   else if (event.key === "?") location.hash = "#help";
-  else if (/^[1-9]$/.test(event.key)) document.querySelectorAll("[role=tab]")[Number(event.key) - 1]?.click();
+  else if (/^[0-9]$/.test(event.key)) document.querySelectorAll("[role=tab]")[(Number(event.key) + 9) % 10]?.click();
 }
 
 takeToken();

@@ -1,5 +1,6 @@
 // One run: a line that names the culprit, and tabs with everything that is known of it.
 
+import { AgreementPart } from "./agreement.js";
 import { ask, path } from "./api.js";
 import { drawBars, drawLines } from "./charts.js";
 import { count, el, facts, seconds, size, state, table, value, when } from "./dom.js";
@@ -9,7 +10,7 @@ import { pick } from "./runs.js";
 import { Gantt, PHASES, legend } from "./timeline.js";
 
 const TABS = {
-  overview: "Overview", timeline: "Timeline", network: "Network", members: "Members", model: "Model", plan: "Plan",
+  overview: "Overview", timeline: "Timeline", network: "Network", members: "Members", agreement: "Agreement", model: "Model", plan: "Plan",
   checkpoints: "Checkpoints", log: "Log", evaluation: "Evaluation",
 };
 
@@ -23,7 +24,7 @@ export class RunView {
     this.body = el("div", { role: "tabpanel", tabindex: -1 });
     this.element = el("div", {}, this.head, this.culprit, this.tabs, this.body);
     this.parts = {
-      overview: new OverviewPart(this), timeline: new TimelinePart(this), network: new NetworkPart(this), members: new MembersPart(this),
+      overview: new OverviewPart(this), timeline: new TimelinePart(this), agreement: new AgreementPart(this), network: new NetworkPart(this), members: new MembersPart(this),
       model: new ModelPart(this), plan: new PlanPart(this), checkpoints: new CheckpointsPart(this), log: new LogPart(this),
       evaluation: new EvaluationPart(this),
     };
@@ -194,18 +195,43 @@ class NetworkPart {
 }
 
 class MembersPart {
-  constructor() { this.element = el("section"); }
+  constructor(view) {
+    this.view = view;
+    this.said = el("span", { class: "hint", role: "status" });
+    this.controls = el("div", { class: "row" });
+    this.tables = el("div");
+    this.element = el("section", {}, this.controls, this.tables);
+  }
+
   async refresh(found) {
-    this.element.replaceChildren(table([
+    const add = el("button", { onclick: () => this.scale({ add: 1 }, "asked for one more worker"), "data-action": "add" }, "Add a worker");
+    const focus = this.element.contains(document.activeElement) ? document.activeElement.dataset.action : null;
+    this.controls.replaceChildren(found.can_add ? add : "", this.said);
+    this.tables.replaceChildren(table([
       ["worker", "number", (m) => m.worker], ["state", "", (m) => state(m.state)], ["cause", "words", (m) => m.cause || ""],
       ["step", "number", (m) => count(m.step)], ["steps behind", "number", (m) => m.behind],
       ["last seen", "number", (m) => (m.silent === null ? null : `${seconds(m.silent)} ago`)],
       ["host", "optional", (m) => `${m.host} (pid ${m.pid})`], ["device", "optional", (m) => m.device],
       ["started", "number optional", (m) => (m.starts === 1 ? "once" : `${m.starts} times`)],
       ["samples/s", "number optional", (m) => count(m.samples_per_second)], ["sent", "number optional", (m) => size(m.bytes_sent)],
+      ...(found.can_remove.length > 1 ? [["", "", (m) => this.removal(m.worker, found)]] : []),
     ], found.members, "Members"),
     el("h2", {}, "What happened"),
     table([["when", "", (n) => when(n[0])], ["", "", (n) => state(n[1])], ["", "words", (n) => n[2]]], [...found.news].sort((a, b) => b[0] - a[0]), "What happened"));
+    if (focus) this.element.querySelector(`[data-action="${focus}"]`)?.focus();
+  }
+
+  removal(worker, found) {
+    if (!found.can_remove.includes(worker)) return "";
+    const send = () => this.scale({ remove: [worker] }, `asked worker ${worker} to leave after its step`);
+    return el("button", { "data-action": `remove-${worker}`, "aria-label": `Remove worker ${worker}`, onclick: send }, "Remove");
+  }
+
+  async scale(wanted, words) {
+    try {
+      await ask(path(this.view.run, "/scale"), { method: "POST", body: JSON.stringify(wanted) });
+      this.said.textContent = words;
+    } catch (error) { this.said.textContent = error.message; }
   }
 }
 

@@ -7,7 +7,8 @@ needs="$needs chromium:chromium"   # opens the page of `shoal watch`
 # machines of tests/launch/engines: a Slurm of two nodes, sshd on ports of loopback, Open MPI; no service is started
 needs="$needs slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge sshd:openssh-server ssh:openssh-client"
 needs="$needs mpirun:openmpi-bin unshare:util-linux"
-PATH="$PATH:/usr/sbin:/sbin"
+needs="$needs initdb:postgresql"   # the index of a registry; a server is started in a folder of the test, none by Debian
+PATH="$PATH:/usr/sbin:/sbin:$(echo /usr/lib/postgresql/*/bin)"
 missing=""
 for need in $needs; do
     command -v "${need%%:*}" >/dev/null 2>&1 || missing="$missing ${need##*:}"

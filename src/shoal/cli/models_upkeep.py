@@ -8,15 +8,24 @@ from shoal.cli.models_options import EXIT_FAILED, Json, Models, open_registry, p
 
 
 def init(
-    blobs: Annotated[str, typer.Option(metavar="URL", help="Where blobs go: s3://BUCKET/PATH, or any URL of fsspec.")],
+    blobs: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where blobs go: s3://BUCKET/PATH, or any URL of fsspec.")
+    ] = None,
+    index: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where the index goes: postgresql://USER@HOST/DATABASE#SCHEMA.")
+    ] = None,
     models: Models = None,
 ) -> None:
-    """Make a registry whose blobs are in an object store. One without this command keeps them in its folder."""
+    """Make a registry with its blobs in an object store or its index in PostgreSQL; others need no such command."""
+    from shoal.core.errors import UsageError
     from shoal.models.registry import init_registry
 
     with registry_errors():
-        registry = init_registry(models, blobs)
-        typer.echo(f"{registry.root} is a registry with its blobs in {blobs}")
+        if blobs is None and index is None:
+            raise UsageError("nothing to set up: a registry in a folder is made by its first version; --blobs, --index")
+        registry = init_registry(models, blobs, index)
+        places = [f"{what} in {url}" for what, url in (("its blobs", blobs), ("its index", index)) if url is not None]
+        typer.echo(f"{registry.root} is a registry with {' and '.join(places)}")
 
 
 def verify(

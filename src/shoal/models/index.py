@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -24,8 +24,7 @@ BUSY = 30.0
 """Seconds a writer waits for its turn."""
 
 _COLUMNS = [name for name in ModelVersion.__struct_fields__ if name != "aliases"]
-_SELECT = f"""select {", ".join(f"v.{name}" for name in _COLUMNS)},
-    (select json_group_array(alias) from aliases a where a.name = v.name and a.version = v.version) from versions v"""
+_SAME = "a.name = v.name and a.version = v.version"
 
 
 class VersionChange(msgspec.Struct, frozen=True):
@@ -42,8 +41,16 @@ class VersionChange(msgspec.Struct, frozen=True):
 class Index:
     """Rows of versions and aliases in `path`; made by `create`, empty for readers before that."""
 
+    aliases_of_version = "(select json_group_array(alias) from aliases a where {same})"
+    """A JSON list, in the database's own words."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
+
+    @property
+    def _select(self) -> str:
+        columns = [*(f"v.{name}" for name in _COLUMNS), self.aliases_of_version.format(same=_SAME)]
+        return f"select {', '.join(columns)} from versions v"
 
     def exists(self) -> bool:
         """Whether its tables are there."""
@@ -93,37 +100,37 @@ class Index:
             if found:
                 return int(found[0])
             connection.execute(
-                "insert into names values (?, 1) on conflict (name) do update set last = last + 1", (name,)
+                "insert into names values (?, 1) on conflict (name) do update set last = names.last + 1", (name,)
             )
             (number,) = connection.execute("select last from names where name = ?", (name,)).fetchone()
             row = _row(name, number, digest, manifest)
             marks = ", ".join("?" * len(row))
-            inserted = connection.execute(
-                f"insert into versions ({', '.join(row)}) values ({marks})", tuple(row.values())
-            )
-            uses = [(inserted.lastrowid, blob, size) for blob, size in blobs.items()]
+            (number_of_row,) = connection.execute(
+                f"insert into versions ({', '.join(row)}) values ({marks}) returning id", tuple(row.values())
+            ).fetchone()
+            uses = [(number_of_row, blob, size) for blob, size in blobs.items()]
             connection.executemany("insert into uses values (?, ?, ?)", uses)
             metrics = [(metric,) for metric in manifest.metrics]
-            connection.executemany("insert or ignore into metric_names values (?)", metrics)
+            connection.executemany("insert into metric_names values (?) on conflict do nothing", metrics)
             _note(connection, "added", name, number)
             return int(number)
 
     def find(self, ref: ModelRef) -> ModelVersion | None:
         if not self.exists():
             return None
-        where, values = "v.name = ?", [ref.name]
+        where, values = "v.name = ?", [cast("str | int", ref.name)]
         with self._connected() as connection:
             if ref.version is not None:
-                where, values = where + " and v.version = ?", [*values, str(ref.version)]
+                where, values = where + " and v.version = ?", [*values, ref.version]
             elif ref.alias is not None:
                 where += " and v.version = (select version from aliases where name = v.name and alias = ?)"
                 values.append(ref.alias)
-            row = connection.execute(f"{_SELECT} where {where} order by v.version desc limit 1", values).fetchone()
+            row = connection.execute(f"{self._select} where {where} order by v.version desc limit 1", values).fetchone()
             return _version(row) if row else None
 
     def by_digest(self, digest: str) -> ModelVersion | None:
         with self._connected() as connection:
-            row = connection.execute(f"{_SELECT} where v.digest = ? order by v.id limit 1", (digest,)).fetchone()
+            row = connection.execute(f"{self._select} where v.digest = ? order by v.id limit 1", (digest,)).fetchone()
             return _version(row) if row else None
 
     def select(self, name: str | None = None) -> list[ModelVersion]:
@@ -132,7 +139,7 @@ class Index:
             return []
         where, values = ("where v.name = ?", (name,)) if name is not None else ("", ())
         with self._connected() as connection:
-            rows = connection.execute(f"{_SELECT} {where} order by v.id desc", values)
+            rows = connection.execute(f"{self._select} {where} order by v.id desc", values)
             return [_version(row) for row in rows]
 
     def missing(self, ref: ModelRef, text: str) -> UsageError:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
+from shoal.models.postgres_index import PostgresIndex
 from shoal.models.registry import Registry
 
 SECONDS = 10.0
@@ -31,17 +32,26 @@ def select(registry: Registry, sql: str, seconds: float = SECONDS) -> Answer:
     """Run one `select`; UsageError says what SQLite finds wrong with it."""
     if not registry.exists():
         raise UsageError(f"there is no registry in {registry.root}; set SHOAL_MODELS")
+    index = registry.index
+    if isinstance(index, PostgresIndex):
+        columns, rows = index.read_only(sql, _postgres_view(index), seconds, ROWS)
+    else:
+        columns, rows = _select_from_file(registry, sql, seconds)
+    if columns is None:
+        raise UsageError(f"{sql[:60]!r} asks nothing; write 'select ...'")
+    if len(rows) > ROWS:
+        raise UsageError(f"the answer has more than {ROWS} rows; add a limit")
+    return columns, rows
+
+
+def _select_from_file(registry: Registry, sql: str, seconds: float) -> tuple[list[str] | None, list[tuple[Any, ...]]]:
     with _opened(registry, seconds) as connection:
         try:
             cursor = connection.execute(sql)
             rows = cursor.fetchmany(ROWS + 1)
         except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
             raise UsageError(_reason(error, seconds)) from None
-    if cursor.description is None:
-        raise UsageError(f"{sql[:60]!r} asks nothing; write 'select ...'")
-    if len(rows) > ROWS:
-        raise UsageError(f"the answer has more than {ROWS} rows; add a limit")
-    return [column[0] for column in cursor.description], rows
+    return [column[0] for column in cursor.description] if cursor.description is not None else None, rows
 
 
 def query(registry: Registry, clauses: str, seconds: float = SECONDS) -> Answer:
@@ -75,17 +85,34 @@ def _authorize(action: int, _first: str | None, second: str | None, *_: str | No
 def _view(connection: sqlite3.Connection) -> str:
     """A view of this connection alone; it hides the table of the same name."""
     columns = [row[1] for row in connection.execute("pragma table_info(versions)")]
-    taken = {*columns, "ref", "aliases"}
     names = [name for (name,) in connection.execute("select name from metric_names order by name")]
-    metrics = [name for name in names if name.isidentifier() and name.isascii() and name.lower() not in taken]
     parts = [
         "v.name || ':' || v.version as ref",
         *(f"v.{column}" for column in columns),
         "(select group_concat(a.alias, ' ') from main.aliases a where a.name = v.name and a.version = v.version)"
         " as aliases",
-        *(f"""json_extract(v.metrics, '$."{name}"') as "{name}\"""" for name in metrics[:COLUMNS]),
+        *(f"""json_extract(v.metrics, '$."{name}"') as "{name}\"""" for name in _metric_columns(names, columns)),
     ]
     return f"create temp view versions as select {', '.join(parts)} from main.versions v"
+
+
+def _postgres_view(index: PostgresIndex) -> str:
+    """The same, in PostgreSQL's words."""
+    columns, names = index.columns_and_metrics()
+    parts = [
+        "v.name || ':' || v.version as ref",
+        *(f"v.{column}" for column in columns),
+        "(select string_agg(a.alias, ' ') from aliases a where a.name = v.name and a.version = v.version) as aliases",
+        *(f"""(v.metrics::json->>'{name}')::float8 as "{name}\"""" for name in _metric_columns(names, columns)),
+    ]
+    return f"create temp view versions as select {', '.join(parts)} from {index.place.schema}.versions v"
+
+
+def _metric_columns(names: list[str], columns: list[str]) -> list[str]:
+    """Metrics that become columns: those whose names need no quotes and are no column's."""
+    taken = {*columns, "ref", "aliases"}
+    metrics = [name for name in names if name.isidentifier() and name.isascii() and name.lower() not in taken]
+    return metrics[:COLUMNS]
 
 
 def _reason(error: Exception, seconds: float) -> str:

@@ -47,6 +47,8 @@ Changes = list[VersionChange]
 MODELS_VARIABLE = "SHOAL_MODELS"
 SETTINGS = "blobs.json"
 """In the registry's folder, if its blobs are elsewhere: where."""
+INDEX_SETTINGS = "index.json"
+"""In the registry's folder, if its index is elsewhere: where."""
 FILE_CHUNK = 16 << 20
 """Bytes of a file in one blob."""
 
@@ -68,7 +70,12 @@ class Registry:
     def __init__(self, url: str | os.PathLike[str] | None = None, disk: Disk = DISK) -> None:
         self.root = models_root(url).absolute()
         self.blobs = _open_blobs(self.root, disk)
-        self._index = Index(self.root / "index.sqlite")
+        self._index = _open_index(self.root)
+
+    @property
+    def index(self) -> Index:
+        """For queries, which read only."""
+        return self._index
 
     def exists(self) -> bool:
         return self._index.exists()
@@ -276,20 +283,46 @@ def _open_blobs(root: Path, disk: Disk) -> BlobFolder:
         raise RegistryError(f"{root / SETTINGS} cannot be read: {error}; it says where the blobs are") from None
 
 
-def init_registry(url: str | os.PathLike[str] | None, blobs: str) -> Registry:
-    """Make a registry whose blobs are behind an fsspec URL; UsageError if there is one already, here or there."""
-    from shoal.models.remote_blobs import claim
+def _open_index(root: Path) -> Index:
+    """The file `index.sqlite`, or the database that `index.json` names."""
+    path = root / "index.sqlite"
+    try:
+        text = (root / INDEX_SETTINGS).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return Index(path)
+    from shoal.models.postgres_index import IndexPlace, PostgresIndex
 
+    try:
+        return PostgresIndex(path, msgspec.json.decode(text, type=IndexPlace))
+    except msgspec.DecodeError as error:
+        raise RegistryError(f"{root / INDEX_SETTINGS} cannot be read: {error}; it says where the index is") from None
+
+
+def init_registry(url: str | os.PathLike[str] | None, blobs: str | None = None, index: str | None = None) -> Registry:
+    """Make a registry whose blobs are behind an fsspec URL, or whose index is in PostgreSQL, or both; UsageError if
+    there is one already, here or there."""
     registry = Registry(url)
     if registry.exists():
         raise UsageError(f"{registry.root} is a registry already; pull its versions into a new one")
-    if "://" not in blobs:
-        raise UsageError(f"--blobs {blobs!r} is no URL; without --blobs they are kept in the registry's own folder")
-    owner = claim(blobs)
+    settings: dict[str, bytes] = {}  # written before the first version can go to another place
+    if index is not None:
+        from shoal.models.postgres_index import PostgresIndex, parse_place
+
+        place = parse_place(index)
+        PostgresIndex(registry.root / "index.sqlite", place).create()
+        settings[INDEX_SETTINGS] = msgspec.json.encode(place)
+    if blobs is not None:
+        from shoal.models.remote_blobs import claim
+
+        if "://" not in blobs:
+            raise UsageError(f"--blobs {blobs!r} is no URL; without --blobs they are kept in the registry's own folder")
+        settings[SETTINGS] = msgspec.json.encode(claim(blobs))
     registry.root.mkdir(parents=True, exist_ok=True)
-    write_file(registry.root / SETTINGS, msgspec.json.encode(owner))  # first: no version may go to another place
-    registry.create()
-    return Registry(url)
+    for name, text in settings.items():
+        write_file(registry.root / name, text)
+    made = Registry(url)
+    made.create()
+    return made
 
 
 def _store(name: str, data: bytes, put: PutBlob) -> FileEntry:

@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 WORKERS ?= 3
 DATA ?= data
 
-.PHONY: help demo zoo test soak check bench bench-network bench-wire clean
+.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire clean
 help:
 	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
@@ -14,6 +14,7 @@ help:
 	@echo "make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
+	@echo "make bench-local DATA=DIR     DDP, every step and rounds of local steps in two slow networks: 40 minutes, as root"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -48,6 +49,9 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/startup.py
+
+bench-local: $(STAMP)
+	$(BIN)/python benchmarks/local.py --data $(DATA)
 
 bench-network: $(STAMP)
 	$(BIN)/python benchmarks/network.py --data $(DATA)

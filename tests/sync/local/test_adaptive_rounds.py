@@ -55,10 +55,10 @@ def chosen(world: WorkerWorld, apart: float, steps: int) -> tuple[AdaptiveRounds
 
 def test_all_choose_the_same_length_by_the_exchange_in_which_nobody_was_waited_for() -> None:
     def body(world: WorkerWorld) -> Result:
-        made, lengths = chosen(world, 0.0, 300)
+        made, lengths = chosen(world, 0.0, 400)
         (first, *_) = made.exchange.observer.take_decisions()
         assert isinstance(first, CodecSwitched)
-        assert first.codec == f"local({2 * FIRST})"
+        assert first.codec == f"local({4 * FIRST})"
         assert "a step takes 15 ms" in first.reason
         return {"lengths": torch.tensor(lengths)}
 

@@ -23,9 +23,9 @@ def test_an_exchange_takes_a_tenth_of_the_time_and_rounds_are_not_much_longer_th
     assert steps <= 1 or exchange / (exchange + steps * step) >= SHARE / 1.5
 
 
-def test_the_length_at_most_doubles_from_round_to_round_and_has_a_limit() -> None:
+def test_a_round_is_at_most_four_times_as_long_as_the_one_before_and_has_a_limit() -> None:
     found = lengths(RoundFigures(1e-4, 10.0), 12)
-    assert found[:3] == [2 * FIRST, 4 * FIRST, 8 * FIRST]
+    assert found[:3] == [4 * FIRST, 16 * FIRST, 64 * FIRST]
     assert found[-1] == MOST
 
 
@@ -40,7 +40,7 @@ def test_a_change_of_less_than_a_quarter_is_not_made() -> None:
 def test_rounds_get_shorter_while_replicas_drift_until_exchanges_take_half_of_the_time() -> None:
     drifting = RoundFigures(0.01, 0.5, drift=2 * DRIFT)
     assert lengths(drifting, 6, 450) == [225, 112, 56, 56, 56, 56]
-    assert lengths(RoundFigures(0.01, 0.5, drift=DRIFT / 2), 4, 56)[-1] == 448
+    assert lengths(RoundFigures(0.01, 0.5, drift=DRIFT / 2), 4, 56)[-1] == 450
     chooser = RoundLengthChooser(450)
     chooser.update(drifting)
     assert chooser.reason.startswith("replicas drift (2);")

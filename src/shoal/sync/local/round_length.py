@@ -4,11 +4,11 @@
     drift      if the replicas' changes differ by more than they have in common, half as many steps as now; but not so
                few that the exchange takes more than half of the time
 
-The length at most doubles from round to round, and changes of less than a quarter are not made. Pure arithmetic on what
-all workers were told alike, so all come to the same number. Hao et al. and others adapt the period to the loss; this
-rule needs no loss: Wang & Joshi, "Adaptive communication strategies to achieve the best error-runtime trade-off in
-local-update SGD", MLSys 2019, shorten rounds as training goes on, as the drift does here. Do not use it where the
-same seed must give the same rounds: they follow the machine's timings.
+A round is at most four times as long as the one before, and changes of less than a quarter are not made. Pure
+arithmetic on what all workers were told alike, so all come to the same number. Wang & Joshi, "Adaptive communication
+strategies to achieve the best error-runtime trade-off in local-update SGD", MLSys 2019, shorten rounds as the loss
+falls; this rule looks at the drift instead. Do not use it where the same seed must give the same rounds: they follow
+the machine's timings.
 """
 
 import math
@@ -47,7 +47,7 @@ class RoundLengthChooser:
         wanted, least = (self._steps_for(figures, share) for share in (SHARE, MOST_SHARE))
         drifts = figures.drift is not None and figures.drift > DRIFT
         chosen = max(least, min(wanted, self.steps // 2)) if drifts else wanted
-        chosen = max(1, min(chosen, 2 * self.steps, MOST))
+        chosen = max(1, min(chosen, 4 * self.steps, MOST))
         if chosen != 1 and abs(chosen - self.steps) < self.steps / 4:
             return False
         changed, self.steps = chosen != self.steps, chosen

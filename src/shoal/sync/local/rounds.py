@@ -188,7 +188,8 @@ class LocalStepsSynchronizer(Synchronizer):
         if not self._anchored:  # no step was made here, but others have made some
             self._remember()
         bad = not self._is_finite()
-        tag, own = self.part.weights.tag().number, 0.0 if bad else self._share(places)
+        tag, own = self._weigh(places)
+        own = 0.0 if bad else own
         changes = self._changes(places, bad)
         words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words(changes, own))
         states = self._states.offer() if self._states is not None else []
@@ -202,9 +203,9 @@ class LocalStepsSynchronizer(Synchronizer):
         """Whether steps were made here since the last round left."""
         return self._open
 
-    def _share(self, places: Sequence[int]) -> float:
-        """How much this worker counts in a round."""
-        return self.part.weights.round_share()
+    def _weigh(self, places: Sequence[int]) -> tuple[int, float]:
+        """This worker's number of batches, and how much it counts in a round of these parameters."""
+        return self.part.weights.tag().number, self.part.weights.round_share()
 
     def _more_words(self, changes: Sequence[Tensor | None], own: float) -> Sequence[float]:
         """Numbers of a subclass that are added up with the round: `MORE_WORDS` of them. `own`: this worker's weight."""

@@ -63,6 +63,8 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         """Whether steps were made since the last launch."""
         self._last: set[int] = set()
         """What left last, so that it has not moved unless somebody has made a step since."""
+        self._due: tuple[int, float] | None = None
+        """Of a round that leaves when the next step begins: this worker's batches, and how much it counts."""
         self._wanted = False
         """Whether a landing has shown that some worker waits for equal replicas."""
         self._closing, self._left, self._closing_stepped = False, 0, False
@@ -78,7 +80,11 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         self._groups = cut_evenly(sizes, self.fragments)
         return self._groups
 
+    def before_forward(self) -> None:
+        self._launch_due()
+
     def before_step(self, optimizer: Optimizer) -> StepAction:
+        self._launch_due()
         self._stale = True
         if self._flight is not None:
             with suppress(ViewEnded):  # noticed again when it lands, where it can be made good
@@ -94,9 +100,16 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         if self._wanted:
             self.close_round()
             return
-        self._launch_next()
-        if not self.overlap:
+        if self.overlap:
+            # not before the next step begins: if none does, all replicas become equal in this round
+            self._due = self._weigh(self._groups[self._turn])
+        else:
+            self._launch_next()
             self.land()
+
+    def _launch_due(self) -> None:
+        if self._due is not None:
+            self._launch_next()
 
     def _launch_next(self) -> None:
         group = self._groups[self._turn]
@@ -134,7 +147,6 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
     def _launch(self, places: Sequence[int]) -> None:
         super()._launch(places)
         self._launches += 1
-        self.part.weights.round_launched()
         flight, travels = self._flight, set(places)
         assert flight is not None
         with torch.no_grad():
@@ -147,14 +159,19 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
                 self._bases[place].copy_(self._parameters[place])
         self._stale = False
 
-    def _share(self, places: Sequence[int]) -> float:
-        """The mean of its shares since the last round of this fragment."""
+    def _weigh(self, places: Sequence[int]) -> tuple[int, float]:
+        """The mean of its shares since the last round of this fragment. What was dealt so far belongs to this round."""
+        if self._due is not None:
+            due, self._due = self._due, None
+            return due
+        tag, share = super()._weigh(places)
         if not self._closing or self._left == self.fragments - 1:  # else nothing was dealt since the last launch
             for since in self._since:
-                since.append(super()._share(places))
+                since.append(share)
         number = self._groups.index(list(places))
         since, self._since[number] = self._since[number], []
-        return sum(since) / len(since) if since else super()._share(places)
+        self.part.weights.round_launched()
+        return tag, sum(since) / len(since) if since else share
 
     @property
     def _stepped(self) -> bool:

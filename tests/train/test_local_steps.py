@@ -285,6 +285,7 @@ def test_a_script_without_a_loader(plan: str) -> None:
                     optimizer.step()
                     optimizer.zero_grad()
                 run.barrier()  # a round may be under way
+                assert run.mean(float(run.rank)) == 0.5
         return parameters(model)
 
     first, second = run_world(2, body)

@@ -85,6 +85,12 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Zhang et al. 2016, "HogWild++: A New Mechanism for Decentralized Asynchronous SGD"',
         note="a copy for each of two clusters of workers, whose changes go round a ring; write more for more sockets",
     ),
+    "malt": NamedPlan(
+        text="allreduce(straight), local(5, average)",
+        cites='Li et al. 2015, "MALT: Distributed Data-Parallelism for Existing ML Applications"',
+        note="every 5 steps each worker sends its change straight to all others and averages what it gathers; peers "
+        "wait for each other here, and a lost one stops nobody",
+    ),
     "1bit-sgd": NamedPlan(
         text="allreduce, every(1), onebit(2048)",
         cites='Seide et al. 2014, "1-Bit Stochastic Gradient Descent"',

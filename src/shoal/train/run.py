@@ -265,6 +265,7 @@ class Run:
 
         Workers that decide by it, when to stop or to lower a learning rate, decide alike.
         """
+        self._together.rounds.land()
         return mean_of(self._group.gather(repr(float(value)).encode(), check=read_value))
 
     @contextmanager

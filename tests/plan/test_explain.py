@@ -19,8 +19,8 @@ def test_a_label_takes_its_continued_lines_and_no_more() -> None:
     said = about(AllReduceTerm)
     assert said.costs == (
         "with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times, in a tree "
-        "up to 3 times, in a chain 2 times, the middle of a star p-1 times, in a butterfly log2(p) times; inside one "
-        "host nothing crosses a socket."
+        "up to 3 times, in a chain 2 times, the middle of a star p-1 times, in a butterfly log2(p) times, along "
+        "edges once for each edge that it has; inside one host nothing crosses a socket."
     )
     assert said.cites.startswith("Patarasuk & Yuan 2009")
 

@@ -85,7 +85,7 @@ def plain(steps: int) -> Result:
 
 CHAINS = {
     "residuals are added to the next gradient": (False, ["topk(0.1)", "allreduce"]),
-    "the same over links": (True, ["topk(0.1)", "allreduce(tree)", "onebit, meet(twostage)", "allreduce"]),
+    "the same over links": (True, ["topk(0.1)", "allreduce(tree)", "onebit, meet(twostage)", "allreduce(edges=1-0)"]),
     "residuals go on in another codec": (False, ["topk(0.1)", "onebit", "threshold(0.5)", "allreduce"]),
     "what waits at owners": (False, ["onebit, meet(twostage)", "topk(0.2)", "allreduce"]),
     "factors of other ranks": (False, ["lowrank(1)", "lowrank(2)", "allreduce"]),

@@ -7,9 +7,10 @@ warning in one line when the run may not be what was meant, and otherwise return
 from collections.abc import Callable
 
 from shoal.core.errors import UsageError
+from shoal.core.tree_edges import read_edges
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AloneTerm, EveryTerm, LocalTerm, OrderTerm, ServerTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, LocalTerm, OrderTerm, ServerTerm, SharedTerm
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
@@ -161,6 +162,13 @@ def centre_does_not_overshoot(plan: Plan, workers: int) -> str | None:
     return None
 
 
+def edges_name_the_workers(plan: Plan, workers: int) -> None:
+    if isinstance(plan.exchange, AllReduceTerm) and plan.exchange.edges:
+        nodes = len(read_edges(plan.exchange.edges)) + 1
+        if nodes > workers:
+            raise UsageError(f"'{plan.exchange}' is a tree of {nodes}, and there are {workers} workers; leave some out")
+
+
 def shared_sends_nothing(plan: Plan, workers: int) -> None:
     if not isinstance(plan.exchange, SharedTerm):
         return
@@ -196,4 +204,5 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     servers_get_what_there_is,
     centre_does_not_overshoot,
     shared_sends_nothing,
+    edges_name_the_workers,
 )

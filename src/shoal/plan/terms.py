@@ -9,6 +9,7 @@ packages declare codecs and paces of their own (registry.py).
 from typing import ClassVar, Literal
 
 from shoal.core.errors import UsageError
+from shoal.core.tree_edges import read_edges
 from shoal.plan.balance import BalanceTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.order import ORDERS, OrderTerm
@@ -45,11 +46,12 @@ class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     """Adds up the replicas' gradients and gives every replica the same mean, so all stay one model. Over links between
     hosts in one of seven ways: round a ring, through an owner of each part, straight from each to all others, up and
     down a tree, along a chain, through one worker as a star, or by pairs in a butterfly; auto chooses among the first
-    three by size.
+    three by size. Or along a tree whose edges are written, as in edges=0-1:1-2:1-3, for hosts that are wired like it:
+    sums go to worker 0 and come back, and the neighbours of a lost worker take its place.
 
     Costs: with p workers, each sends 2(p-1)/p of the gradient bytes between hosts, straight p-1 times, in a tree up to
-    3 times, in a chain 2 times, the middle of a star p-1 times, in a butterfly log2(p) times; inside one host nothing
-    crosses a socket.
+    3 times, in a chain 2 times, the middle of a star p-1 times, in a butterfly log2(p) times, along edges once for each
+    edge that it has; inside one host nothing crosses a socket.
     Cites: Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"; Rabenseifner
     2004, "Optimization of collective reduction operations"; Agarwal et al. 2014, "A reliable effective terascale linear
     learning system" (tree); Wang et al. 2014, "A parameter communication optimization strategy for distributed machine
@@ -64,8 +66,27 @@ class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     by: Literal["auto", "ring", "owners", "straight", "tree", "chain", "star", "butterfly"] = "auto"
     """Of links: the way of every bucket; 16-bit floats, which most ways would round at each hop, go through owners."""
 
+    edges: str = ""
+    """A tree of workers, or of hosts where these have several, numbered from 0."""
+
+    def __post_init__(self) -> None:
+        if self.edges and self.by != "auto":
+            raise UsageError(f"{self.name}({self.by}, edges={self.edges}): both say how sums are made; keep one")
+        if self.edges:
+            read_edges(self.edges)
+
+    @property
+    def algorithm(self) -> str:
+        """How sums are made over links: a word, or edges."""
+        return self.edges or self.by
+
     def __str__(self) -> str:
-        return self.name if self.by == "auto" else f"{self.name}({self.by})"
+        given = f"edges={self.edges}" if self.edges else "" if self.by == "auto" else self.by
+        return f"{self.name}({given})" if given else self.name
+
+    @classmethod
+    def usage(cls) -> str:
+        return "allreduce(tree) or allreduce(edges=0-1:1-2)"
 
 
 class AloneTerm(PlanTerm, frozen=True, tag="alone"):

@@ -3,7 +3,8 @@
 plan  = term ("," term)*
 term  = NAME [ "(" [ item ("," item)* ] ")" ]
 item  = value | NAME "=" value            plain items come before named ones
-value = INT | FLOAT | NAME | RATIO        a ratio is whole numbers with colons between them: 2:1:1
+value = INT | FLOAT | NAME | RATIO | EDGES   a ratio is whole numbers with colons between them: 2:1:1
+                                             edges are pairs with colons between them: 0-1:1-2
 
 White space means nothing. Positions in messages count characters from 1.
 """
@@ -24,6 +25,7 @@ Value = int | float | str
 
 _TOKEN = re.compile(
     r"(?P<space>\s+)"
+    r"|(?P<edges>\d+-\d+(?::\d+-\d+)*)"
     r"|(?P<ratio>\d+(?::\d+)+)"
     r"|(?P<float>[+-]?(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?\d+[eE][+-]?\d+)"
     r"|(?P<name>\d*[A-Za-z_][A-Za-z0-9_-]*)"  # before numbers: 1bit-sgd is a name
@@ -43,7 +45,7 @@ class TermCall(msgspec.Struct, frozen=True):
 
 class _Token(msgspec.Struct, frozen=True):
     kind: str
-    """int, float, name, ratio, end, or the mark itself."""
+    """int, float, name, ratio, edges, end, or the mark itself."""
     text: str
     position: int
 
@@ -119,7 +121,7 @@ class _Parser:
 
     def _value(self) -> Value:
         token = self._here
-        if token.kind not in ("int", "float", "name", "ratio"):
+        if token.kind not in ("int", "float", "name", "ratio", "edges"):
             raise UsageError(f"expected a value, found {token}; write a number or a word")
         self._at += 1
         return _value_of(token)
@@ -148,7 +150,7 @@ class _Parser:
 
 
 def _value_of(token: _Token) -> Value:
-    if token.kind in ("name", "ratio"):
+    if token.kind in ("name", "ratio", "edges"):
         return token.text
     value = int(token.text) if token.kind == "int" else float(token.text)
     if abs(value) > (MAX_INTEGER if token.kind == "int" else sys.float_info.max):

@@ -1,10 +1,12 @@
 """Compute how payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
 
 import math
+from collections import Counter
 
 import msgspec
 
 from shoal.core.errors import UsageError
+from shoal.core.tree_edges import read_edges
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
@@ -91,7 +93,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     if isinstance(plan.exchange, ServerTerm):  # up; the same comes down
         return StepTraffic(meets="server", sent=4 * parameters, **facts)
     if not plan.wire:
-        by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
+        by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
         return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
     return _coded(plan, workers, parameters, facts)
 
@@ -102,6 +104,9 @@ def _steps(pace: EveryTerm | LocalTerm) -> int:
 
 def _most_sent(by: str, size: int, workers: int) -> int:
     """Return the most bytes any worker sends for a sum of `size` bytes, by the words of `allreduce(…)`."""
+    if by[:1].isdigit():
+        ends = Counter(node for edge in read_edges(by) for node in edge)
+        return size * max(ends.values())
     # a tree's inner node sends to its parent and to two children; in a butterfly log2(p) rounds send everything
     inner = 1 + (workers > 2) + (workers > 4)
     rounds = workers.bit_length() - 1 + (workers.bit_count() > 1)

@@ -68,7 +68,7 @@ def without_effect(plan: Plan, group: WorkerGroup) -> list[str]:
     """What was asked for and does nothing, with this group."""
     warnings = check(plan, group.size) if not group.session.waiting else []  # a newcomer does not know the size yet
     if group.size > 1 and not isinstance(group, LinkedGroup):
-        if isinstance(plan.exchange, AllReduceTerm) and plan.exchange.by != "auto":
+        if isinstance(plan.exchange, AllReduceTerm) and plan.exchange.algorithm != "auto":
             warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
         if os.environ.get(BANDWIDTH_VARIABLE):
             warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")

@@ -81,7 +81,7 @@ class PlanSwitcher:
         session, group = self._group.session, self._group
         group.begin_plan(view.switches)
         session.listeners.remove_all(ListenerStage.exchange)
-        self._engines.by = self.plan.exchange.by if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
+        self._engines.by = self.plan.exchange.algorithm if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
         states = [self._replace(each) for each in joined]
         session.rigid = "" if session.rigid == UNREPEATABLE else session.rigid
         if any(each.lockstep and not each.exchange.retryable for each in joined):

@@ -60,7 +60,7 @@ class Run:
         self._group = group = context.group
         self._seed = context.seed
         self.device = default_device(group.rank)
-        by = plan.exchange.by if isinstance(plan.exchange, AllReduceTerm) else "auto"
+        by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
         self._engines = EngineChooser(group, context.dir, by)
         self._engines.servers = connect_servers(plan, context)
         warnings = without_effect(plan, group)

@@ -14,7 +14,7 @@ from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce
+from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce, edge_tree
 from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, choose_algorithm
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport.messages import CHUNK
@@ -37,7 +37,8 @@ def close(dtype: torch.dtype) -> dict[str, float]:
 
 
 EVERY_DTYPE = (DirectSum, ReduceScatterGather)
-TREES = (TreeAllReduce, ChainAllReduce, StarAllReduce)
+EDGES = "0-1:1-2"
+TREES = (TreeAllReduce, ChainAllReduce, StarAllReduce, edge_tree("3-1:0-1:2-1"))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 5])
@@ -116,7 +117,7 @@ def test_what_cannot_travel_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("by", "lost"),
-    [("auto", 2), ("tree", 0), ("tree", 2), ("chain", 1), ("star", 0), ("butterfly", 0), ("butterfly", 2)],
+    [("auto", 2), ("tree", 0), ("tree", 2), ("chain", 1), ("star", 0), ("butterfly", 0), ("butterfly", 2), (EDGES, 1)],
 )
 def test_an_exchange_that_was_aborted_can_be_repeated(by: str, lost: int) -> None:
     """A worker leaves before it takes part, the root of a tree too; the others repeat the same start without it."""

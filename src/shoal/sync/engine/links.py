@@ -22,7 +22,7 @@ from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
-from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce
+from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce, edge_tree
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
 from shoal.sync.engine.base import AllReduceEngine
 from shoal.sync.engine.link_tasks import LinkTasks
@@ -41,7 +41,7 @@ class LinkEngine(LinkTasks, AllReduceEngine, MembershipListener):
     """Over the links of a group; tensors on the CPU."""
 
     def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, algorithm: str = "auto") -> None:
-        """`algorithm`: one of ALGORITHMS for all tensors, or `auto`."""
+        """`algorithm`: one of ALGORITHMS for all tensors, the edges of a tree, or `auto`."""
         super().__init__(group, among)
         self.algorithm = algorithm
         self._pairs: list[tuple[Tensor, Tensor]] = []
@@ -126,7 +126,7 @@ ALGORITHMS: dict[str, type[SumTask]] = {
     "butterfly": ButterflyAllReduce,
 }
 """By the words of the plan term `allreduce(…)`."""
-ROUNDING = (RingAllReduce, TreeAllReduce, ChainAllReduce, StarAllReduce, ButterflyAllReduce)
+ROUNDING = (RingAllReduce, TreeAllReduce, ButterflyAllReduce)
 """Algorithms that pass partial sums on, and so would round half precision several times."""
 
 
@@ -134,8 +134,8 @@ def choose_algorithm(leaving: Tensor, workers: int, wanted: str = "auto") -> typ
     """Return how a tensor is summed; by what all workers know, so that all choose alike."""
     size = _bytes(leaving)
     if wanted != "auto":
-        kind = ALGORITHMS[wanted]
-        return ReduceScatterGather if kind in ROUNDING and leaving.element_size() == 2 else kind
+        kind = ALGORITHMS[wanted] if wanted in ALGORITHMS else edge_tree(wanted)
+        return ReduceScatterGather if issubclass(kind, ROUNDING) and leaving.element_size() == 2 else kind
     # what a direct sum sends more than 2 (p-1)/p of the bytes
     if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
         return DirectSum

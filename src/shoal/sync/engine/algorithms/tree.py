@@ -8,7 +8,8 @@
 
 The same sum runs over any tree: a chain (each place's parent is the one before it) and a star (everybody's parent is
 place 0, a central server) are here too, for hosts that are wired like that. Wang et al., "A parameter communication
-optimization strategy for distributed machine learning", APSys 2014, let users choose such topologies.
+optimization strategy for distributed machine learning", APSys 2014, let users choose such topologies, and any tree that
+is given by its edges.
 
 At most 2 ⌈log2 p⌉ latencies, and a worker sends at most three arrays. Agarwal et al., "A reliable effective terascale
 linear learning system", JMLR 2014; Iandola et al., "FireCaffe", CVPR 2016. Only the root has the total and hands it
@@ -17,7 +18,10 @@ use it for large arrays: the ring sends less; nor for half precision, which woul
 """
 
 from collections import Counter
+from functools import lru_cache
+from typing import ClassVar
 
+from shoal.core.tree_edges import Edges, read_edges, tree_over
 from shoal.sync.engine.algorithms.base import SumTask, pieces
 from shoal.transport.messages import Array, ChunkHeader, FramePayload, FrameRefused, pack
 from shoal.transport.tasks import MeshView, Send
@@ -46,8 +50,7 @@ class TreeAllReduce(SumTask):
 
     def begin(self, view: MeshView, send: Send) -> None:
         self._view, self._send = view, send
-        self._parent = view.ranks[self.parent(view.place)] if view.place else None
-        self._children = [view.ranks[place] for place in self.children(view.place, view.size)]
+        self._parent, self._children = self._find_neighbours(view)
         self._slices = pieces(0, self.leaving.size, self.arithmetic.chunk)
         self._came: list[dict[int, Array]] = [{} for _ in self._slices]
         self._left = len(self._slices)
@@ -56,6 +59,11 @@ class TreeAllReduce(SumTask):
         if not self._children:
             for index in range(len(self._slices)):
                 self._add_up(index)
+
+    def _find_neighbours(self, view: MeshView) -> tuple[int | None, list[int]]:
+        """Return where this worker's sums go, and whose come here."""
+        parent = view.ranks[self.parent(view.place)] if view.place else None
+        return parent, [view.ranks[place] for place in self.children(view.place, view.size)]
 
     def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
         known = self._children if chunk.phase == UP else [self._parent]
@@ -130,3 +138,25 @@ class StarAllReduce(TreeAllReduce):
     @staticmethod
     def children(place: int, workers: int) -> list[int]:
         return [] if place else list(range(1, workers))
+
+
+class EdgeTreeAllReduce(TreeAllReduce):
+    """Along the edges that a user has written; see `core/tree_edges.py` for what becomes of lost workers."""
+
+    kind = "edges"
+    edges: ClassVar[Edges]
+
+    @classmethod
+    def sent_bytes(cls, size: int, workers: int, place: int) -> int:
+        parents = tree_over(cls.edges, range(workers))
+        return size * (bool(place) + sum(parent == place for parent in parents.values()))
+
+    def _find_neighbours(self, view: MeshView) -> tuple[int | None, list[int]]:
+        parents = tree_over(self.edges, view.ranks)
+        return parents[view.rank], [rank for rank in view.ranks if parents[rank] == view.rank]
+
+
+@lru_cache(maxsize=64)
+def edge_tree(text: str) -> type[EdgeTreeAllReduce]:
+    """Return the sum along edges such as `0-1:1-2`."""
+    return type("EdgeTreeAllReduce", (EdgeTreeAllReduce,), {"edges": read_edges(text)})

@@ -132,3 +132,26 @@ def listening(core: ServingCore, options: ServerOptions | None = None) -> Iterat
         server.should_exit = True
         thread.join(30.0)
         assert not thread.is_alive()
+
+
+def named(module: Any) -> dict[str, Any]:
+    """As a checkpoint names them."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def write_checkpoint(directory: Path, step: int, module: Any) -> Path:
+    """A whole checkpoint of run `one`, as worker 0 of 1 writes it."""
+    from shoal.train.checkpoint.manifest import CheckpointManifest, folder_of
+    from shoal.train.checkpoint.shard import pieces
+    from shoal.train.checkpoint.writer import commit, write_shard
+
+    part = folder_of(directory, step).with_name(f"step-{step:012d}.part")
+    part.mkdir(parents=True)
+    entry = write_shard(part, 0, pieces({f"0.parameter.{name}": each.detach() for name, each in named(module).items()}))
+    commit(
+        directory,
+        CheckpointManifest(
+            format=1, run="one", step=step, epoch=0, samples=0, workers=1, plan="", seed=0, shards=[entry]
+        ),
+    )
+    return folder_of(directory, step)

@@ -1,6 +1,7 @@
 """`shoal serve`: trained models answer requests over HTTP."""
 
 import contextlib
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,23 +10,32 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from shoal.models.registry import Registry
     from shoal.serve.core import ServingCore
+    from shoal.serve.follow import FollowSource
     from shoal.serve.scaling import ScalingGoal
     from shoal.serve.server import ServerOptions
+    from shoal.serve.source import LoadOptions
 
 MOST_PROCESSES = 256
+FIRST_WAIT = 600
+"""Seconds that a run may take to its first checkpoint."""
 MISSING = "serving needs packages that are not installed ({}); install them with: pip install 'shoal[serve]'"
 
 
 def serve(
     what: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="[NAME=]MODEL…",
             help="NAME@ALIAS, NAME:VERSION or NAME of the registry; a folder of versions; a .onnx, .pt2 or .json file; "
             "FILE.py:FUNCTION.",
         ),
-    ],
+    ] = None,
+    follow: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Serve each checkpoint of the run; --rollout shadow unless given.")
+    ] = None,
+    runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Else 8080, or a free one.")] = None,
     host: Annotated[
         str, typer.Option(help="Address to serve on; any other than this machine's own needs --token-file.")
@@ -96,15 +106,21 @@ def serve(
             timeout=seconds(timeout, "--timeout"),
             keep=keep,
             cache=size(cache, "--cache") if cache is not None else 0,
-            traffic=TrafficSettings.parse(traffic, rollout, rule),
+            traffic=TrafficSettings.parse(traffic, rollout or ("shadow" if follow and not traffic else ""), rule),
         )
         options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port)
         least, most = process_range(processes)
+        followed = run_to_follow(follow, runs, what or []) if follow is not None else None
+        if not what and followed is None:
+            raise UsageError("nothing to serve; give a model, such as digits@prod, or --follow RUN")
         if grpc_port is not None and least == 0:
             raise UsageError(f"--processes {processes} may end all, and only HTTP starts one; give 1:{most} with gRPC")
 
         def make(shared: Path | None) -> "ServingCore":
-            return make_core(what, combine or [], settings, models, module, memory, trust_pt2, shared)
+            return make_core(what or [], combine or [], settings, models, module, memory, trust_pt2, shared, followed)
+
+        if followed is not None:
+            await_checkpoint(followed)
 
         start(make, options, ScalingGoal(least, most, settings.goal))
 
@@ -155,6 +171,44 @@ def server_options(host: str, port: int | None, file: str | None, poll: float, g
     return ServerOptions(host, port, token, poll, grpc)
 
 
+def run_to_follow(run: str, runs: str | None, what: list[str]) -> Path:
+    """The folder of the run."""
+    from shoal.core.errors import UsageError
+    from shoal.core.record import runs_root
+    from shoal.watch.record import resolve
+
+    if len(what) > 1:
+        raise UsageError(f"--follow {run} serves one model; give its name or its registered version, not {len(what)}")
+    return resolve(runs_root(runs), run)
+
+
+def await_checkpoint(directory: Path) -> None:
+    """A run that has just begun has none yet."""
+    import time
+
+    from shoal.serve.follow import has_checkpoint, wait_for_checkpoint
+
+    if not has_checkpoint(directory):
+        typer.echo(f"shoal: waiting for the first checkpoint of {directory.name}", err=True)
+        wait_for_checkpoint(directory, lambda: time.sleep(0.5), attempts=2 * FIRST_WAIT)
+
+
+def follow_source(directory: Path, what: list[str], registry: "Registry", how: "LoadOptions") -> "FollowSource":
+    """The run's checkpoints under the name of the model: given, or that of the script."""
+    from shoal.core.ids import PATTERN
+    from shoal.models.lineage import script_name
+    from shoal.serve.follow import FilledModules, FollowSource, RefreshedPrograms
+    from shoal.watch.record import RunRecord
+
+    name, equals, ref = (what[0] if what else "").partition("=")
+    if not equals or not PATTERN.fullmatch(name):
+        name, ref = "", what[0] if what else ""
+    ref = ref or script_name(RunRecord.open(directory).info.script)
+    programs = FilledModules(how.module) if how.module is not None else RefreshedPrograms(registry, ref, how)
+    programs.check()
+    return FollowSource(name or re.split("[:@]", ref)[0], directory, programs)
+
+
 def make_core(
     what: list[str],
     combine: list[str],
@@ -164,19 +218,25 @@ def make_core(
     memory: str | None,
     trusted: bool,
     shared: Path | None,
+    followed: Path | None = None,
 ) -> "ServingCore":
     from shoal.models.registry import Registry
     from shoal.serve.core import CoreSettings, ServingCore
     from shoal.serve.mapped import MappedPrograms
     from shoal.serve.model import CompositeModel
-    from shoal.serve.source import LoadOptions
+    from shoal.serve.source import LoadOptions, VersionSource
     from shoal.serve.targets import SourceFinder
 
     assert isinstance(settings, CoreSettings)
     mapped = MappedPrograms(shared) if shared is not None else None
-    finder = SourceFinder(Registry(models), LoadOptions(trusted=trusted, module=module, mapped=mapped))
+    registry, how = Registry(models), LoadOptions(trusted=trusted, module=module, mapped=mapped)
+    finder, sources = SourceFinder(registry, how), list[VersionSource]()
+    if followed is not None:
+        sources.append(follow_source(followed, what, registry, how))
+    else:
+        sources += [finder.find(word) for word in what]
     return ServingCore(
-        [finder.find(word) for word in what],
+        sources,
         settings,
         composites=[CompositeModel.parse(word) for word in combine],
         budget=size(memory, "--memory") if memory is not None else None,

@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 WORKERS ?= 3
 DATA ?= data
 
-.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire clean
+.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire bench-serve clean
 help:
 	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
 	@echo "make bench-local DATA=DIR     DDP, every step and rounds of local steps in two slow networks: 40 minutes, as root"
+	@echo "make bench-serve              requests a second of shoal serve; LITSERVE=PYTHON has LitServe, to compare"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -60,6 +61,9 @@ bench-network: $(STAMP)
 bench-wire: $(STAMP)
 	$(BIN)/python benchmarks/wire.py --data $(DATA)
 	$(BIN)/python benchmarks/wire_docs.py
+
+bench-serve: $(STAMP)
+	$(BIN)/python benchmarks/serve.py $(if $(LITSERVE),--litserve $(LITSERVE))
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM, WEIGHTS = "program.onnx", "weights.bin"
+ALIGNMENT = 64
+"""Bytes of a cache line, which packed weights must begin at."""
 LEAST_BYTES = "1024"
 """Smaller tensors stay in the program."""
 
@@ -48,6 +50,30 @@ class MappedPrograms:
 
 
 def _write(program: Path, folder: Path, runtime: Any) -> None:
+    """With packed weights, unless ONNX Runtime put some where its own kernels cannot read them.
+
+    It writes packed weights right behind the tensor they are of. Kernels read them with instructions that need a
+    multiple of the cache line, and a process that maps them elsewhere is killed by SIGSEGV. Without them every process
+    packs its own, and only the weights as they are in the program are shared.
+    """
+    _optimize(program, folder, runtime, packed=True)
+    if not is_aligned(folder / PROGRAM):
+        for each in folder.iterdir():
+            each.unlink()
+        _optimize(program, folder, runtime, packed=False)
+
+
+def is_aligned(program: Path) -> bool:
+    """Whether all packed weights begin at a multiple of `ALIGNMENT`; entries are `KERNEL+HASH|OFFSET;LENGTH;FLAG|…`."""
+    import onnx
+
+    model = onnx.load(str(program), load_external_data=False)
+    entries = (entry for each in model.graph.initializer for entry in each.external_data)
+    blobs = (blob for entry in entries if entry.key.startswith("prepacked") for blob in entry.value.split("|")[1:])
+    return all(int(blob.split(";")[0]) % ALIGNMENT == 0 for blob in blobs)
+
+
+def _optimize(program: Path, folder: Path, runtime: Any, *, packed: bool) -> None:
     options = runtime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # it warns that the files fit this machine alone, which is all they are for
@@ -55,7 +81,7 @@ def _write(program: Path, folder: Path, runtime: Any) -> None:
     for key, value in (
         ("session.optimized_model_external_initializers_file_name", WEIGHTS),
         ("session.optimized_model_external_initializers_min_size_in_bytes", LEAST_BYTES),
-        ("session.save_external_prepacked_constant_initializers", "1"),
+        ("session.save_external_prepacked_constant_initializers", "1" if packed else "0"),
     ):
         options.add_session_config_entry(key, value)
     runtime.InferenceSession(str(program), options, providers=["CPUExecutionProvider"])

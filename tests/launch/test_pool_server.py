@@ -12,7 +12,8 @@ from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine
 from shoal.launch.engines.pool import LeasedProcess, PoolEngine
 from shoal.launch.engines.relay import RelayOutput, RelayProcess, open_relay
-from shoal.launch.pool.server import PoolServer
+from shoal.launch.pool.agent import AgentOrder
+from shoal.launch.pool.server import PoolMachine, PoolServer
 
 AGENT = """
 import os, sys
@@ -98,6 +99,35 @@ def test_a_machine_is_leased_used_again_and_given_back(server: PoolServer, tmp_p
     assert [line[:3] for line in words] == [["one", "ran", "here:1"], ["two", "ran", "here:1"]]
     assert words[0][3] == words[1][3], "the same agent has run both"
     assert words[0][4] == "True", "and got the secret on standard input"
+
+
+class OpenInput(TwoMachines):
+    """What is written to an agent may be read on its way, as srun's input may."""
+
+    private_input = False
+
+
+def test_where_input_is_not_private_the_secret_is_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    server = PoolServer(OpenInput(EngineOptions(runs=tmp_path / "runs")), "default", head)
+    orders: list[AgentOrder] = []
+    send = server._order
+
+    def note(machine: PoolMachine, order: AgentOrder) -> None:
+        orders.append(order)
+        if order.key:
+            assert Path(order.key).stat().st_mode & 0o777 == 0o600
+        send(machine, order)
+
+    monkeypatch.setattr(server, "_order", note)
+    server.open()
+    until(server, lambda: server.ready == 2)
+    code, text = submit(server, tmp_path, "a", "one")
+    assert (code, text.split()[4]) == (7, "True"), "the leased process got its secret"
+    assert orders[0].secret == ""
+    assert not Path(orders[0].key).exists(), "it is read once"
+    server.close()
+    assert not list((tmp_path / "runs").iterdir())
 
 
 def test_a_machine_that_is_not_there_is_no_lease(server: PoolServer, tmp_path: Path) -> None:

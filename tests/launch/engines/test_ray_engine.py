@@ -45,6 +45,7 @@ class RayProcess:
     def close(self) -> None:
         self.process.stdin.close()
         self.process.wait(60.0)
+        self.process.stdout.close()
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +137,29 @@ def test_a_function_trains_on_the_cluster(ray_cluster: RayProcess, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trains in shoal_train among 3") == 3
     assert "summary of" in done.stdout
+
+
+@needs_ray
+@pytest.mark.soak("engines")
+def test_nodes_of_a_cluster_are_kept_warm(ray_cluster: RayProcess, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FUNCTION.partition("if __name__")[0] + 'loop({"lr": 0.1})')
+    (tmp_path / "private").mkdir(mode=0o700)
+    env = {**os.environ, **AWAY, "XDG_RUNTIME_DIR": str(tmp_path / "private"), "SHOAL_REGISTER": "0"}
+    shoal = [sys.executable, "-m", "shoal"]
+    start = ray_cluster.inside(*shoal, "pool", "start", "--on", f"ray:{ray_cluster.address}", "--nodes", "3")
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        pool = subprocess.Popen(start, cwd=tmp_path, env=env, stderr=file)
+    try:
+        assert soon(120.0, lambda: "2 of 2 machines are warm" in said.read_text()), said.read_text()
+        for _ in range(2):
+            run = ray_cluster.inside(*shoal, "run", "--on", "pool", "mine.py")
+            done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100, check=False)
+            assert done.returncode == 0, done.stderr
+            assert done.stdout.count("among 3") == 3
+    finally:
+        pool.terminate()
+        assert pool.wait(60.0) == 130
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs shoal[ray]")

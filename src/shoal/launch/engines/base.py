@@ -126,6 +126,9 @@ class LaunchEngine:
         """The text of the run's key file and who is invited, where the engine brings them along."""
         return None
 
+    private_input = True
+    """Whether nobody but this user can read what is written to the standard input of `start`'s process, on its way."""
+
     def address(self) -> tuple[str, int]:
         """Where the coordinator listens: an address that the other machines reach, and a port (0: any)."""
         return os.environ.get(ADDRESS_VARIABLE) or towards(*ANYWHERE), 0

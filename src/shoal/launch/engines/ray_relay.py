@@ -11,6 +11,7 @@ Whatever ends this process ends the actor.
 import contextlib
 import logging
 import os
+import select
 import signal
 import sys
 import time
@@ -39,6 +40,14 @@ class JoinActor:
         lines = self._output.read(LOOK)
         return (lines, self._output.process.returncode) if self._output.ended else (lines, None)
 
+    def write(self, data: bytes) -> None:
+        """Orders for the agent of a pool."""
+        stdin = self._output.process.stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            stdin.write(data)
+            stdin.flush()
+
     def leave(self) -> None:
         self._output.ask_to_end()
 
@@ -56,7 +65,8 @@ def run_there(address: str, node: str, workers: int, words: list[str]) -> int:
     from ray.util.placement_group import placement_group, remove_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    secret, lease = read_secret(0)
+    pools = words[0] == "pool"  # an agent is invited nowhere yet: its orders come later, by the same input
+    secret, lease = (b"", None) if pools else read_secret(0)
     connect(address)
     pinned = None if node == ANY else [{"ray.io/node-id": node}]
     group = placement_group([{"CPU": workers}], bundle_label_selector=pinned)
@@ -67,7 +77,7 @@ def run_there(address: str, node: str, workers: int, words: list[str]) -> int:
         where = PlacementGroupSchedulingStrategy(group)
         actor: Any = ray.remote(JoinActor).options(num_cpus=workers, scheduling_strategy=where).remote()
         ray.get(actor.start.remote(words, os.getcwd(), ray.put(secret.decode())))
-        return follow(actor, lease)
+        return follow(actor, lease, pass_input=pools)
     except RayError as error:
         sys.stderr.write(f"shoal: Ray lost the machine: {str(error).splitlines()[0]}\n")
         return NODE_LOST
@@ -77,8 +87,8 @@ def run_there(address: str, node: str, workers: int, words: list[str]) -> int:
         ray.shutdown()
 
 
-def follow(actor: Any, lease: StdinLease | None) -> int:
-    """Pass on what the actor's process writes, to its end."""
+def follow(actor: Any, lease: StdinLease | None, pass_input: bool = False) -> int:
+    """Pass on what the actor's process writes, to its end, and with `pass_input` what this one reads."""
     import ray
 
     asked = False
@@ -90,9 +100,18 @@ def follow(actor: Any, lease: StdinLease | None) -> int:
         sys.stderr.flush()
         if code is not None:
             return int(code) if code >= 0 else 128 - int(code)
-        if not asked and ended(lease):
+        if not asked and (pass_orders(actor) if pass_input else ended(lease)):
             asked = True
             actor.leave.remote()
+
+
+def pass_orders(actor: Any) -> bool:
+    """Hand what has come on standard input to the actor, in order; whether the input has ended."""
+    while select.select([0], [], [], 0)[0]:
+        if not (data := os.read(0, 1 << 16)):
+            return True
+        actor.write.remote(data)
+    return False
 
 
 def ended(lease: StdinLease | None) -> bool:

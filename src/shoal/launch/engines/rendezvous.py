@@ -35,7 +35,9 @@ class FileRendezvous:
             part.unlink(missing_ok=True)
             try:
                 write_private(part, f"{order.address}\n{order.secret}")
-            except FileNotFoundError:
+            except UsageError:
+                if self.folder.is_dir():
+                    raise
                 continue  # another machine has just removed the folder, which was empty
             part.rename(self.folder / f"{machine}.key")
             return

@@ -40,6 +40,7 @@ class SlurmEngine(LaunchEngine):
     """By the variables that Slurm sets for a job, a step and a task."""
 
     name = "slurm"
+    private_input = False  # srun does not encrypt what it passes on
 
     def __init__(self, options: EngineOptions, environment: Mapping[str, str] | None = None) -> None:
         super().__init__(options)

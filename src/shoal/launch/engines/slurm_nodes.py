@@ -32,7 +32,8 @@ def list_nodes(job: str) -> list[str]:
 def srun_words(node: str, cpus: str, reads_input: bool) -> list[str]:
     """What starts one task on a node, beside what already runs in the job.
 
-    The agent of a pool reads orders from its input. An invitation never goes that way: srun does not encrypt it.
+    The agent of a pool reads orders from its input. An invitation never goes that way: srun does not encrypt it
+    (`private_input`).
     """
     step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--kill-on-bad-exit=0"]
     step += ["--immediate=60", "--quiet", f"--job-name=join-{node}"]

@@ -10,12 +10,16 @@ import selectors
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from shoal.core.clock import Deadline
+from shoal.core.errors import UsageError
+from shoal.core.private_file import read_private
 
+LARGEST_KEY = 8192
 LEAVES = 70.0
 """Seconds in which the processes of an agent that is to end may leave their runs."""
 
@@ -26,6 +30,8 @@ class AgentOrder(msgspec.Struct, frozen=True):
     number: int
     words: tuple[str, ...] = ()
     secret: str = ""
+    key: str = ""
+    """Where the secret is, if it is not here: a file of mode 0600 that all machines see. It is read once."""
     folder: str = ""
     leave: bool = False
 
@@ -100,7 +106,7 @@ class PoolAgent:
         for each in (inner, outer_out, outer_err):
             os.close(each)
         with contextlib.suppress(BrokenPipeError):
-            os.write(stdin, f"{order.secret}\n".encode())
+            os.write(stdin, f"{order.secret or take_secret(order.key)}\n".encode())
         child = _Child(order.number, pid, stdin, {out: "out", err: "err"})
         self._children[order.number] = child
         for pipe in child.pipes:
@@ -151,3 +157,18 @@ class PoolAgent:
     def _say(self, news: AgentNews) -> None:
         sys.stdout.buffer.write(msgspec.json.encode(news) + b"\n")
         sys.stdout.buffer.flush()
+
+
+def take_secret(file: str) -> str:
+    """The text of a private file, which is removed; empty if it cannot be read: the run then refuses the machine."""
+    if not file:
+        return ""
+    path = Path(file)
+    try:
+        os.listdir(path.parent)  # a shared file system may not have heard of the new file otherwise
+        text = read_private(path, LARGEST_KEY).decode()
+    except (OSError, UsageError) as error:
+        sys.stderr.write(f"shoal: cannot read the invitation in {file!r}: {error}\n")
+        return ""
+    path.unlink(missing_ok=True)
+    return text

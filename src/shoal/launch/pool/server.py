@@ -4,6 +4,7 @@ imported torch already. One thread; machines are leased to one run at a time, an
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -15,6 +16,7 @@ import msgspec
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
+from shoal.core.private_file import write_private
 from shoal.launch.engines.base import EngineMachine, JoinOrder, LaunchEngine
 from shoal.launch.engines.pool_protocol import (
     AskMachines,
@@ -74,6 +76,7 @@ class PoolServer:
     def __init__(self, engine: LaunchEngine, name: str, run: Callable[[list[str]], int]) -> None:
         self._engine, self._name, self._run = engine, name, run
         self._file = socket_file(name)
+        self._secrets = engine.options.runs.absolute() / f".pool-{name}"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._machines: dict[str, PoolMachine] = {}
         self._connections: dict[int, PoolConnection] = {}
@@ -184,7 +187,16 @@ class PoolServer:
             return
         self._number, each.count = self._number + 1, each.count + 1
         each.leases[self._number] = lease
-        self._order(each, AgentOrder(self._number, asked.words, asked.secret, asked.folder))
+        order = AgentOrder(self._number, asked.words, asked.secret, folder=asked.folder)
+        self._order(each, order if self._engine.private_input else self._hide(order))
+
+    def _hide(self, order: AgentOrder) -> AgentOrder:
+        """The same order with the secret in a file that only this user can read."""
+        self._secrets.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = self._secrets / f"{order.number}.key"
+        key.unlink(missing_ok=True)  # of a pool that was killed
+        write_private(key, order.secret)
+        return msgspec.structs.replace(order, secret="", key=str(key))
 
     def _leave(self, connection: PoolConnection) -> None:
         for each in self._machines.values():
@@ -257,6 +269,7 @@ class PoolServer:
         self._listener.close()
         if self._opened:  # else it is another pool's
             self._file.unlink(missing_ok=True)
+            shutil.rmtree(self._secrets, ignore_errors=True)
         self._engine.close()
 
 

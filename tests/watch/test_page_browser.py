@@ -53,9 +53,13 @@ class ServedPage:
 
     def __init__(self, folder: Path, browser: Any, runtime: Path) -> None:
         self.folder, self.browser = folder, browser
+        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(runtime), "SHOAL_REGISTER": "0"}
+        self._serve()
+
+    def _serve(self) -> None:
+        folder = self.folder
         words = [sys.executable, "-m", "shoal", "watch", "--runs", str(folder / "runs"), "--port", "0"]
         self._output = (folder / "server").open("wb")
-        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(runtime), "SHOAL_REGISTER": "0"}
         self.process = subprocess.Popen(words, stderr=self._output, cwd=folder, env=self.environment)
         assert soon(WAIT, lambda: b"http://" in (folder / "server").read_bytes())
         address = re.search(r"http://\S+", (folder / "server").read_text())
@@ -68,6 +72,13 @@ class ServedPage:
         base, _, token = self.address.partition("/#runs&")
         tab.goto(f"{base}/#{place or 'runs'}&{token}")
         return tab
+
+    def restart(self) -> None:
+        """Kill the server and start another, with another token."""
+        self.process.kill()
+        self.process.wait(WAIT)
+        self._output.close()
+        self._serve()
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -86,6 +97,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
         make_runs(folder / "runs")
         served = ServedPage(folder, browser, tmp_path_factory.mktemp("runtime"))
         yield served
+        stop = [sys.executable, "-m", "shoal", "stop", "--now", "live"]  # one that was resumed has no parent here
+        subprocess.run(stop, env=served.environment, cwd=folder, check=False, stderr=subprocess.DEVNULL)
         served.close()
         browser.close()
 
@@ -260,6 +273,25 @@ def test_a_live_run_moves_and_is_stopped_with_a_checkpoint(
     tab.get_by_role("tab", name="Checkpoints").click()
     tab.get_by_text("shoal run --resume live").wait_for()
     assert running.wait(WAIT) == 130
+    tab.close()
+
+
+def test_a_stopped_run_goes_on_and_outlives_the_server(page: ServedPage) -> None:
+    """Halt and resume by the API alone; another server finds the run, its logs and its state."""
+    tab = page.open("run=live")
+    tab.get_by_role("button", name="Resume").click()
+    tab.get_by_role("heading").get_by_text("running").wait_for()
+    steps = "Number(document.querySelector('[data-fact=steps]')?.textContent.replaceAll(',', '') ?? 0)"
+    before = tab.evaluate(steps)
+    tab.close()
+    page.restart()
+    tab = page.open("run=live")
+    wait_until(tab, f"{steps} > {before + 10}")  # it went on without a server, and with another one
+    tab.get_by_role("tab", name="Log").click()
+    tab.locator("pre.log").get_by_text("epoch 0").first.wait_for()  # of before it was stopped
+    tab.on("dialog", lambda dialog: dialog.accept())
+    tab.get_by_role("button", name="Stop with checkpoint").click()
+    tab.get_by_role("heading").get_by_text("interrupted").wait_for()
     tab.close()
 
 

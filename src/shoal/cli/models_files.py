@@ -50,9 +50,12 @@ def export(
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="FILE", help=".safetensors, .onnx, or a checkpoint's folder.")],
+    source: Annotated[str, typer.Argument(metavar="FILE", help=".safetensors, .onnx, .pt2, or a checkpoint's folder.")],
     name: Annotated[str, typer.Argument(metavar="NAME", help="The model of which it becomes the next version.")],
     note: Annotated[str, typer.Option(help="Kept with the version.")] = "",
+    trust_pt2: Annotated[
+        bool, typer.Option("--trust-pt2", help="Read a .pt2 file, which may run code: only your own.")
+    ] = False,
     models: Models = None,
 ) -> None:
     """Add a file of another tool, or a checkpoint of a run, as a version."""
@@ -63,6 +66,8 @@ def import_(
 
     with registry_errors():
         registry, path = open_registry(models), Path(source)
-        add = import_checkpoint if path.is_dir() else import_file
-        version = add(registry, path, name, note)
+        if path.is_dir():
+            version = import_checkpoint(registry, path, name, note)
+        else:
+            version = import_file(registry, path, name, note, trust_pt2=trust_pt2)
         typer.echo(f"{source} is {version.ref} in {registry.root}")

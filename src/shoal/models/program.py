@@ -1,13 +1,15 @@
 """Models as ONNX programs: made from a module, run by ONNX Runtime, checked against the module on samples.
 
 ONNX is what a registry stores of a program, because it is data: a `.pt2` file of torch.export holds pickles, so
-Shoal writes such files for others and reads none. Samples are inputs and the outputs of the module for them.
+Shoal reads only those that the user calls their own, and turns them into ONNX. Samples are inputs and the outputs of
+the module for them.
 """
 
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -106,6 +108,28 @@ def trace_pt2(module: nn.Module, inputs: Sequence[Tensor], path: str) -> list[Te
         except Exception as error:  # noqa: BLE001  (whatever torch cannot export)
             raise UsageError(f"{type(module).__name__} cannot be exported: {_first_line(error)}") from None
     return [leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def read_pt2(path: Path) -> tuple[dict[str, Tensor], bytes, Samples]:
+    """Weights, ONNX file and samples of a program of torch.export, which may run code while it is read."""
+    need("onnxscript")
+    with torch.no_grad(), silenced():
+        try:
+            program = torch.export.load(path)
+        except Exception as error:  # noqa: BLE001  (whatever torch finds wrong with the file)
+            raise UsageError(f"{path.name} is no program of torch.export: {_first_line(error)}") from None
+        arguments, named = program.example_inputs or ((), {})
+        inputs = [each for each in arguments if isinstance(each, Tensor)]
+        if named or not inputs or len(inputs) != len(arguments):
+            raise UsageError(f"{path.name} takes other things than tensors; export it to ONNX where it was made")
+        outputs = [leaf for leaf in pytree.tree_leaves(program.module()(*inputs)) if isinstance(leaf, Tensor)]
+        try:
+            made = torch.onnx.export(program, (), dynamo=True, verbose=False)
+        except Exception as error:  # noqa: BLE001  (whatever torch cannot export)
+            raise UsageError(f"{path.name} cannot be turned into ONNX: {_first_line(error)}") from None
+    assert made is not None
+    weights = {name: tensor.detach() for name, tensor in program.state_dict.items()}
+    return weights, bytes(made.model_proto.SerializeToString()), (inputs, [each.detach() for each in outputs])
 
 
 def run_onnx(data: bytes, inputs: Sequence[Tensor]) -> list[Tensor]:

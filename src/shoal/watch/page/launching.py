@@ -2,6 +2,7 @@
 
 POST /api/uploads?name=…   a CSV, ARFF, NPZ or ZIP, streamed to the disk        GET /api/form      what may be chosen
 POST /api/launch           the answers, as JSON                           GET /api/launches/ID  how it began
+POST /api/runs/ID/resume   go on from its checkpoint, as `shoal run --resume`
 """
 
 import asyncio
@@ -24,9 +25,11 @@ from starlette.routing import Route
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id, new_id
 from shoal.hosts.status_board import MOST_WORKERS
+from shoal.launch.live_runs import live
 from shoal.plan.load import load
 from shoal.plan.presets import PRESETS
 from shoal.plan.rules import check
+from shoal.train.checkpoint.manifest import listed
 from shoal.watch.record import INFO
 
 UPLOADS = ".uploads"
@@ -91,6 +94,7 @@ class RunLauncher:
             Route("/api/uploads", self.upload, methods=["POST"]),
             Route("/api/launch", self.launch, methods=["POST"]),
             Route("/api/launches/{run}", self.launched),
+            Route("/api/runs/{run}/resume", self.resume, methods=["POST"]),
         ]
 
     async def form(self, request: Request) -> Response:
@@ -137,10 +141,27 @@ class RunLauncher:
 
     async def launch(self, request: Request) -> Response:
         form = await read_form(request, LaunchForm)
+        self._check_room()
+        name = await asyncio.to_thread(self.start, form)
+        return json_answer({"run": name}, 202)
+
+    def _check_room(self) -> None:
         living = [run for run in self.started.values() if run.process.poll() is None]
         if len(living) >= MOST_LAUNCHED:
             raise HTTPException(409, f"{len(living)} runs of this page are live; stop one first")
-        name = await asyncio.to_thread(self.start, form)
+
+    async def resume(self, request: Request) -> Response:
+        """Let a run of this folder that was stopped or killed go on; its own record says how it was started."""
+        name = check_id(request.path_params["run"], "run")
+        folder = self.root / name
+        if not (folder / INFO).exists():
+            raise HTTPException(404, f"no run {name!r} in {self.root}; /api/runs lists them")
+        if any(Path(notice.dir).resolve() == folder.resolve() for notice in live()):
+            raise HTTPException(409, f"run {name!r} is live; stop it first")
+        if not listed(folder):
+            raise HTTPException(409, f"run {name!r} left no checkpoint to go on from; start it again")
+        self._check_room()
+        self._start(name, ["run", "--resume", str(folder), "--quiet"])
         return json_answer({"run": name}, 202)
 
     def start(self, form: LaunchForm) -> str:
@@ -154,11 +175,16 @@ class RunLauncher:
         name = check_id(form.name, "name") if form.name else new_id("form")
         if (self.root / name).exists():
             raise UsageError(f"run {name!r} exists already; choose another name")
-        (self.root / UPLOADS).mkdir(parents=True, exist_ok=True, mode=0o700)
-        output = self.root / UPLOADS / f"{name}.out"
         words = ["run", "--name", name, "--runs", str(self.root), "--workers", str(form.workers), "--plan", form.plan]
         words += ["--quiet", str(examples / "classify.py"), "--data", self._data(form), "--model", form.model]
         words += ["--epochs", str(form.epochs), "--batch", str(form.batch), "--label", form.label]
+        self._start(name, words)
+        return name
+
+    def _start(self, name: str, words: list[str]) -> None:
+        """In a session of its own: it goes on when this server ends."""
+        (self.root / UPLOADS).mkdir(parents=True, exist_ok=True, mode=0o700)
+        output = self.root / UPLOADS / f"{name}.out"
         with output.open("wb") as file:
             self.started[name] = StartedRun(
                 subprocess.Popen(
@@ -170,7 +196,6 @@ class RunLauncher:
                 ),
                 output,
             )
-        return name
 
     def _data(self, form: LaunchForm) -> str:
         if form.source == "builtin":

@@ -24,6 +24,7 @@ from shoal.watch.worker import WorkerRecord
 
 GANTT = ("load", "forward", "backward", "encode", "exchange_wait", "update", "other")
 """Within a step, in the order they are drawn."""
+RESUMABLE = ("interrupted", "failed", "killed")
 MOST_TIMELINE = 20_000
 """Steps or blocks of all workers in one answer."""
 
@@ -31,7 +32,8 @@ MOST_TIMELINE = 20_000
 def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
     """Everything but curves, timeline and logs."""
     records, notice, info = state.records(), catalog.notice(state.dir), state.opened.info
-    summary = read_summary(state.dir) or summarise_workers(state.opened, records, -1)
+    summary_now = read_summary(state.dir)
+    summary = summary_now or summarise_workers(state.opened, records, -1)
     live = look(notice) if notice is not None else None
     minutes = last_minutes(state)
     changes = notice is not None and notice.coordinator is not None and not notice.stopping
@@ -47,7 +49,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "lab": info.lab,
         "machine": info.machine,
         "versions": info.versions,
-        "state": state_of(notice, read_summary(state.dir)),
+        "state": state_of(notice, summary_now),
         "summary": summary,
         "estimated": any(worker.estimated for worker in state.workers.values()),
         "reading": not state.caught_up,
@@ -64,6 +66,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "can_switch": changes,
         "can_add": notice.room if changes and notice is not None else 0,
         "can_remove": own_members(notice) if changes and notice is not None else [],
+        "can_resume": notice is None and state_of(notice, summary_now) in RESUMABLE and bool(listed(state.dir)),
         "can_stop": live is not None and live.state in ("running", "stopped"),
     }
 

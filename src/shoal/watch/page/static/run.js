@@ -76,10 +76,11 @@ export class RunView {
     const summary = found.summary;
     const about = found.estimated ? "about " : "";
     const stop = el("button", { class: "danger", onclick: () => this.stop(), "data-action": "stop" }, "Stop with checkpoint");
+    const resume = el("button", { onclick: () => this.resume(), "data-action": "resume" }, "Resume");
     const broken = Object.entries(found.broken).map(([name, step]) => el("p", { class: "error" }, `${name} is not a number since step ${step}`));
     const focus = document.activeElement?.dataset?.action;
     this.head.replaceChildren(
-      el("div", { class: "row between" }, el("h1", {}, found.run, " ", state(found.state)), el("span", {}, found.can_switch ? this.switchForm(found) : "", found.can_stop ? stop : "")),
+      el("div", { class: "row between" }, el("h1", {}, found.run, " ", state(found.state)), el("span", {}, found.can_switch ? this.switchForm(found) : "", found.can_stop ? stop : "", found.can_resume ? resume : "")),
       facts([
         ["plan", found.plan], ["workers", found.workers], ["steps", count(summary.steps)], ["samples", about + (count(summary.samples) ?? "")],
         ["samples/s", count(summary.samples_per_second)], ["training", about + seconds(summary.seconds)], ["sent", about + size(summary.bytes_sent)],
@@ -103,6 +104,13 @@ export class RunView {
       this.switching = el("form", { class: "inline", onsubmit: send }, wanted, el("button", { "data-action": "switch" }, "Switch plan"), said);
     }
     return this.switching;
+  }
+
+  async resume() {
+    try {
+      await ask(path(this.run, "/resume"), { method: "POST" });
+      this.culprit.textContent = "starting …";
+    } catch (error) { this.culprit.textContent = error.message; }
   }
 
   async stop() {

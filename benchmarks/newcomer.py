@@ -1,11 +1,11 @@
-"""How long the others stand still when a worker comes: with most of the state lent to it before, and without.
+"""How long the others stand still when a worker comes: with most of the state streamed to it before, and without.
 
     python benchmarks/newcomer.py [--plans "allreduce;topk(0.01)"] [--lab "4 hosts, 100mbit"] [--rounds 5]
 
 Four workers train a model of a million parameters (8.5 MB of state with its momentum) on the hosts of a lab. One of
 them, not the first, is killed and started again; when it is in, the next. *Stands still*: how much longer than the
 median of the steps before it the step took in which the newcomer got its state. In every other round newcomers do not
-borrow (SHOAL_LOANS=0): the same run, in turns.
+stream nothing (SHOAL_STREAMING=0): the same run, in turns.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import Any
 
 from report import Table, machine_line, write_report
 
-from shoal.groups.state_streaming import LOANS_VARIABLE
+from shoal.groups.state_streaming import STREAMING_VARIABLE
 
 HERE = Path(__file__).resolve().parent
 PLANS = "allreduce;onebit;topk(0.01);dgc(0.001)"
@@ -32,9 +32,9 @@ PATIENCE = 120.0
 BEFORE = 20
 """Steps before a newcomer's of which the median is taken."""
 NOTE = (
-    "Median (smallest-largest) over the newcomers. *Lent*: how many got most of the state before they entered. *Stands "
-    "still*: how much longer than usual the step took in which the newcomer entered; *waited for*: what came then. "
-    "*Updates*: made by the others during the loan, and made again by the newcomer."
+    "Median (smallest-largest) over the newcomers. *Streamed*: how many got most of the state before they entered. "
+    "*Stands still*: how much longer than usual the step took in which the newcomer entered; *waited for*: what came "
+    "then. *Updates*: made by the others during the stream, and made again by the newcomer."
 )
 Event = dict[str, Any]
 
@@ -42,11 +42,11 @@ Event = dict[str, Any]
 class Training:
     """A run in a lab."""
 
-    def __init__(self, plan: str, lab: str, workers: int, folder: Path, loans: bool) -> None:
+    def __init__(self, plan: str, lab: str, workers: int, folder: Path, streaming: bool) -> None:
         self.folder, self.over = folder, folder / "over"
         words = ["run", "--lab", lab, "--workers", str(workers), "--plan", plan, "--name", "one", "--restarts", "1000"]
         words += ["--checkpoint", "off", str(HERE / "newcomer_script.py"), str(self.over)]
-        environment = os.environ | {LOANS_VARIABLE: str(int(loans)), "PYTHONPATH": str(HERE)}
+        environment = os.environ | {STREAMING_VARIABLE: str(int(streaming)), "PYTHONPATH": str(HERE)}
         with (folder / "said").open("w") as said:
             line = [sys.executable, "-m", "shoal", *words]
             self.process = subprocess.Popen(line, cwd=folder, stdout=said, stderr=said, env=environment)
@@ -90,9 +90,9 @@ class Training:
             self.process.wait()
 
 
-def measure(plan: str, args: argparse.Namespace, loans: bool, slots: Sequence[int]) -> list[Event]:
+def measure(plan: str, args: argparse.Namespace, streaming: bool, slots: Sequence[int]) -> list[Event]:
     with tempfile.TemporaryDirectory(prefix="shoal-newcomer-") as folder:
-        one = Training(plan, args.lab, args.workers, Path(folder).resolve(), loans)
+        one = Training(plan, args.lab, args.workers, Path(folder).resolve(), streaming)
         try:
             return [one.newcomer(slot) for slot in slots]
         finally:
@@ -109,23 +109,25 @@ def main() -> int:
     parser.add_argument("--plans", default=PLANS, help="separated by ;")
     parser.add_argument("--lab", default="4 hosts, 100mbit")
     parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=3, help="runs with loans, and as many without")
+    parser.add_argument("--rounds", type=int, default=3, help="runs with streaming, and as many without")
     parser.add_argument("--newcomers", type=int, default=3, help="in each run")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=HERE / "reports")
     args = parser.parse_args()
     machine, chance = machine_line(), random.Random(args.seed)
-    table = Table("plan", "loans", "newcomers", "lent", "step ms", "stands still ms", "waited for kB", "updates")
+    table = Table(
+        "plan", "streaming", "newcomers", "streamed", "step ms", "stands still ms", "waited for kB", "updates"
+    )
     for plan in args.plans.split(";"):
         found: dict[bool, list[Event]] = {True: [], False: []}
         for _ in range(args.rounds):
-            for loans in (True, False):
+            for streaming in (True, False):
                 slots = [chance.randrange(1, args.workers) for _ in range(args.newcomers)]
-                found[loans] += measure(plan, args, loans, slots)
-        for loans, came in found.items():
+                found[streaming] += measure(plan, args, streaming, slots)
+        for streaming, came in found.items():
             table.add(
                 f"`{plan}`",
-                "yes" if loans else "no",
+                "yes" if streaming else "no",
                 len(came),
                 sum(bool(one["lent"]) for one in came),
                 spread([one["usual"] for one in came], 1e3),

@@ -39,19 +39,19 @@ def test_a_stream_leaves_the_scripts_own_draws_alone() -> None:
     seed_all(5)
     stream = RandomStream(9)
     disturbed = [draw()]
-    with stream.borrow():
+    with stream.swap_in():
         draw()
     assert [*disturbed, draw()] == undisturbed
 
 
 def test_a_stream_goes_on_where_it_stopped() -> None:
     whole, parts = RandomStream(9), RandomStream(9)
-    with whole.borrow():
+    with whole.swap_in():
         expected = [draw(), draw()]
     found = []
     for seed in (1, 2):
         seed_all(seed)
-        with parts.borrow():
+        with parts.swap_in():
             found.append(draw())
     assert found == expected
 
@@ -60,6 +60,6 @@ def test_the_scripts_state_comes_back_after_an_error() -> None:
     seed_all(5)
     expected = draw()
     seed_all(5)
-    with pytest.raises(ZeroDivisionError), RandomStream(9).borrow():
+    with pytest.raises(ZeroDivisionError), RandomStream(9).swap_in():
         1 / draw().count(None)
     assert draw() == expected

@@ -305,9 +305,9 @@ def test_who_waits_for_a_loan_is_introduced_to_the_donor_and_not_let_in_before_i
     info = MemberInfo("tcp://10.0.0.3:9", "k" * 40, "far")
     effects = coordinator.hear(JoinRequest(member="new", info=info, waits=True), 1.0)
     assert told(effects, StreamStateTo) == {"a": StreamStateTo(generation=1, member="new", info=info)}
-    borrow = told(effects, StreamStateFrom)["new"]
-    assert isinstance(borrow, StreamStateFrom)
-    assert (borrow.generation, borrow.member, borrow.patience) == (1, "a", 5.0 + 4 * 0.5)
+    offer = told(effects, StreamStateFrom)["new"]
+    assert isinstance(offer, StreamStateFrom)
+    assert (offer.generation, offer.member, offer.patience) == (1, "a", 5.0 + 4 * 0.5)
     assert not told(coordinator.tick(1.1), ProposeView)
     coordinator.hear(JoinRequest(member="new", info=info), 1.2)
     proposal = told(coordinator.tick(1.2), ProposeView)["new"]
@@ -315,12 +315,12 @@ def test_who_waits_for_a_loan_is_introduced_to_the_donor_and_not_let_in_before_i
     for member in proposal.view.members:
         new = member == "new"
         standing = ProposeAck(
-            member=member, generation=proposal.view.generation, applied=4, blank=new, lent=new, between=not new
+            member=member, generation=proposal.view.generation, applied=4, blank=new, streamed=new, between=not new
         )
         effects = coordinator.hear(standing, 1.3)
     install = told(effects, InstallView)["a"]
     assert isinstance(install, InstallView)
-    assert (install.fresh, install.lent, install.donor) == (("new",), ("new",), "a")
+    assert (install.fresh, install.streamed, install.donor) == (("new",), ("new",), "a")
 
 
 def test_nobody_is_introduced_while_a_view_is_made_or_where_nobody_is() -> None:
@@ -331,4 +331,4 @@ def test_nobody_is_introduced_while_a_view_is_made_or_where_nobody_is() -> None:
     assert told(stand(coordinator, a=(4, 0)), InstallView)
     assert set(told(coordinator.hear(JoinRequest(member="new", waits=True), 1.0), StreamStateFrom)) == {"new"}
     effects = coordinator.hear(ProcessExited(member="a", reason="killed"), 1.0)
-    assert set(told(effects, ProposeView)) == {"new"}, "who waits for a loan is all there is"
+    assert set(told(effects, ProposeView)) == {"new"}, "all others wait for a stream"

@@ -38,7 +38,7 @@ def test_plans_are_switched_while_members_are_lost() -> None:
 
 
 def quiet_world(members: int = 3) -> SimulatedWorld:
-    return SimulatedWorld(1, members=members, faults=False, borrowers=False)
+    return SimulatedWorld(1, members=members, faults=False, streaming=False)
 
 
 def plans_of(world: SimulatedWorld) -> set[tuple[str, int]]:

@@ -7,14 +7,14 @@ from shoal.membership.protocol import ProposeAck
 from shoal.testing.simulator import SimulatedWorld
 
 
-def play(seed: int, borrowers: bool = True) -> None:
-    world = SimulatedWorld(seed, members=2 + seed % 5, borrowers=borrowers)
+def play(seed: int, streaming: bool = True) -> None:
+    world = SimulatedWorld(seed, members=2 + seed % 5, streaming=streaming)
     world.run(40.0)
     world.check()
 
 
 FOUND = (228, 846, 3147, 6506, 8168)
-"""Seeds of `make soak` that failed once, when nobody could borrow yet."""
+"""Seeds of `make soak` that failed once, when no state was streamed yet."""
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -24,7 +24,7 @@ def test_whatever_happens_members_agree_and_go_on(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", FOUND)
 def test_what_failed_once_does_not_any_more(seed: int) -> None:
-    play(seed, borrowers=False)
+    play(seed, streaming=False)
 
 
 @pytest.mark.soak

@@ -33,45 +33,45 @@ def test_a_newcomer_that_takes_nothing_is_stalled_and_its_queue_goes_with_it(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with meshes(2) as made:
-        mesh, desk = made[0], StateStreamServer(made[0], session)
-        assert desk.asked() == [NEWCOMER]
-        desk.open(NEWCOMER)
-        desk.give(NEWCOMER, bytes(1 << 20))
+        mesh, server = made[0], StateStreamServer(made[0], session)
+        assert server.asked() == [NEWCOMER]
+        server.open(NEWCOMER)
+        server.give(NEWCOMER, bytes(1 << 20))
         mesh._command(lambda: None)  # what was handed in before is in the queue now
         out = mesh.link(5).message_out
         assert out is not None
         assert len(out.unbegun_tickets) == 1, "it waits for a peer that never comes"
-        assert not desk.stalled(NEWCOMER)
+        assert not server.stalled(NEWCOMER)
         monkeypatch.setattr(state_streaming, "STALLED", -1.0)
-        assert desk.stalled(NEWCOMER)
-        desk.drop(NEWCOMER)
+        assert server.stalled(NEWCOMER)
+        server.drop(NEWCOMER)
         assert out.is_empty
         assert 5 not in mesh.loop.peers
         assert sorted(mesh.loop.book) == [0, 1], "members stay"
-        assert desk.serves(NEWCOMER), "it is known, so that it is not begun again"
+        assert server.serves(NEWCOMER), "it is known, so that it is not begun again"
 
 
 def test_who_asks_again_after_a_silence_does_not_add_to_what_waits(
     session: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with meshes(2) as made:
-        desk = StateStreamServer(made[0], session)
+        server = StateStreamServer(made[0], session)
         asked = session.agent.streaming_partners.asked[NEWCOMER]
         for _ in range(3):
             session.agent.streaming_partners.asked[NEWCOMER] = asked
-            desk.open(NEWCOMER)
-            desk.give(NEWCOMER, bytes(1 << 20))
+            server.open(NEWCOMER)
+            server.give(NEWCOMER, bytes(1 << 20))
             made[0]._command(lambda: None)  # what was handed in before is in the queue now
             out = made[0].link(5).message_out
             assert out is not None
             assert len(out.unbegun_tickets) == 1, "one state"
             monkeypatch.setattr(state_streaming, "FORGOTTEN", -1.0)
-            assert desk.asked() == []
+            assert server.asked() == []
             assert 5 not in made[0].loop.peers
             monkeypatch.undo()
 
 
-def lent_to(slot: int) -> Any:
+def session_of(slot: int) -> Any:
     """The session of a newcomer that joins as this slot."""
     agent = SimpleNamespace(info=MemberInfo("", "", "h", True))
     return SimpleNamespace(member=f"w{slot}.1", agent=agent)
@@ -82,25 +82,25 @@ def test_a_newcomer_takes_items_in_order_while_the_members_go_on(session: Any) -
     endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
     assert endpoint.keys is not None
     own = MemberInfo(endpoint.address, endpoint.keys.public.decode(), "new", True)
-    lent_to_5 = lent_to(5)
-    lent_to_5.agent.info = own
+    session_5 = session_of(5)
+    session_5.agent.info = own
     came = LinkMesh("run", {5: _entry("w5.1", own)}, 5, endpoint)
     with meshes(2) as made:
         keys = made[0].loop.endpoint.keys
         assert keys is not None
-        lender = MemberInfo(made[0].loop.endpoint.address, keys.public.decode(), "a", False)
+        sender = MemberInfo(made[0].loop.endpoint.address, keys.public.decode(), "a", False)
         session.agent.streaming_partners.hear(StreamStateTo(generation=3, member=NEWCOMER, info=own))
-        desk, purse = StateStreamServer(made[0], session), StateStreamClient(came, lent_to_5)
+        server, client = StateStreamServer(made[0], session), StateStreamClient(came, session_5)
         try:
-            desk.open(NEWCOMER)
-            assert purse.follow(StreamStateFrom(generation=3, member="w0.0", info=lender, patience=WAIT))
+            server.open(NEWCOMER)
+            assert client.follow(StreamStateFrom(generation=3, member="w0.0", info=sender, patience=WAIT))
             got: list[bytes] = []
             for data in items:
-                desk.give(NEWCOMER, data)
+                server.give(NEWCOMER, data)
                 total(made, numbers(2, 50_000))
-            assert soon(WAIT, lambda: bool(got.extend(purse.items()) or got == items))
-            assert soon(WAIT, lambda: desk.arrived(NEWCOMER) == len(items))
-            assert purse.size == sum(map(len, items))
+            assert soon(WAIT, lambda: bool(got.extend(client.items()) or got == items))
+            assert soon(WAIT, lambda: server.arrived(NEWCOMER) == len(items))
+            assert client.size == sum(map(len, items))
             assert came.generation == 0, "no view was made for it"
         finally:
             came.close()

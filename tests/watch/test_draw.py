@@ -53,13 +53,13 @@ def test_a_run_that_has_only_begun_is_drawn(tmp_path: Path) -> None:
 
 
 def test_who_came_later_and_what_the_others_waited_for(tmp_path: Path) -> None:
-    lent = WorkerEntered(at=1.0, step=152, given=26_000, lent=10_900_000, updates=100, seconds=5.2)
+    streamed = WorkerEntered(at=1.0, step=152, given=26_000, streamed=10_900_000, updates=100, seconds=5.2)
     whole = WorkerEntered(at=1.0, step=7, given=8_400_000, seconds=3.0, why="a step changes much (3 bytes of 4)")
-    page = text_of(draw_run(make_run(tmp_path, [started(0), lent, whole, ended()])))
+    page = text_of(draw_run(make_run(tmp_path, [started(0), streamed, whole, ended()])))
     page = " ".join(page.split())
-    assert "worker 0 at step 152, after 5.20 s: 10.9 MB were lent while the others trained (100 updates)" in page
+    assert "worker 0 at step 152, after 5.20 s: 10.9 MB were streamed while the others trained (100 updates)" in page
     assert "they waited for 26.0 kB" in page
-    assert "the others waited for 8.4 MB; nothing was lent: a step changes much (3 bytes of 4)" in page
+    assert "the others waited for 8.4 MB; nothing was streamed: a step changes much (3 bytes of 4)" in page
 
 
 def test_bars_are_shares_of_the_step() -> None:

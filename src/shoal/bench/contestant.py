@@ -1,4 +1,4 @@
-"""Who takes part in a benchmark, and how a run of theirs is started: always as a process of its own, with a record."""
+"""The contestants of a benchmark, and how each is started: always as a process of its own, with a record."""
 
 import sys
 from pathlib import Path

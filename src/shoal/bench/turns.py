@@ -1,4 +1,4 @@
-"""Who runs when: contestants take turns, so that what else the machine does hits them alike."""
+"""Contestants take turns, so that other load of the machine affects them alike."""
 
 from collections.abc import Iterator, Sequence
 from typing import TypeVar

@@ -29,7 +29,7 @@ class RunOptions:
     survive: tuple[int, int] = (3, 1)
     """Restarts of a lost worker, and the least number of living ones."""
     wanted: ListenOptions = NOBODY
-    """Who may join."""
+    """Which machines may join."""
     share: str | None = None
     """How much of every batch each worker computes."""
     spare: int = 0

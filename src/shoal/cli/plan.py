@@ -30,7 +30,7 @@ def list_plans(json: Json = False) -> None:
 def explain_plan(
     plan: Annotated[str, typer.Argument(help="Terms, a named plan, or the path of a .toml file.")],
     workers: Annotated[
-        int | None, typer.Option(help="Also say how payloads of so many workers meet, and what each sends.")
+        int | None, typer.Option(help="Also say how payloads of N workers are aggregated, and what each sends.")
     ] = None,
     parameters: Annotated[int, typer.Option(help="Of the model, for --workers.")] = 1_000_000,
     cluster: Annotated[

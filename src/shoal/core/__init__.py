@@ -1,1 +1,1 @@
-"""The ground floor: errors, ids, clock, events and the journal. Standard library, torch and msgspec only."""
+"""The lowest layer: errors, ids, clock, events and the journal. Standard library, torch and msgspec only."""

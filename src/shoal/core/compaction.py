@@ -43,7 +43,7 @@ def layout(file: BinaryIO) -> Layout:
 def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
     """Write `path`.part: all before byte `through` of the journal in about `target` bytes; gives where it stopped.
 
-    Whoever calls appends the journal's rest from there, and renames.
+    The caller appends the journal's rest from there, and renames.
     """
     lines, end = _merge_file(path, through, FIRST_WIDTH)
     width = FIRST_WIDTH

@@ -13,7 +13,7 @@ from pathlib import Path
 from shoal.core.disk import DISK, Buffer, Disk
 
 PART = ".part"
-"""Ends the names of what is not finished; whoever finds one after a crash may remove it."""
+"""Suffix of unfinished files; one that is found after a crash may be removed."""
 
 
 def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -> None:

@@ -43,7 +43,7 @@ class PeerLost(ShoalError):  # noqa: N818  (a fact about a peer, not a mistake o
 
 
 class ViewEnded(ShoalError):  # noqa: N818  (never leaves the package)
-    """The members of the run change in the middle of an operation; caught by whoever can do it again."""
+    """The members of the run change during an operation; the caller that can retry it catches this."""
 
 
 class Evicted(ShoalError):  # noqa: N818  (a fact, not a mistake)

@@ -77,7 +77,7 @@ class StepSkipped(RunEvent, tag="skipped", frozen=True, kw_only=True):
 
     step: int
     workers: list[int]
-    """Whose they were; empty if nobody's own were."""
+    """Workers whose gradients they were; empty if no worker's own were."""
     places: list[int]
     """Where their samples lie in the order of the epoch."""
     samples: list[str]
@@ -108,20 +108,20 @@ class SharesChanged(RunEvent, tag="shares", frozen=True, kw_only=True):
     """Samples per second that each worker was busy, by slot: why the shares have changed."""
 
 
-class WorkerEntered(RunEvent, tag="entered", frozen=True, kw_only=True):
+class WorkerEntered(RunEvent, tag="entered", frozen=True, kw_only=True, rename={"streamed": "lent"}):
     """This worker came to a run that trained already, and has its state."""
 
     step: int
     given: int
     """Bytes of the state that came when it entered: the others waited for them."""
-    lent: int = 0
+    streamed: int = 0
     """Bytes that came before, while the others trained."""
     updates: int = 0
     """Of the optimizer, made here as the others made them meanwhile."""
     seconds: float = 0.0
     """From asking to having all of it."""
     why: str = ""
-    """Why nothing was lent, where it could have been."""
+    """Why nothing was streamed, where it could have been."""
 
 
 class PlanSwitched(RunEvent, tag="switched", frozen=True, kw_only=True):

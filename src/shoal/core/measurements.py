@@ -8,7 +8,7 @@ import msgspec
 from shoal.core.event_sink import RunEvent
 
 LATENCY_VARIABLE = "SHOAL_LATENCY"
-"""Set by whoever wants the event `answered`."""
+"""A benchmark sets it to get the event `answered`."""
 SECONDS = 6
 """Digits kept of a duration in seconds: microseconds."""
 

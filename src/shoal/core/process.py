@@ -42,7 +42,7 @@ class HostProcess(msgspec.Struct, frozen=True):
         return False
 
     def ended(self, seconds: float) -> bool:
-        """Wait so long at the most; whether it has ended."""
+        """Wait at most `seconds`; return whether it has ended."""
         with contextlib.suppress(ProcessLookupError), _ProcessDescriptor(self.pid) as handle:
             if self.state == "gone":
                 return True

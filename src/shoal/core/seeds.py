@@ -24,7 +24,7 @@ def seed_all(seed: int) -> None:
 
 
 class RandomStream:
-    """A private course of the global CPU generators: what runs inside `borrow` draws from it and nowhere else."""
+    """A private stream of the global CPU generators: code inside `swap_in` draws from it and nowhere else."""
 
     def __init__(self, seed: int) -> None:
         with _restored():
@@ -32,7 +32,7 @@ class RandomStream:
             self._state = capture()
 
     @contextmanager
-    def borrow(self) -> Iterator[None]:
+    def swap_in(self) -> Iterator[None]:
         """Run a block on this stream's state, then put the script's own state back."""
         with _restored():
             restore(self._state)

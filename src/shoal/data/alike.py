@@ -32,7 +32,7 @@ class CommonReader(Generic[T]):
 
     def read(self, number: int) -> list[T]:
         """The next items; fewer than `number` at the end."""
-        with self._stream.borrow():
+        with self._stream.swap_in():
             if self._iterator is None:
                 seed_generators(self._items, self._generator)
                 self._iterator = iter(self._items)

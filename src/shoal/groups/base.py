@@ -80,11 +80,11 @@ class WorkerGroup(ABC):
         return {}
 
     def state_stream_server(self) -> StateStreamServer | None:
-        """Where this worker lends its state to newcomers before they enter; None: they get it fast enough then."""
+        """Streams this worker's state to newcomers before they enter; None where the entry is fast enough."""
         return None
 
     def state_stream_client(self) -> StateStreamClient | None:
-        """Where this worker, a newcomer, takes what it is lent; None: nobody lends."""
+        """Receives the state that a member streams to this newcomer; None where no member does."""
         return None
 
     def begin_plan(self, number: int) -> None:  # noqa: B027

@@ -81,7 +81,7 @@ class FlagWaiter:
         return True
 
     def publish(self, row: Flags, number: int) -> None:
-        """Set this worker's flag: everything it wrote before is there for whoever sees it."""
+        """Set this worker's flag; a process that sees it also sees everything this worker wrote before."""
         fence()
         row[self.slot] = number
 
@@ -104,7 +104,7 @@ class FlagWaiter:
             pause = min(pause * 1.2, LONGEST_SLEEP)
 
     def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
-        """A peer that waits for all to meet, while this worker waits for it elsewhere, will not come."""
+        """A peer that waits in a later synchronization, while this worker waits for it here, will not come."""
         strays = [peer for peer in missing if self.board.ahead(self.slot, peer)]
         for peer in (peer for peer in strays if row[peer] < number):  # looked at again: it may have come just now
             raise PeerLost(

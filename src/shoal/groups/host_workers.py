@@ -86,7 +86,7 @@ def first_number(view: MembershipView) -> int:
 
 
 def leaders(view: MembershipView, host_groups: Iterable[str]) -> list[int]:
-    """Slots of the first of each host_group; whoever has none speaks for itself."""
+    """Slots of the first worker of each host group; a worker without a group stands for itself."""
     first: dict[str, int] = {}
     for member, name in zip(view.members, host_groups, strict=True):
         first.setdefault(name or member, slot_of(member))

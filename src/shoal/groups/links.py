@@ -14,7 +14,7 @@ from shoal.core.errors import PayloadError, ShoalError
 from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
 from shoal.groups.host_workers import HostGroup, HostSharing, HostWorkers, leaders
 from shoal.groups.shared_memory import SharedGroup
-from shoal.groups.state_streaming import LOANS_VARIABLE, StateStreamClient, StateStreamServer
+from shoal.groups.state_streaming import STREAMING_VARIABLE, StateStreamClient, StateStreamServer
 from shoal.groups.state_transfer import LinkStateTransfer, StateTransfer
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
@@ -204,7 +204,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         return StateStreamServer(self.mesh, self.session) if isinstance(self.session, ElasticSession) else None
 
     def state_stream_client(self) -> StateStreamClient | None:
-        wanted = os.environ.get(LOANS_VARIABLE, "1") != "0"
+        wanted = os.environ.get(STREAMING_VARIABLE, "1") != "0"
         return (
             StateStreamClient(self.mesh, self.session) if wanted and isinstance(self.session, ElasticSession) else None
         )

@@ -136,7 +136,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def own_address() -> str:
-    """The address by which this machine reaches torchrun's meeting point; loopback where there is none."""
+    """The address by which this machine reaches torchrun's rendezvous; loopback where there is none."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dummy:
         dummy.connect((master, 9))  # of a datagram socket: chooses a route, sends nothing

@@ -17,7 +17,7 @@ from shoal.membership.session import FixedSession
 
 
 class TorchGroup(WorkerGroup):
-    """Workers that meet through a store and talk through gloo."""
+    """Workers that find each other through a store and communicate through gloo."""
 
     def __init__(self, store: Store, rank: int, size: int, board: StatusBoard | None = None) -> None:
         self.rank, self.size, self.slot, self.session = rank, size, rank, FixedSession(rank, size)
@@ -68,5 +68,5 @@ class TorchGroup(WorkerGroup):
 
 
 def gloo(store: Store, rank: int, size: int, seconds: float) -> dist.ProcessGroup:
-    """A gloo process group that is nobody's default."""
+    """A gloo process group of its own, which leaves torch's default group alone."""
     return cast(dist.ProcessGroup, dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=seconds)))

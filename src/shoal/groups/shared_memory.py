@@ -3,7 +3,7 @@
 Arena:  board | flags of the mailboxes | mailbox of slot 0 | … | mailbox of the last slot | regions of the exchange …
 
 A round of post:  write own mailbox -> posted[me] = n -> wait for all posted -> read -> taken[me] = n
-The next round waits for all taken first, so nobody's mailbox is overwritten before everybody has read it. Where the
+The next round waits for all taken first, so no mailbox is overwritten before all have read it. Where the
 members may change, an operation ends with one more flag: held[me] = n, once its result is whole here; it is complete
 when all hold it. Numbers begin anew with every view, above all that were used before.
 """
@@ -56,11 +56,11 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             self.session.attach(self)
         if self.session.member in self.session.view:
             self.on_view_change(self.session.view)
-        else:  # a newcomer: nobody counts on it before it knocks
+        else:  # a newcomer: no member waits for it before it asks to join
             self.rank, self.size, self.members = slot, slots, [slot]
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str] = ()) -> None:
-        """The members of a view meet: numbers begin above all that were used before."""
+        """Enter a view: numbers begin above all that were used before."""
         self.rank, self.size = view.rank(self.session.member), len(view)
         self.members = [slot_of(member) for member in view.members]
         everybody = self.members == list(range(self.slots))
@@ -75,7 +75,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         full_fence()
 
     def all_stay(self) -> bool:
-        """Asked after all parts of an operation were seen: whoever had left by then may have judged otherwise."""
+        """Asked after all parts of an operation were seen: a member that had left by then may differ."""
         full_fence()
         return bool(self._left[self.members].max() <= self.session.view.generation)
 

@@ -1,4 +1,7 @@
-"""Streaming state to a newcomer before it enters: who asked, what has arrived, when to give up."""
+"""Streaming state to a newcomer before it enters the view: which newcomers asked, what has arrived, when to give up.
+
+Members go on training meanwhile, so they wait at the newcomer's entry only for what it still lacks.
+"""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -14,16 +17,17 @@ from shoal.transport.endpoint import BookEntry
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
-LOANS_VARIABLE = "SHOAL_LOANS"
+STREAMING_VARIABLE = "SHOAL_STREAMING"
+"""0: newcomers get the whole state when they enter."""
 FORGOTTEN = 30.0
-"""Seconds without a word of a newcomer after which nothing more is lent to it."""
+"""Seconds without a message of a newcomer after which nothing more is sent to it."""
 STALLED = 20.0
-"""Seconds in which nothing of what was sent arrives at a newcomer, after which its loan is over."""
+"""Seconds in which nothing of what was sent arrives at a newcomer, after which its stream ends."""
 INTRODUCED = 3.0
-"""Seconds in which a coordinator finds somebody to lend."""
+"""Seconds in which a coordinator finds a member that sends."""
 TRIES = 3
-"""Lenders, one after the other: members may change while one lends."""
-PORT, CREDIT = "loan", 64
+"""Senders, one after the other: members may change during a stream."""
+PORT, CREDIT = "state-stream", 64
 """Items that may be under way: a newcomer puts them aside at once, and uses them when it has time."""
 
 
@@ -43,19 +47,21 @@ class _Account:
 
 
 class StateStreamServer:
-    """Where a member lends; in its training thread. A view that ends takes all loans with it."""
+    """The member's side, used in its training thread. A view that ends takes all its streams with it."""
 
     def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
         self.mesh, self.session = mesh, session
         self._accounts: dict[str, _Account] = {}
 
     def asked(self) -> list[str]:
-        """Newcomers that would have a loan of this view; of those of one slot the last, for the others are lost."""
+        """Newcomers that ask for the state of this view; only the last one of a slot, because those before are lost."""
         asked = self.session.agent.streaming_partners.asked
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
         slots = {
-            slot_of(m): m for m, (lend, _) in list(asked.items()) if lend.generation == self.session.view.generation
+            slot_of(m): m
+            for m, (request, _) in list(asked.items())
+            if request.generation == self.session.view.generation
         }
         return list(slots.values())
 
@@ -65,16 +71,16 @@ class StateStreamServer:
             self.mesh.part(slot_of(member))  # what waits for it is given back
 
     def open(self, member: str) -> None:
-        """Let it in."""
-        lend, _ = self.session.agent.streaming_partners.asked[member]
+        """Begin a stream to it."""
+        request, _ = self.session.agent.streaming_partners.asked[member]
         slot = slot_of(member)
         for before in [other for other in self._accounts if slot_of(other) == slot]:
             self._forget(before)
         self._accounts[member] = _Account()
-        self.mesh.befriend(slot, _entry(member, lend.info))
+        self.mesh.befriend(slot, _entry(member, request.info))
 
     def serves(self, member: str) -> bool:
-        """Whether something can be given to it."""
+        """Whether it has a stream."""
         return member in self._accounts
 
     def give(self, member: str, data: bytes) -> int:
@@ -111,33 +117,33 @@ class StateStreamServer:
 
 
 class StateStreamClient:
-    """What a newcomer was lent; in its training thread, but `_receive`."""
+    """The newcomer's side, used in its training thread, except `_receive`."""
 
     def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
         self.mesh, self.session = mesh, session
         self._began = self._moved = now()
         self._offer: StreamStateFrom | None = None
         self._items: dict[tuple[str, int], list[bytes]] = {}
-        """By lender and generation: a lender may be quicker than the coordinator's word that it lends again."""
+        """By sender and generation: items may arrive before the coordinator names their sender again."""
         self._taken = self._read = self._tries = 0
         mesh.messenger.serve(PORT, self._receive, CREDIT, largest=LARGEST, threaded=False, senders=())
 
     def follow(self, offer: StreamStateFrom | None) -> bool:
-        """Turn to whom the coordinator named last; whether that is another one than before."""
+        """Switch to the sender that the coordinator named last; whether it is another than before."""
         if offer is None or (self._offer is not None and offer.generation <= self._offer.generation):
             return False
         self._offer, self._tries = offer, self._tries + 1
         for key in [key for key in list(self._items) if key[1] < offer.generation]:
             del self._items[key]
-        lender, own = slot_of(offer.member), slot_of(self.session.member)
+        sender, own = slot_of(offer.member), slot_of(self.session.member)
         info = self.session.agent.info
-        self.mesh.enrol({own: _entry(self.session.member, info), lender: _entry(offer.member, offer.info)})
+        self.mesh.enrol({own: _entry(self.session.member, info), sender: _entry(offer.member, offer.info)})
         self.mesh.messenger.admit(PORT, offer.member)
         self._taken, self._read, self._moved = 0, 0, now()
         return True
 
     def _receive(self, message: ReceivedMessage) -> None:
-        """Put an item aside, if it is the next one; after a gap nothing counts, and the loan comes to nothing."""
+        """Keep an item if it is the next one; after a gap the stream cannot complete."""
         generation, number = map(int, message.head.split())
         (data,) = message.arrays
         if self._offer is not None and generation >= self._offer.generation:
@@ -146,33 +152,33 @@ class StateStreamClient:
                 items.append(data.tobytes())
 
     @property
-    def _lent(self) -> list[bytes]:
+    def _received(self) -> list[bytes]:
         offer = self._offer
         return self._items.get((offer.member, offer.generation), []) if offer is not None else []
 
     def items(self) -> list[bytes]:
         """What has come since the last time."""
-        new = self._lent[self._read :]
+        new = self._received[self._read :]
         self._read += len(new)
         if self._offer is not None and self._chunks(slot_of(self._offer.member)) != self._taken:
             self._taken, self._moved = self._chunks(slot_of(self._offer.member)), now()
         return new
 
-    def _chunks(self, lender: int) -> int:
+    def _chunks(self, sender: int) -> int:
         """How much has come from it: of an item, too, that is not whole yet."""
-        peer = self.mesh.loop.peers.get(lender)
+        peer = self.mesh.loop.peers.get(sender)
         return peer.message_in.link.expected if peer is not None and peer.message_in is not None else 0
 
     @property
     def size(self) -> int:
-        """Bytes that were lent."""
-        return sum(map(len, self._lent))
+        """Bytes that have come."""
+        return sum(map(len, self._received))
 
     @property
     def hopeless(self) -> str:
-        """Why nothing comes of it; empty: it may."""
+        """Why the stream cannot complete; empty while it still may."""
         if self._offer is None:
-            return "nobody was found to lend it" if now() - self._began > INTRODUCED else ""
+            return "no member was found to stream it" if now() - self._began > INTRODUCED else ""
         if self._tries > TRIES:
             return f"members changed {TRIES} times meanwhile"
         waited = now() - self._moved

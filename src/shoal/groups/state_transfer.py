@@ -17,7 +17,7 @@ from shoal.transport.mesh import LinkMesh
 from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
 LARGEST = 1 << 34
-"""Bytes of a state that are taken at the most."""
+"""Largest state in bytes that is accepted."""
 
 
 class StateTransfer(ABC):

@@ -1,6 +1,6 @@
 """Memory the workers of one host share, without a name that could be left behind.
 
-The arena is an anonymous file: whoever holds a descriptor may map parts of it, and when the last process is gone,
+The arena is an anonymous file: a holder of its descriptor may map parts of it, and when the last process is gone,
 however it died, so is the memory. A launcher's children inherit the descriptor; processes with another parent
 (torchrun) open it through the creator's entry in /proc.
 """

@@ -58,7 +58,7 @@ def check(spec: LabSpec) -> Iterator[LabCheckResult]:
 
 
 def _pairs(spec: LabSpec) -> list[tuple[int, int]]:
-    """Neighbours, as many as it takes to meet every kind of pair once."""
+    """Pairs of neighbouring hosts: one for every kind of pair."""
     kinds: dict[tuple[LabLink, LabLink], tuple[int, int]] = {}
     for a in range(spec.size - 1):
         kinds.setdefault((spec.hosts[a].link, spec.hosts[a + 1].link), (a, a + 1))

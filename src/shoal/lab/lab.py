@@ -165,7 +165,7 @@ class NetworkLab:
         return process
 
     def environment(self, host: int) -> dict[str, str]:
-        """What a program in a host is told: who it is, and whom to meet."""
+        """The environment of a program in a host: its rank, the number of hosts, its address and the first host's."""
         return {
             "SHOAL_LAB_HOST": str(self._rank(host)),
             "SHOAL_LAB_HOSTS": str(len(self.hosts)),

@@ -1,1 +1,1 @@
-"""Who is a member of a run: views, the coordinator that installs them, and each worker's side of the protocol."""
+"""Membership of a run: views, the coordinator that installs them, and each worker's side of the protocol."""

@@ -139,10 +139,10 @@ class MembershipAgent:
         with self._changed:
             self._member.filled(dealt if dealt is not None else self._member.view)
 
-    def lent(self) -> None:
-        """A member's loan is here: the donor need not give all of the state."""
+    def note_streamed(self) -> None:
+        """The state has been streamed to this worker, so the donor need not give all of it."""
         with self._changed:
-            self._member.lent = True
+            self._member.streamed = True
 
     def begin(self, step: int, deadline: Deadline) -> None:
         """A step is about to begin: newcomers enter here, before it; waits while they do."""

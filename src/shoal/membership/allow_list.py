@@ -1,4 +1,4 @@
-"""Whose keys may join a run: those the command names, and those of the file beside the run's key.
+"""Keys that may join a run: those the command names, and those of the file beside the run's key.
 
     run.key          the pair of the run: stays where it is
     run.key.allow    a line for each invitation: PUBLIC=WORKERS FILE-NAME

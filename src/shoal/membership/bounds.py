@@ -38,7 +38,7 @@ def forged(standings: Collection[ProposeAck], is_remote: Callable[[str], bool]) 
     """Remote members whose `applied` contradicts the run's own workers, and why.
 
     Nobody completes an operation before everybody holds its result. So all are equally far, or one operation apart,
-    and whoever is behind then holds the result of the next one.
+    and a member that is behind then holds the result of the next one.
     """
     own = [standing for standing in standings if not is_remote(standing.member)]
     if not own:

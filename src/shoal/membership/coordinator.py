@@ -44,8 +44,8 @@ from shoal.membership.protocol import (
 from shoal.membership.roster import MemberRoster
 from shoal.membership.view import MembershipView
 
-LENT_WITHIN, LENT_STEPS = 5.0, 4.0
-"""Seconds, and steps of the lender, in which a stream of state should begin, or go on."""
+STREAM_WITHIN, STREAM_STEPS = 5.0, 4.0
+"""Seconds, and steps of the sender, in which a stream of state should begin, or go on."""
 MISSES = 6
 """Proposals in a row for a step that a remote worker may say it had begun already."""
 
@@ -190,14 +190,14 @@ class MembershipCoordinator:
 
     def _introduce(self, newcomer: JoinRequest) -> None:
         """Pair one that waits with the first member of the view, which is the donor of the next view too."""
-        lender = next((member for member in self.view.members if member in self.roster), None)
-        if self.proposal is None and lender is not None:
-            generation, status = self.view.generation, self.roster.statuses[lender]
-            patience = LENT_WITHIN + LENT_STEPS * (status.beat.period if status.beat is not None else 0.0)
-            borrow = StreamStateFrom(generation=generation, member=lender, info=status.info, patience=patience)
-            lend = StreamStateTo(generation=generation, member=newcomer.member, info=newcomer.info)
-            self._send(lender, lend)
-            self._send(newcomer.member, borrow)
+        sender = next((member for member in self.view.members if member in self.roster), None)
+        if self.proposal is None and sender is not None:
+            generation, status = self.view.generation, self.roster.statuses[sender]
+            patience = STREAM_WITHIN + STREAM_STEPS * (status.beat.period if status.beat is not None else 0.0)
+            offer = StreamStateFrom(generation=generation, member=sender, info=status.info, patience=patience)
+            request = StreamStateTo(generation=generation, member=newcomer.member, info=newcomer.info)
+            self._send(sender, request)
+            self._send(newcomer.member, offer)
 
     def _beat(self, beat: Heartbeat, now: float) -> None:
         status = self.roster.statuses.get(beat.member)
@@ -239,7 +239,7 @@ class MembershipCoordinator:
             return
         if proposal.step and not ack.blank and not ack.between:
             # It heard of it too late, or had left for a proposal of another coordinator: all cannot stand between the
-            # same two steps, and whoever waits for that step would wait for this one too.
+            # same two steps, and a worker that waits for that step would wait for this one too.
             self._ahead = min(2 * self._ahead, 2**MISSES * self.rules.ahead)
             status = self.roster.statuses[ack.member]
             status.missed += 1
@@ -291,7 +291,7 @@ class MembershipCoordinator:
         return self.rules.remote > 0 and not self._begun
 
     def expect(self, remote: int, now: float) -> list[Effect]:
-        """The first view waits for so many workers of other machines, and no more."""
+        """Let the first view wait for this number of workers of other machines, and no more."""
         self.rules = replace(self.rules, remote=remote)
         return self.tick(now)
 

@@ -72,7 +72,7 @@ class CoordinatorClient:
         return self
 
     def renew(self) -> None:
-        """Connect anew: after a break TCP may wait as long again as the break was, before it tries."""
+        """Reconnect: after a break TCP may wait as long again as the break was before it retries."""
         with contextlib.suppress(zmq.ZMQError):  # it was not connected
             self._socket.disconnect(self._address)
         self._socket.connect(self._address)
@@ -90,7 +90,7 @@ class CoordinatorClient:
         return True
 
     def orders(self, seconds: float) -> Iterator[Order]:
-        """What comes within `seconds`, as soon as something comes; `Mismatch` if the other side is none of ours."""
+        """Messages that arrive within `seconds`, returned with the first; `Mismatch` for another protocol."""
         for frames in self.messages(seconds):
             with contextlib.suppress(UnreadableMessage):
                 yield self.envelope.order(frames)

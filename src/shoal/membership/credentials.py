@@ -21,7 +21,7 @@ class ServerCredentials:
     """The part of `allowed` that may change while the run trains."""
 
     def admits(self, public: bytes) -> bool:
-        """Whether whoever has shown this key is let in, by the list as it is now."""
+        """Whether the list as it is now admits this key."""
         if self.invited is not None:
             self.invited.refresh()
         return public in self.allowed

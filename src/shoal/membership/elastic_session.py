@@ -21,17 +21,17 @@ PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
 
 
 class StateStream(Protocol):
-    """A newcomer's, of a member's state."""
+    """The state of a member, as it is streamed to a newcomer before it enters."""
 
     @property
     def proved(self) -> bool:
-        """Whether it is here, and right."""
+        """Whether all of it has come, and holds the bits of the sender."""
 
-    def borrow(self, offer: StreamStateFrom | None) -> bool:
-        """Do what there is to do; False: there is enough, or no more to be had."""
+    def receive(self, offer: StreamStateFrom | None) -> bool:
+        """Take in what has come; False once the state is complete, or cannot be had."""
 
     def catch_up(self) -> None:
-        """Take in what has come since."""
+        """Take in the updates that have come since."""
 
 
 class ElasticSession(MembershipSession):
@@ -75,19 +75,19 @@ class ElasticSession(MembershipSession):
         self.agent.filled()
         self._look()
 
-    def join_running(self, take: Callable[[], MembershipView | None], loan: StateStream | None = None) -> None:
+    def join_running(self, take: Callable[[], MembershipView | None], stream: StateStream | None = None) -> None:
         """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
 
         Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
         """
-        self.agent.streaming_partners.waits = loan is not None
+        self.agent.streaming_partners.waits = stream is not None
         self.agent.start()
-        if loan is not None:
-            self._borrow(loan)
+        if stream is not None:
+            self._receive_stream(stream)
         deadline = Deadline.after(self.seconds)
         while self.agent.blank:
             if self.disturbed:
-                self._await_view(deadline, loan)
+                self._await_view(deadline, stream)
                 self._look()
             if self.install.donor and (dealt := take()) is not None:
                 self.agent.filled(dealt)
@@ -95,26 +95,26 @@ class ElasticSession(MembershipSession):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
             time.sleep(PAUSE)
 
-    def _borrow(self, loan: StateStream) -> None:
-        """Until there is enough, or no more to be had; or a view is made with this worker, for want of others."""
+    def _receive_stream(self, stream: StateStream) -> None:
+        """Take in the stream until it is complete or fails, or a view needs this worker because others were lost."""
         streaming_partners = self.agent.streaming_partners
-        while self.agent.view.generation == 0 and loan.borrow(streaming_partners.offer):
+        while self.agent.view.generation == 0 and stream.receive(streaming_partners.offer):
             self.agent.check()
             time.sleep(PAUSE)
-        if loan.proved:
-            self.agent.lent()
+        if stream.proved:
+            self.agent.note_streamed()
         streaming_partners.waits = False
 
-    def _await_view(self, deadline: Deadline, loan: StateStream | None) -> None:
-        most = SLICE if loan is None or not loan.proved else SHORT_SLICE
+    def _await_view(self, deadline: Deadline, stream: StateStream | None) -> None:
+        most = SLICE if stream is None or not stream.proved else SHORT_SLICE
         while True:
             try:
                 self.agent.wait_settled(Deadline.after(min(most, deadline.left)))
             except DeadlineError:
                 if deadline.expired:
                     raise
-                if loan is not None and loan.proved:
-                    loan.catch_up()
+                if stream is not None and stream.proved:
+                    stream.catch_up()
                 if self._coordinator_timeout is not None and self.agent.unheard > self._coordinator_timeout:
                     raise RunEnded(f"nobody answers at {self.agent.address} any more", well=False) from None
             else:
@@ -165,7 +165,7 @@ class ElasticSession(MembershipSession):
         install = self.install
         if install.view.generation != self.view.generation:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
-            self.lent, self.gives = install.lent, install.donor == self.member
+            self.streamed, self.gives = install.streamed, install.donor == self.member
             self.listeners.notify(self.view, self.fresh)
 
     def enter(self, holds: Callable[[], bool]) -> None:

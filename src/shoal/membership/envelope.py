@@ -1,4 +1,4 @@
-"""What is round a message between a member and the coordinator: which protocol, which run. Two frames:
+"""The envelope of a message between a member and the coordinator: protocol and run. Two frames:
 
     | shoal 5 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
 
@@ -37,7 +37,7 @@ Frame = bytes | memoryview
 
 
 class UnreadableMessage(ShoalError):  # noqa: N818  (of a message, not a mistake of ours)
-    """What came is none of our messages; it is dropped."""
+    """Not one of our messages; it is dropped."""
 
 
 class ProtocolMismatch(ShoalError):  # noqa: N818

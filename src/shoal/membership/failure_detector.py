@@ -14,7 +14,7 @@ class MembershipRules:
     """How many begin, and when silence is loss."""
 
     members: int = 1
-    """So many make the first view of a run, begun or resumed; whoever comes later is let in between two steps."""
+    """Members of the first view of a run, begun or resumed; later ones enter between two steps."""
     remote: int = 0
     """So many workers of other machines are in it too; the launcher lowers the number if a machine cannot start."""
     gather: float = 120.0
@@ -90,7 +90,7 @@ class FailureDetector:
         return {m: why for m, why in silent.items() if m not in voters or now - statuses[m].heard > over}
 
     def _excuse(self, statuses: Mapping[str, MemberStatus], now: float) -> None:
-        """Who was not heard while the coordinator itself was away may have spoken."""
+        """Forgive silence from before now: the coordinator itself was away, and members may have sent."""
         asleep, self._looked = now - self._looked, now
         if asleep > self.rules.asleep:
             for status in statuses.values():
@@ -120,7 +120,7 @@ BEATS = 1.0
 """Seconds without a beat after which a closed endpoint means a loss."""
 CLOSED = "nobody listens at its endpoint"
 HOLD, LONGEST_HOLD = 20.0, 640.0
-"""Seconds before the machine of one that was no longer heard is let in again: doubled every time."""
+"""Seconds before the machine of a silent member may join again: doubled every time."""
 
 
 @dataclass
@@ -134,7 +134,7 @@ Held = dict[tuple[str, str], _Held]
 
 
 class SuspicionTable:
-    """Who doubts whom. `owner` tells the key a member came with: one key is one witness."""
+    """Which member suspects which. `owner` gives the key a member came with: one key is one witness."""
 
     def __init__(self, owner: Callable[[str], str] = str) -> None:
         self._owner = owner
@@ -165,7 +165,7 @@ class SuspicionTable:
     def verdict(
         self, view: MembershipView, heard: Mapping[str, float], now: float, remote: Container[str] = ()
     ) -> tuple[str, str] | None:
-        """Whom to give up, and why. `heard`: when the coordinator heard each living member last."""
+        """Members to give up, and why. `heard`: when the coordinator last heard each living member."""
         living = {
             key: held
             for key, held in self._held.items()
@@ -186,7 +186,7 @@ class SuspicionTable:
         return now - held.since >= PERSISTS and (remote or not held.said.closed)
 
     def _outvoted(self, lasting: Held, view: MembershipView, remote: Container[str]) -> tuple[str, str] | None:
-        """Whom one of the run's own workers doubts, or two remote ones of different keys."""
+        """Members suspected by one of the run's own workers, or by two remote ones with different keys."""
         witnesses: dict[str, set[str]] = {}
         certain = {of for by, of in lasting if by not in remote}
         for by, of in lasting:

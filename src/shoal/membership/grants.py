@@ -24,7 +24,7 @@ class KeyRegister:
     """`allowed` is None where no keys are used."""
 
     def __init__(self, allowed: Mapping[bytes, int] | None) -> None:
-        self._allowed = allowed  # read anew each time: invitations come and go
+        self._allowed = allowed  # read each time, because invitations are added and withdrawn
         self._keys: dict[str, str] = {}
 
     def add(self, entry: KeyBound) -> None:
@@ -71,7 +71,7 @@ entries. A machine that comes back every two minutes does not come to that."""
 
 
 class SlotGranted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An entry of the log: this id is for whoever has this key."""
+    """An entry of the log: this id belongs to the holder of this key."""
 
     member: Name
     key: str
@@ -80,7 +80,7 @@ class SlotGranted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 @dataclass(frozen=True)
 class JoinPolicy:
-    """Whom a run lets in while it trains, and what they are told."""
+    """Admits workers of other machines to a run that trains, and describes the run to them."""
 
     brief: RunBrief
     versions: Mapping[str, str]
@@ -154,11 +154,11 @@ class SlotGrants:
         return [e.member for e in self._granted.values() if (e.key, e.token) == (key, ask.token)]
 
     def replaced(self, ask: RunQuery, key: str) -> list[str]:
-        """Whose place the asking one takes: its launcher knows that they are lost."""
+        """The lost members whose slots the asking launcher's workers take: it knows that they are gone."""
         return [e.member for e in self._open() if (e.key, slot_of(e.member)) == (key, ask.slot)]
 
     def abandoned(self, ask: RunQuery, key: str, here: Container[str], now: float) -> list[str]:
-        """Who was promised a slot under this key and has not come, if the key is good for no more without them."""
+        """Members promised a slot under this key that have not come, if the key has no other slot left."""
         own = [entry.member for entry in self._open() if entry.key == key]
         if len(own) + ask.workers <= self._most.get(key.encode(), 0) or self.told(ask, key):
             return []
@@ -192,7 +192,7 @@ class SlotGrants:
         return ""
 
     def late(self, here: Container[str], now: float) -> list[str]:
-        """Who was promised a slot and has not come."""
+        """Members that were promised a slot and have not come."""
         coming = [entry.member for entry in self._open() if entry.member not in here]
         return [member for member in coming if now - self._since[member] > PATIENCE]
 

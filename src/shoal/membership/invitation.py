@@ -31,7 +31,7 @@ Argument = Annotated[str, msgspec.Meta(max_length=LARGEST_ARGUMENTS)]
 
 
 class RunQuery(ProtocolMessage, frozen=True, kw_only=True):
-    """I want to bring so many workers; what do they run, and under which ids?"""
+    """A launcher asks to bring this number of workers: what do they run, and under which ids?"""
 
     workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
     token: Token

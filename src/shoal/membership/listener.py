@@ -1,4 +1,4 @@
-"""Who hears that the members have changed, in which order; and what a session needs from its group.
+"""Listeners to changes of members, in an explicit order; and what a session needs from its group.
 
     kill -9 ─▶ launcher ─ ProcessExited ─▶ coordinator ─ ProposeView, InstallView ─▶ agent (its own thread)
                                                                                        │ OperationTransport.leave_view

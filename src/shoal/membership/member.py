@@ -22,12 +22,12 @@ from shoal.membership.view import MembershipView
 
 @dataclass
 class StreamingPartners:
-    """Who streams state to whom, for one worker. Its agent's thread writes, its training thread reads."""
+    """The streams of state to and from one worker. Its agent's thread writes, its training thread reads."""
 
     waits: bool = False
     """Whether this worker is a newcomer that does not want in yet."""
     offer: StreamStateFrom | None = None
-    """Who was asked last to lend this worker its state."""
+    """The member that was asked last to stream its state to this worker."""
     asked: dict[str, tuple[StreamStateTo, float]] = field(default_factory=dict)
     """Newcomers that would like to have the state of this one, and when that was said last."""
 
@@ -56,7 +56,7 @@ class MemberState:
     inside: bool = False
     blank: bool = True
     """Whether it has no state yet; `filled` ends that."""
-    lent: bool = False
+    streamed: bool = False
     """Whether a member has streamed most of the state to it already."""
     evicted: str = ""
     begun: int = -1
@@ -149,7 +149,7 @@ class MemberState:
             applied=self.applied,
             formed=self.formed,
             blank=self.blank,
-            lent=self.blank and self.lent,
+            streamed=self.blank and self.streamed,
             between=self._between,
             committed_generation=self.committed_view.generation,
         )

@@ -16,7 +16,7 @@ SHORTEST_STEP = 1e-3
 def decide(acks: Sequence[ProposeAck]) -> int:
     """Return how many operations are complete, for all that stay, when they leave a view.
 
-    Nobody completes what not everybody holds, so whoever is behind the others holds the result. If all are equally far
+    No member completes an operation before all hold its result, so one that is behind holds it. If all are equally far
     and all hold the result of the next operation, formed in one view, it counts too, though nobody had got there.
     """
     if not acks:
@@ -74,7 +74,7 @@ class ViewProposal:
             view=self.view,
             through=through,
             fresh=tuple(ack.member for ack in acks if ack.blank),
-            lent=tuple(ack.member for ack in acks if ack.lent),
+            streamed=tuple(ack.member for ack in acks if ack.streamed),
             between=bool(self.step),
             committed_view=shared if reached else MembershipView(),
             donor=knowing[0].member if knowing else "",

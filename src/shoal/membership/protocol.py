@@ -77,8 +77,8 @@ class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
     """If I hold the whole result of the next one: the generation of the view that formed it. Else 0."""
     blank: bool = False
     """I have no state yet: neither from a donor nor from a checkpoint."""
-    lent: bool = False
-    """But most of it: a member of the view before this one has lent it to me."""
+    streamed: bool = False
+    """Whether a member of the view before this one has streamed most of the state to me."""
     between: bool = False
     """I stand right before the step the proposal named."""
     committed_generation: Generation = 0
@@ -138,7 +138,7 @@ class ProposeView(ProtocolMessage, frozen=True, kw_only=True):
 
     view: MembershipView
     missing: Names = ()
-    """Who has not answered yet: the suspects of whoever waits for the view."""
+    """Members that have not answered yet: the suspects of a worker that waits for the view."""
     step: Count = 0
     """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
 
@@ -150,14 +150,14 @@ class InstallView(ProtocolMessage, frozen=True, kw_only=True):
     through: Count
     fresh: Names = ()
     """Members that have no state yet."""
-    lent: Names = ()
-    """Those of them to whom a member has lent most of it."""
+    streamed: Names = ()
+    """Those of them to whom a member has streamed most of it."""
     between: bool = False
     """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
     committed_view: MembershipView = MembershipView()
-    """Who shares out the next step, where some have begun it in a view that others never entered; else nobody."""
+    """The members that share out the next step, if some began it in a view that others never entered; else none."""
     donor: Text = ""
-    """Who gives it to them; empty: nobody has it, so all begin with the newest checkpoint, or from the start."""
+    """The donor of the state; empty: no member has it, so all begin with the newest checkpoint, or from the start."""
     infos: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
     """Where each member of the view is reached, in order of rank."""
 
@@ -172,7 +172,7 @@ class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
 
 
 class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
-    """That one was asked to lend you its state."""
+    """The member that was asked to stream its state to you."""
 
     generation: Generation
     member: Name

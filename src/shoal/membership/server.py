@@ -44,14 +44,14 @@ class ChannelMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
 
 class StopCoordinator(ChannelMessage, frozen=True, kw_only=True):
-    """End, and tell whoever is still there how the run did."""
+    """End, and tell the remaining members how the run ended."""
 
     well: bool = True
     reason: Text = "it is over"
 
 
 class ExpectRemote(ChannelMessage, frozen=True, kw_only=True):
-    """The first view waits for so many workers of other machines."""
+    """The first view waits for this number of workers of other machines."""
 
     count: int
 
@@ -151,7 +151,7 @@ class CoordinatorSetup:
     outlives: bool = False
     """Whether it goes on when its launcher is gone (it then ends by SIGTERM)."""
     welcome: JoinPolicy | None = None
-    """Whom it lets in from other machines; None: nobody."""
+    """Admits workers of other machines; None: none may join."""
 
 
 class CoordinatorServer:

@@ -45,8 +45,8 @@ class MembershipSession(ABC):
     proposed: bool = False
     """Whether somebody waits to enter between two steps, as far as this worker knows."""
 
-    lent: tuple[str, ...] = ()
-    """Those of them to whom a member has lent most of it."""
+    streamed: tuple[str, ...] = ()
+    """Those of `fresh` to whom a member has streamed most of it."""
 
     gives: bool = False
     """Whether this worker is the one to give it to them."""

@@ -15,6 +15,7 @@ WIRE_NAMES = {
     "generation": "epoch",
     "info": "plate",
     "infos": "plates",
+    "streamed": "lent",
     "remote": "guest",
     "slot": "seat",
     "host_group": "house",
@@ -33,7 +34,7 @@ PlanString = Annotated[str, msgspec.Meta(max_length=LONGEST_PLAN, pattern=r"^[ -
 
 
 class MembershipView(msgspec.Struct, frozen=True, rename=WIRE_NAMES):
-    """Who takes part, in order of rank, and by which plan."""
+    """The members in order of rank, and their plan."""
 
     generation: Generation = 0
     members: Names = ()

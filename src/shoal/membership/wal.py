@@ -86,7 +86,7 @@ def read(path: Path) -> tuple[list[Written], int]:
 
 
 def members(path: Path) -> tuple[str, ...]:
-    """Whom a log believes to live: whoever resumes a run says of each that it is gone."""
+    """Members that a log believes to be alive; a launcher that resumes a run reports each as gone."""
     memory, promised = LogState(), list[str]()
     for entry in read(path)[0]:
         if isinstance(entry, SlotGranted):

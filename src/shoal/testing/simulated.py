@@ -46,8 +46,8 @@ class SimulatedMember:
         self._beside = 0
         """Operations completed here while others had begun anew."""
         self._begun: object = None
-        self._wants = world.now + (world.random.choice([0.0, 1.0, 4.0]) if world.borrowers else 0.0)
-        """When it wants in: before that it would borrow somebody's state."""
+        self._wants = world.now + (world.random.choice([0.0, 1.0, 4.0]) if world.streaming else 0.0)
+        """When it wants in: before that it waits for a stream of the state."""
         world.later(0.0, self._hello)
         world.later(BEAT, self._beat)
 

@@ -30,11 +30,11 @@ class SimulatedWorld:
     """A coordinator, members, a network between them, and what goes wrong."""
 
     def __init__(
-        self, seed: int, members: int = 4, *, faults: bool = True, borrowers: bool = True, switches: bool = False
+        self, seed: int, members: int = 4, *, faults: bool = True, streaming: bool = True, switches: bool = False
     ) -> None:
-        """`borrowers`: some say that they wait for a loan before they want in; `switches`: the plan is switched."""
+        """`streaming`: some newcomers wait for a stream of the state first; `switches`: the plan is switched."""
         self.random, self.now, self.seed = random.Random(seed), 0.0, seed
-        self.faults, self.borrowers, self.switches = faults, borrowers, switches
+        self.faults, self.streaming, self.switches = faults, streaming, switches
         self.user_plan = ""
         """What the user asked for last, and asks for again whenever another plan is in its place."""
         self._queue: list[tuple[float, int, Callable[[], object]]] = []

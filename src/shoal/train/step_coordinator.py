@@ -38,7 +38,7 @@ from shoal.train.script_state import ScriptState
 from shoal.train.step_transaction import StepTransaction
 from shoal.train.stepcheck import StepCheck
 
-NO_LENDER = "the donor lends nothing"
+NO_STREAM = "the donor streams nothing"
 
 
 class StepCoordinator(MembershipListener):
@@ -53,8 +53,8 @@ class StepCoordinator(MembershipListener):
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[JoinedModels] = []
-        desk = group.state_stream_server()
-        self.lender = CatchUpSender(desk, self.joined) if desk is not None else None
+        server = group.state_stream_server()
+        self.catch_up_sender = CatchUpSender(server, self.joined) if server is not None else None
         self.transaction = StepTransaction(group.session, self._announce)
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
@@ -116,15 +116,15 @@ class StepCoordinator(MembershipListener):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
             self._guards[id(joined)].check(optimizer)
-        if self.lender is not None:
-            self.lender.updating(joined, optimizer, closure)
+        if self.catch_up_sender is not None:
+            self.catch_up_sender.updating(joined, optimizer, closure)
 
     def after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """The step is made."""
         self._step_check.after(joined, optimizer, closure)
         self.rounds.commit(self.progress.step + self.progress.stepped)
-        if self.lender is not None:
-            self.lender.updated()
+        if self.catch_up_sender is not None:
+            self.catch_up_sender.updated()
 
     def _announce(self, participants: Sequence[TransactionParticipant]) -> None:
         """A transaction begins."""
@@ -220,8 +220,8 @@ class StepCoordinator(MembershipListener):
         if self.switcher is not None:
             self.switcher.step_ended()
         self.group.transfer.release()
-        if self.lender is not None:
-            self.lender.between()
+        if self.catch_up_sender is not None:
+            self.catch_up_sender.between()
         if self._is_wanted_back():
             self._leave()
         if self.dealing.enough_left():
@@ -273,12 +273,12 @@ class StepCoordinator(MembershipListener):
         if newcomers and session.gives:
             with self.agreed_parameters():  # another donor may have been lost in the middle of a round
                 self._hand_over()
-        if self.lender is not None:
-            self.lender.change(view.members)
+        if self.catch_up_sender is not None:
+            self.catch_up_sender.change(view.members)
 
     def _hand_over(self) -> None:
         """Newcomers wait for the state, and this worker is the one to give it."""
         where, agenda = self.boundary or self.stand()
-        lent, lender = self.group.session.lent, self.lender
-        rests = {member: lender.rest(member) if lender is not None else NO_LENDER for member in lent}
+        streamed, sender = self.group.session.streamed, self.catch_up_sender
+        rests = {member: sender.rest(member) if sender is not None else NO_STREAM for member in streamed}
         handover.give(self.group, self.joined, where, agenda, rests)

@@ -77,7 +77,7 @@ class ZapAuthenticator:
 
 
 def decode_key(public: bytes) -> bytes:
-    """Return a public key in binary; empty for what is no key, which equals nobody's."""
+    """Return a public key in binary; empty for text that is no key, and equals no member's."""
     try:
         return bytes(z85.decode(public))
     except Exception:  # noqa: BLE001  (the decoder raises several types for bad input)

@@ -14,7 +14,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 _READABLE = int(zmq.POLLIN)
-"""As a plain number: a flag makes another flag of what it meets, which takes longer than to ask the socket."""
+"""As a plain int: `&` with an enum flag builds another flag, which takes longer than the socket call."""
 
 
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
@@ -63,9 +63,9 @@ FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH,
 )
 PAUSE, LONGEST_PAUSE = 0.1, 3.0
-"""Seconds before it is begun anew: twice as many each time."""
+"""Reconnect backoff in seconds: doubled each time."""
 SILENT = 6.0
-"""Seconds in which ZeroMQ has something to tell of a connection that it tries to make: a handshake ends after five."""
+"""Seconds without an event after which a connection attempt is repeated; ZeroMQ ends a handshake after five."""
 
 
 class PeerConnection:
@@ -89,7 +89,7 @@ class PeerConnection:
         self._connect()
 
     def look(self, now: float) -> bool:
-        """What became of it since the last look; whether it has just been made (again)."""
+        """Handle the events since the last call; return whether the connection has just been made (again)."""
         made = False
         with contextlib.suppress(zmq.Again):
             while is_readable(self._monitor):
@@ -133,7 +133,7 @@ class PeerConnection:
         self._connect()
 
     def _connect(self) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # no address of this network: its peer is never reached, and given up
+        with contextlib.suppress(zmq.ZMQError):  # not an address of this network: membership gives the peer up
             self.socket.connect(self.address)
 
     def close(self) -> None:
@@ -144,6 +144,6 @@ class PeerConnection:
 
 
 def _is_at(link: socket.socket, address: str) -> bool:
-    """A descriptor may stand for another connection by the time one looks."""
+    """The descriptor may have been reused for another connection meanwhile."""
     host, port = link.getpeername()[:2]
     return address == f"tcp://{host}:{port}"

@@ -99,7 +99,7 @@ class IoLoop(threading.Thread):
             while not self._ending:
                 ready = dict(poller.poll(int(1000 * self._pause())))
                 self._turn(ready)
-        except BaseException as error:  # noqa: BLE001  (told to whoever waits)
+        except BaseException as error:  # noqa: BLE001  (raised in the waiting threads)
             self.failure = error
             self.tasks.abort(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
@@ -153,7 +153,7 @@ class IoLoop(threading.Thread):
         self.tasks.add(task, lambda: task.begin(view, self._sender(task)))
 
     def leave(self, generation: int, error: ShoalError) -> None:
-        """A view of `generation` is being made: nothing comes of what is under way in an older one."""
+        """A view of `generation` is being made: fail what is under way in older ones."""
         if self.generation < generation:
             self.tasks.abort(error)
 
@@ -173,7 +173,7 @@ class IoLoop(threading.Thread):
         self.endpoint.let_in(self.book)  # who knocked before it was in the book
 
     def reform(self, generation: int, ranks: Sequence[int]) -> None:
-        """Another view, on the same sockets: numbers begin anew, and nothing of an older generation is heard."""
+        """Enter another view on the same sockets: numbers restart, and messages of older generations are dropped."""
         self.tasks.abort(PeerLost(f"worker {self.rank}: the view of generation {self.generation} has ended"))
         self.chunk_sender.generation, self.view = generation, MeshView(ranks, self.rank)
         self.tasks.begin_anew()
@@ -189,7 +189,7 @@ class IoLoop(threading.Thread):
             self.chunk_sender.ack(peer)
 
     def hurry(self) -> None:
-        """The end is near: whoever waits for a word of ours gets it at once."""
+        """Acknowledge at once, because the run is ending and peers may wait for it."""
         self.chunk_sender.ack_seconds = 0.0
 
     def end(self, reason: str, lost: int) -> None:
@@ -236,11 +236,11 @@ class IoLoop(threading.Thread):
             except FrameRefused as error:
                 self.refused += 1
                 self._count_refused(peer, str(error))
-            except Exception as error:  # noqa: BLE001  (told to whoever may have it evicted)
+            except Exception as error:  # noqa: BLE001  (the sender is suspected, and may be evicted)
                 self._suspect(peer, f"a message of {peer} cannot be handled: {error!r}")
 
     def _sender_of(self, frame: zmq.Frame) -> LinkPeer | None:
-        """Who a message is from, by the key of its connection; None where there are none, or it is nobody's now."""
+        """The sender of a message by the key of its connection; None without keys, or if no member has that key now."""
         if self.endpoint.guard is None:
             return None
         name, connection = frame.get("User-Id"), AcceptedConnection.of(frame)

@@ -69,7 +69,7 @@ class LinkMesh:
     def watch_view(self, watcher: ViewWatcher) -> None:
         """Ask `watcher` whether the view still stands; without one, a lost peer ends the run."""
         self._watcher = watcher
-        self.loop.exchange.silence = None  # whoever decides on members decides who is lost
+        self.loop.exchange.silence = None  # membership decides which member is lost, not the link
 
     @property
     def view(self) -> MeshView:
@@ -84,7 +84,7 @@ class LinkMesh:
         return self.loop.peers[rank]
 
     def meet(self, seconds: float) -> None:
-        """Return when every peer was heard."""
+        """Wait until every peer was heard."""
         deadline = Deadline.after(seconds)
         while missing := [rank for rank in self.view.others if self.link(rank).heard is None]:
             self._look_around(missing, deadline)
@@ -124,11 +124,11 @@ class LinkMesh:
         return f"waiting {moment - waiting[0]:.1f} s for {suspects}"
 
     def abort(self, reason: str) -> None:
-        """End all tasks; whoever waits for one gets PeerLost. What was handed in is as it was."""
+        """End all tasks; waiting callers get PeerLost. Arrays that were handed in are unchanged."""
         self._command(lambda: self.loop.tasks.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
 
     def leave(self, generation: int) -> None:
-        """From any thread: whoever waits in a view before `generation` need not wait any longer."""
+        """From any thread: release callers that wait in a view before `generation`."""
         self.loop.call(lambda: self.loop.leave(generation, ViewEnded("the members change")))
 
     def enrol(self, book: Book) -> None:

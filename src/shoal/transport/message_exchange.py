@@ -159,7 +159,7 @@ class MessageExchange:
             self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
         elif whole is not None:
             if whole.total > CHUNK:
-                inbox.link.unsaid += ACK_CHUNKS  # whoever waits for its end need not wait for the next chunk
+                inbox.link.unsaid += ACK_CHUNKS  # its sender waits for this; no chunk follows
             self._deliver(peer, whole)
         self.sender.pump(peer)
 
@@ -277,7 +277,7 @@ class MessageExchange:
             self._grant_again(peer)
 
     def _grant_again(self, peer: LinkPeer) -> None:
-        """Our stream begins anew, and credit that was under way is lost with the old one; the member may come back."""
+        """Restart our stream; credit under way is lost with the old one, and the member may come back."""
         inbox, out = self._incoming(peer), self._outgoing(peer)
         for port, (granted, largest) in inbox.grants.items():
             out.grant(port, granted, inbox.stream, largest)

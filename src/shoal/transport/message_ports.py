@@ -46,7 +46,7 @@ class ServedPort:
     credit: int
     largest: int
     admitted: set[str] | None
-    """Who may send there; None: all."""
+    """Members that may send there; None: all."""
     jobs: "SimpleQueue[Job | None] | None"
     """For the thread that handles them; None: the communication thread does."""
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["CallFailed", "CallReply", "MessageTicket", "Messenger", "ReceivedMessage"]
 
 LARGEST_MESSAGE = 1 << 30
-"""Bytes of a message or reply, unless whoever receives it says otherwise."""
+"""Largest message or reply in bytes, unless its receiver sets another limit."""
 LONGEST_PORT = 32
 LOOK = 0.5
 """Seconds between looks at whether the communication thread still runs, in a wait."""

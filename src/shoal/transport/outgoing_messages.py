@@ -136,7 +136,7 @@ class OutgoingMessages:
     def push(self, message: OutgoingMessage) -> None:
         """Let it leave when its turn comes, or take the place of an older one that has not begun."""
         older = self._replaceable.get((message.port, message.key)) if message.key is not None else None
-        if older is not None:  # in its place: whoever pushes without end still has its turn
+        if older is not None:  # takes its place in the queue, so that endless pushes cannot starve it
             older.ticket.superseded = True
             older.ticket.end()
             older.body, older.ticket = message.body, message.ticket
@@ -274,9 +274,9 @@ class OutgoingMessages:
                 message.fail(error)
 
     def restart(self, expected: int) -> None:
-        """The receiver has dropped the stream after `expected` chunks: what began there is lost, the rest goes anew.
+        """The receiver has dropped the stream after `expected` chunks: what began there is lost, the rest is resent.
 
-        Replies are lost too: whoever drops a link has ended its own calls.
+        Replies are lost too: a peer that drops a link has ended its own calls.
         """
         started = [*(message for _, message in self._complete), *self._begun]
         started += [message for _, _, message in self._unbegun.pop("", [])]
@@ -307,7 +307,7 @@ class OutgoingMessages:
         self._cancels.clear()
         self._credits.clear()
         self.link.reset()
-        self.stream, self._hello = 0, False  # numbers begin anew, so the stream must be another one
+        self.stream, self._hello = 0, False  # numbers restart, so the stream needs another id
 
     @property
     def unbegun_tickets(self) -> set[MessageTicket]:

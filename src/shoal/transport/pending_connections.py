@@ -183,7 +183,7 @@ class PendingLimiter(threading.Thread):
         return False
 
     def _look_at(self, connection: PendingConnection) -> None:
-        """See how far it has come; whoever has shown a key is not counted from then on."""
+        """Update the state of its handshake; a connection that has shown a key no longer counts."""
         with contextlib.suppress(OSError), self._view.of(connection.fd) as here:
             connection.stage = stage_of(here)
         # an older one has shown its key: libzmq would have closed it otherwise
@@ -210,7 +210,7 @@ class PendingLimiter(threading.Thread):
 
 
 def choose_evictions(pending: Iterable[PendingConnection], most: int, most_per_address: int) -> list[PendingConnection]:
-    """Whom to close, so that the limits hold: of the address with most, those that have shown least, oldest first."""
+    """Connections to close so that limits hold: of the address with most, those that have shown least, oldest first."""
     by_address: dict[str, list[PendingConnection]] = defaultdict(list)
     for connection in sorted(pending, key=lambda each: (-each.stage, -each.accepted)):
         by_address[connection.peer[0]].append(connection)  # the next to go is the last

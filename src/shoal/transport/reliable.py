@@ -45,7 +45,7 @@ class LinkEstimate:
     ahead: float = AHEAD_NEAR
     """Seconds of traffic under way of what others may overtake."""
     most: float = float("inf")
-    """Bytes a second that this worker lets itself send at the most."""
+    """Limit of this worker's sending, in bytes a second."""
     _least: list[float] = field(default_factory=lambda: [float("inf"), float("inf")])
     _turned: float = 0.0
 

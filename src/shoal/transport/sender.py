@@ -36,7 +36,7 @@ NEAR = 2 * CHUNK
 """Bytes under way with a chunk that may acknowledge: behind more it would come late."""
 ASK_AGAIN = 0.1
 SHARE = 8
-"""Where collectives and messages both wait, one chunk of so many is a message's, and so much of the window theirs."""
+"""Where collectives and messages both wait: every how-manieth chunk, and which share of the window, is a message's."""
 
 
 class ChunkSender:
@@ -152,7 +152,7 @@ class ChunkSender:
             self.transmit(peer, flying)
 
     def _say(self, peer: LinkPeer, message: AnyMessage) -> None:
-        with contextlib.suppress(zmq.Again):  # whoever misses it asks again
+        with contextlib.suppress(zmq.Again):  # a peer that misses it asks again
             peer.aside.send(encode(message), zmq.NOBLOCK)
         peer.told = now()
         self._count(HEAD)

@@ -16,7 +16,7 @@ Send = Callable[[int, int, int, FramePayload], None]
 
 
 class MeshView:
-    """Who takes part, in order of rank, and this worker's place among them; everybody is known by its number here."""
+    """The members in order of rank, and this worker's place among them; tasks know peers by that number."""
 
     def __init__(self, ranks: Sequence[int], rank: int) -> None:
         self.ranks, self.rank = list(ranks), rank
@@ -42,13 +42,13 @@ class CollectiveTask(ABC):
         """Bytes of what this worker sends pieces of; stands in every chunk's message."""
         self.number = -1
         self.among: Sequence[int] | None = None
-        """Who takes part, if not the whole view: only they hand it in."""
+        """Its participants, if not the whole view; only they hand it in."""
         self.done = threading.Event()
         self.error: ShoalError | None = None
         self.culprit: int | None = None
-        """Whose chunk it failed by, if it was one's."""
+        """The peer whose chunk made it fail, if one did."""
         self.senders: Container[int] = ()
-        """Who takes part, and may send chunks of it."""
+        """Its participants, which may send chunks of it."""
         self.ended = 0.0
         """When the last chunk had come; 0 as long as it has not."""
 
@@ -66,7 +66,7 @@ class CollectiveTask(ABC):
 
     @abstractmethod
     def missing(self) -> list[int]:
-        """Whom it waits for."""
+        """The peers it waits for."""
 
     def fail(self, error: ShoalError, culprit: int | None = None) -> None:
         """Nothing will come of it."""

@@ -15,10 +15,10 @@ from shoal.transport.connection import bytes_read
 from shoal.transport.pending_connections import DescriptorView
 
 MOST_OF_ONE = 1 << 20
-"""Bytes of one connection without a whole message; the largest message has 128 KiB."""
+"""Bytes of one connection without a complete message; the largest message has 128 KiB."""
 MOST_OF_ALL = 32 << 20
 EVERY = 0.25
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 Address = tuple[str, int]
 
@@ -31,11 +31,11 @@ class _Unread:
     come: int = 0
     """Bytes since then."""
     held: int = 0
-    """Of them, those that had come by the look before: all whole messages among them have been read meanwhile."""
+    """Of them, those that had come by the check before: complete messages among them have been read meanwhile."""
 
 
 class UnfinishedLimiter:
-    """Used by the thread that reads the socket; `accepted`: who is connected there, by libzmq's descriptor."""
+    """Used by the thread that reads the socket; `accepted`: its connections by libzmq's descriptor."""
 
     def __init__(self, accepted: Callable[[], Mapping[int, Address]]) -> None:
         self._accepted = accepted
@@ -53,7 +53,7 @@ class UnfinishedLimiter:
     def look(self, now: float, drained: bool) -> list[tuple[int, Address]]:
         """Close the connections that hold too much, and return them; `drained`: no message waits to be read."""
         accepted = self._accepted()
-        # libzmq reads from connections in turn: after so many messages none that has a whole one was left out
+        # libzmq reads from connections in turn: after two messages per connection every complete one was delivered
         if now < self._due or not (drained or self._messages > 2 * len(accepted)):
             return []
         self._due, self._messages = now + EVERY, 0

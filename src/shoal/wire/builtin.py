@@ -141,7 +141,7 @@ class TernarySettings(CodecSettings):
 class QsgdSettings(CodecSettings):
     """Each element becomes one of 2^bits - 1 levels of its bucket's norm, at random, in a code of varying length.
 
-    Costs: 2 to 3 bits an element at bits=4; slow to encode, for a code begins where the one before ends.
+    Costs: 2 to 3 bits an element at bits=4; slow to encode, because a code begins where the one before ends.
     Cites: Alistarh et al. 2017, "QSGD".
     Avoid: on fast networks.
     """

@@ -10,7 +10,7 @@ from shoal.bench.peers.base import PeerPlace
 
 
 def open_group(place: PeerPlace) -> None:
-    """Meet the other workers through a file in the run's folder."""
+    """Find the other workers through a file in the run's folder."""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     store = FileStore(str(place.dir / "rendezvous-peer"), place.size)
     wait = timedelta(seconds=place.seconds)

@@ -1,8 +1,8 @@
-"""The borrower's side of a loan: takes the state, makes the lender's updates, and compares.
+"""The newcomer's side of live catch-up: takes the state, makes the sender's updates, and compares.
 
     state ── updates … ── proof: the same bits ── asks to be let in ── updates … ── the donor's last words ── enters
 
-Whatever goes wrong before that, it enters without a loan, and the others wait for the whole state.
+If anything fails before that, it enters without, and the others wait until it has the whole state.
 """
 
 from collections.abc import Mapping
@@ -21,31 +21,31 @@ from shoal.train.joined import JoinedModels
 class CatchUpReceiver:
     """Of a newcomer that has joined once."""
 
-    def __init__(self, purse: StateStreamClient, joined: JoinedModels) -> None:
-        self.purse, self.joined = purse, joined
+    def __init__(self, client: StateStreamClient, joined: JoinedModels) -> None:
+        self.client, self.joined = client, joined
         self.why = ""
         """Why nothing came of it."""
         self.proved = False
-        """Whether it has been shown to hold the lender's bits."""
+        """Whether it has been shown to hold the sender's bits."""
         self.updates = 0
         """Made here."""
 
-    def borrow(self, offer: StreamStateFrom | None) -> bool:
-        """Do what there is to do; False: there is enough, or no more to be had."""
-        if self.purse.follow(offer):
+    def receive(self, offer: StreamStateFrom | None) -> bool:
+        """Take in what has come; False once the state is complete, or cannot be had."""
+        if self.client.follow(offer):
             self.proved, self.updates = False, 0
         self.catch_up()
-        self.why = self.why or ("" if self.proved else self.purse.hopeless)
+        self.why = self.why or ("" if self.proved else self.client.hopeless)
         return not self.why and not self.proved
 
     def catch_up(self) -> None:
         """Make the updates that have come."""
-        for item in self.purse.items():
+        for item in self.client.items():
             if not self.why:
                 self._use(bytes(item))
 
     def _use(self, data: bytes) -> None:
-        tensors, texts = parse(data, "an item of a loan")
+        tensors, texts = parse(data, "an item of a stream")
         match texts.get("kind"):
             case "state":
                 try:
@@ -66,14 +66,14 @@ class CatchUpReceiver:
         self.updates = number
 
     def rest(self, tensors: dict[str, Tensor], texts: Mapping[str, str]) -> None:
-        """Complete what the donor said at last by what was lent."""
+        """Complete what the donor handed over by what was streamed before."""
         self.catch_up()
         while (data := tensors.pop(f"{UPDATE}{self.updates + 1}", None)) is not None:
-            self._update(self.updates + 1, *parse(data.numpy().tobytes(), "an update of a loan"))
+            self._update(self.updates + 1, *parse(data.numpy().tobytes(), "an update of a stream"))
         for name in [name for name in tensors if name.startswith(UPDATE)]:
             del tensors[name]  # it came before the view ended, and its sender could not know
-        lent = bulk([self.joined])
-        if self.why or proof(lent) != texts["loan"]:
+        streamed = bulk([self.joined])
+        if self.why or proof(streamed) != texts["stream"]:
             # Something but the optimizer has changed the weights since the proof. All wait for this worker.
-            raise Evicted(f"what was lent has changed ({self.why or 'other bits'}); start this worker again")
-        tensors |= {name: tensor.clone() for name, tensor in lent.items()}
+            raise Evicted(f"what was streamed has changed ({self.why or 'other bits'}); start this worker again")
+        tensors |= {name: tensor.clone() for name, tensor in streamed.items()}

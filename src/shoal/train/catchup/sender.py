@@ -1,10 +1,11 @@
-"""The lender's side of a loan.
+"""The member's side of live catch-up: streams its state and every update since to a newcomer.
 
 asked ── one update is weighed ── too large: refused
                                └─ the state, as it is between two steps ── every update ── a proof ── the rest
 
-Whatever else changes a weight ends all loans: torch counts what is written to a tensor, so that is seen at the next
-update. What it does not count (`p.data`) the newcomer finds out when it enters; it ends, and nothing is lent any more.
+Anything but the optimizer that changes a weight ends all streams: torch counts writes to a tensor, so the next update
+notices. Writes through `p.data` are not counted; the newcomer finds those when it enters, ends, and nothing is streamed
+any more.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,12 +20,12 @@ from shoal.train.checkpoint.snapshot import common
 from shoal.train.joined import JoinedModels
 
 LEAST = 1 << 20
-"""Bytes of a state below which nobody minds waiting."""
+"""Bytes of a state below which waiting for all of it costs too little to matter."""
 SHARE = 16
-"""A step's updates may be one of so many parts of the state; all of a loan together as large as the state."""
+"""A step's updates may be one of so many parts of the state; all updates of a stream together as large as the state."""
 
 MOST_PARKED = 8
-"""Loans kept over the end of a view; newcomers that do not come back leave theirs behind."""
+"""Streams kept over the end of a view; newcomers that do not come back leave theirs behind."""
 CHANGED = "something but the optimizer changes the weights"
 
 
@@ -38,32 +39,32 @@ class _CatchUp:
     arrived: int = 0
     """Items that have arrived for certain; the first is the state."""
     unsure: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-    """Updates that may not have arrived: number of the update -> number of its item in the loan, and the update."""
+    """Updates that may not have arrived: number of the update -> number of its item in the stream, and the update."""
 
 
 class CatchUpSender:
     """Of a worker that trains: told of every boundary between steps, and of every update before it is made."""
 
-    def __init__(self, desk: StateStreamServer, joined: Sequence[JoinedModels]) -> None:
-        self.desk, self.joined = desk, joined
-        self._loans: dict[str, _CatchUp] = {}
+    def __init__(self, server: StateStreamServer, joined: Sequence[JoinedModels]) -> None:
+        self.server, self.joined = server, joined
+        self._streams: dict[str, _CatchUp] = {}
         self._parked: dict[str, _CatchUp] = {}
-        """Loans of views that have ended without the newcomer: their updates are kept until it is let in."""
+        """Streams of views that have ended without the newcomer: their updates are kept until it enters."""
         self._weighs = False
         self._weight = self._state = 0
         """Bytes of a step's updates, and of the state."""
         self._written: list[int] = []
         """How often each parameter had been written to, by the last update."""
         self._entered: set[str] = set()
-        """Who has entered with a loan, in the view that stands."""
+        """Newcomers that entered the present view after a stream."""
         self._distrusted = ""
 
     def between(self) -> None:
         """Nothing is under way, and newcomers may be let in next."""
-        new = [member for member in self.desk.asked() if member not in self._loans]
+        new = [member for member in self.server.asked() if member not in self._streams]
         self._drop()
-        for member, loan in self._loans.items():
-            self._look_after(member, loan)
+        for member, stream in self._streams.items():
+            self._look_after(member, stream)
         if new and not self._weighs and not self._objection():
             self._weighs, self._weight = True, 0
             return
@@ -73,27 +74,29 @@ class CatchUpSender:
         self._weighs = False
 
     def _drop(self) -> None:
-        """Loans of newcomers that have not been heard of for long; they may still be on their way in."""
-        for member in [member for member in self._loans if not self.desk.serves(member)]:
-            self._park(member, self._loans.pop(member))
+        """Park the streams of newcomers that have been silent for long; they may still enter."""
+        for member in [member for member in self._streams if not self.server.serves(member)]:
+            self._park(member, self._streams.pop(member))
 
-    def _park(self, member: str, loan: _CatchUp) -> None:
-        if loan.arrived and not loan.refused:
-            self._parked[member] = loan
+    def _park(self, member: str, stream: _CatchUp) -> None:
+        if stream.arrived and not stream.refused:
+            self._parked[member] = stream
 
-    def _look_after(self, member: str, loan: _CatchUp) -> None:
-        if loan.refused:
+    def _look_after(self, member: str, stream: _CatchUp) -> None:
+        if stream.refused:
             return
-        if loan.updates and not loan.proved:
-            loan.proved = True
+        if stream.updates and not stream.proved:
+            stream.proved = True
             texts = {"kind": "proof", "proof": proof(bulk(self.joined))}
-            self.desk.give(member, _text(texts))
-        loan.arrived = self.desk.arrived(member)
-        if self.desk.stalled(member):
-            loan.refused, loan.unsure = "it took nothing of what was sent to it", {}
-            self.desk.drop(member)
+            self.server.give(member, _text(texts))
+        stream.arrived = self.server.arrived(member)
+        if self.server.stalled(member):
+            stream.refused, stream.unsure = "it took nothing of what was sent to it", {}
+            self.server.drop(member)
             return
-        loan.unsure = {number: (item, data) for number, (item, data) in loan.unsure.items() if item >= loan.arrived}
+        stream.unsure = {
+            number: (item, data) for number, (item, data) in stream.unsure.items() if item >= stream.arrived
+        }
 
     def _objection(self) -> str:
         if self._distrusted:
@@ -108,46 +111,46 @@ class CatchUpSender:
 
     def _begin(self, member: str) -> None:
         self._parked.pop(member, None)  # its updates have other numbers
-        loan = self._loans[member] = _CatchUp(self._objection())
-        self.desk.open(member)
-        if not loan.refused and self._weight * SHARE > self._state:
-            loan.refused = f"a step changes much ({self._weight} bytes of {self._state})"
+        stream = self._streams[member] = _CatchUp(self._objection())
+        self.server.open(member)
+        if not stream.refused and self._weight * SHARE > self._state:
+            stream.refused = f"a step changes much ({self._weight} bytes of {self._state})"
         data = b""
         try:
-            if not loan.refused:
+            if not stream.refused:
                 tensors, texts = common(self.joined)
                 data = b"".join(pieces(tensors, texts | {"kind": "state"}))
                 self.updated()
         except ShardError as error:
-            loan.refused = str(error)
-        self.desk.give(member, data or _refusal(loan.refused))
+            stream.refused = str(error)
+        self.server.give(member, data or _refusal(stream.refused))
 
     def updating(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """`optimizer` of `joined` steps next, with the gradients that are there."""
-        lent = {member: loan for member, loan in self._loans.items() if not loan.refused}
-        parked = [loan for loan in self._parked.values() if not loan.refused]
-        if not self._weighs and not lent and not parked:
+        streaming = {member: stream for member, stream in self._streams.items() if not stream.refused}
+        parked = [stream for stream in self._parked.values() if not stream.refused]
+        if not self._weighs and not streaming and not parked:
             return
         try:
-            if (lent or parked) and self._counted() != self._written:
+            if (streaming or parked) and self._counted() != self._written:
                 raise UnfitError(CHANGED)
             data = self._record(joined, optimizer, closure)
         except UnfitError as error:
             self._weight = self._state
-            for member in lent:
+            for member in streaming:
                 self._withdraw(member, str(error))
-            for loan in parked:
-                loan.refused = str(error)
+            for stream in parked:
+                stream.refused = str(error)
             return
         self._weight += len(data)
-        for loan in parked:
-            self._keep(loan, data)
-        for member, loan in lent.items():
-            self._tell(member, loan, data)
+        for stream in parked:
+            self._keep(stream, data)
+        for member, stream in streaming.items():
+            self._tell(member, stream, data)
 
     def updated(self) -> None:
         """An update has been made."""
-        if self._loans or self._parked:
+        if self._streams or self._parked:
             self._written = self._counted()
 
     def _counted(self) -> list[int]:
@@ -160,57 +163,57 @@ class CatchUpSender:
             raise UnfitError("the script joins several times")
         return write(optimizer, joined.members.optimizers.index(optimizer))
 
-    def _tell(self, member: str, loan: _CatchUp, data: bytes) -> None:
-        if excess := self._count(loan, data):
+    def _tell(self, member: str, stream: _CatchUp, data: bytes) -> None:
+        if excess := self._count(stream, data):
             self._withdraw(member, excess)
         else:
-            loan.unsure[loan.updates] = (self.desk.give(member, data), data)
+            stream.unsure[stream.updates] = (self.server.give(member, data), data)
 
-    def _keep(self, loan: _CatchUp, data: bytes) -> None:
+    def _keep(self, stream: _CatchUp, data: bytes) -> None:
         """For the newcomer's entry: no link leads to it between two views."""
-        if excess := self._count(loan, data):
-            loan.refused, loan.unsure = excess, {}
+        if excess := self._count(stream, data):
+            stream.refused, stream.unsure = excess, {}
         else:
-            loan.unsure[loan.updates] = (loan.arrived, data)
+            stream.unsure[stream.updates] = (stream.arrived, data)
 
-    def _count(self, loan: _CatchUp, data: bytes) -> str:
+    def _count(self, stream: _CatchUp, data: bytes) -> str:
         """Why this update is one too many; empty: it is not."""
-        loan.updates += 1
-        loan.size += len(data)
-        if loan.size <= self._state:
+        stream.updates += 1
+        stream.size += len(data)
+        if stream.size <= self._state:
             return ""
-        return f"{loan.updates} updates are {loan.size} bytes, of a state of {self._state}"
+        return f"{stream.updates} updates are {stream.size} bytes, of a state of {self._state}"
 
     def _withdraw(self, member: str, reason: str) -> None:
-        loan = self._loans[member]
-        loan.refused, loan.unsure = reason, {}
-        self.desk.give(member, _refusal(reason))
+        stream = self._streams[member]
+        stream.refused, stream.unsure = reason, {}
+        self.server.give(member, _refusal(reason))
 
     def rest(self, member: str) -> dict[int, bytes] | str:
-        """Updates that a newcomer who was let in may not have got, by number; a text: why its loan does not count."""
-        loan = self._loans.get(member) or self._parked.get(member)
-        if loan is None or not (loan.refused or loan.arrived):
-            return "the loan it came with was another one"
-        if loan.refused or self._counted() != self._written:
-            return loan.refused or CHANGED
+        """Updates that a newcomer may lack when it enters, by number; a text: why its stream does not count."""
+        stream = self._streams.get(member) or self._parked.get(member)
+        if stream is None or not (stream.refused or stream.arrived):
+            return "its state was streamed by another member"
+        if stream.refused or self._counted() != self._written:
+            return stream.refused or CHANGED
         self._entered.add(member)
-        return {number: data for number, (_, data) in loan.unsure.items()}
+        return {number: data for number, (_, data) in stream.unsure.items()}
 
     def change(self, members: Collection[str]) -> None:
-        """These are the members from now on. Who entered with a loan and is gone with the next view had a bad one.
+        """These are the members from now on. A newcomer lost in the view after its entry had received a wrong state.
 
         A view may be made without the newcomers that were to enter, if a member had begun the step that was agreed on.
-        They hold what was lent them all the same, and enter with one of the next views.
+        They keep what was streamed to them, and enter with one of the next views.
         """
         if gone := sorted(self._entered - set(members)):
-            self._distrusted = f"{gone[0]} was lost right after it had a loan"
-        for member, loan in self._loans.items():
-            self._park(member, loan)
+            self._distrusted = f"{gone[0]} was lost right after the state was streamed to it"
+        for member, stream in self._streams.items():
+            self._park(member, stream)
         self._entered &= set(self._parked)  # handed over to just now
-        waiting = [(member, loan) for member, loan in self._parked.items() if member not in members]
+        waiting = [(member, stream) for member, stream in self._parked.items() if member not in members]
         self._parked = dict(waiting[-MOST_PARKED:])
-        self._loans.clear()
-        self.desk.close()
+        self._streams.clear()
+        self.server.close()
 
 
 def _refusal(reason: str) -> bytes:

@@ -14,7 +14,7 @@ from shoal.train.joined import JoinedModels
 from shoal.train.state import patch
 
 UPDATE = "update."
-"""Before the number of an update, in what a newcomer with a loan is told at last."""
+"""Before the number of an update, in what the donor hands to a newcomer that has had a stream."""
 SMALL = 1024
 """Elements of a tensor that is told anew anyway."""
 

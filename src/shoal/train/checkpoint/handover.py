@@ -44,15 +44,15 @@ def write(
     updates: Mapping[int, bytes] | None = None,
     why: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The state as it is now, for newcomers; for one with a loan, what is not in it, and the last `updates`.
+    """The state as it is now, for newcomers; for one that has had a stream, what it lacks, and the last `updates`.
 
-    `why`: for those whose loan does not count, the reason.
+    `why`: for those whose stream does not count, the reason.
     """
     tensors, texts = common(joined)
     if updates is not None:
-        lent = bulk(joined)
-        texts["loan"] = proof(lent)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in lent}
+        streamed = bulk(joined)
+        texts["stream"] = proof(streamed)
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in streamed}
         tensors |= {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in updates.items()}
     for number, one in enumerate(joined):
         shared = {name: part.values for name, part in one.synchronizer.state().items() if part.merge == "equal"}
@@ -75,7 +75,7 @@ def give(
 ) -> None:
     """To all newcomers of the view what each needs.
 
-    `rests`: for those to whom the state was lent the last updates, or why the loan does not count.
+    `rests`: for those to whom the state was streamed the last updates, or why the stream does not count.
     """
     session, transfer = group.session, group.transfer
     why = {member: rest for member, rest in rests.items() if isinstance(rest, str)}
@@ -104,10 +104,10 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
-    purse = (
+    client = (
         group.state_stream_client() if joined.exchange.compresses and joined.lockstep else None
-    )  # else nobody would lend, and asking takes some steps
-    borrower = CatchUpReceiver(purse, joined) if purse is not None else None
+    )  # else no member would stream it, and asking takes some steps
+    receiver = CatchUpReceiver(client, joined) if client is not None else None
     given = 0
 
     def take() -> MembershipView | None:
@@ -118,23 +118,23 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
         given = len(data)
         handed[:] = [read(data)]
         tensors, texts = handed[0].state
-        if borrower is not None and "loan" in texts:
-            borrower.rest(tensors, texts)
+        if receiver is not None and "stream" in texts:
+            receiver.rest(tensors, texts)
         return handed[0].dealt
 
-    session.join_running(take, borrower)
+    session.join_running(take, receiver)
     texts = handed[0].state[1]
     why = msgspec.json.decode(texts.get("why", "{}"), type=dict[str, str]).get(session.member, "")
-    return handed[0], _told(borrower, "loan" in texts, given, now() - began, why)
+    return handed[0], _told(receiver, "stream" in texts, given, now() - began, why)
 
 
-def _told(borrower: CatchUpReceiver | None, lent: bool, given: int, seconds: float, why: str) -> WorkerEntered:
+def _told(receiver: CatchUpReceiver | None, streamed: bool, given: int, seconds: float, why: str) -> WorkerEntered:
     return WorkerEntered(
         at=time.time(),
         step=0,
         given=given,
-        lent=borrower.purse.size if borrower is not None and lent else 0,
-        updates=borrower.updates if borrower is not None and lent else 0,
+        streamed=receiver.client.size if receiver is not None and streamed else 0,
+        updates=receiver.updates if receiver is not None and streamed else 0,
         seconds=seconds,
-        why="" if borrower is None or lent else borrower.why or why,
+        why="" if receiver is None or streamed else receiver.why or why,
     )

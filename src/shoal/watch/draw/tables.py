@@ -97,11 +97,12 @@ def newcomers(workers: list[WorkerRecord]) -> Group | None:
     lines = []
     for worker in workers:
         for came in worker.entered:
-            lent = f"{figures.size(came.lent)} were lent while the others trained ({came.updates} updates), they waited"
+            size = figures.size(came.streamed)
+            streamed = f"{size} were streamed while the others trained ({came.updates} updates), they waited"
             whole = "the others waited"
             told = f"worker {worker.rank} at step {came.step}, after {figures.seconds(came.seconds)}: "
-            told += f"{lent if came.lent else whole} for {figures.size(came.given)}"
-            told += f"; nothing was lent: {came.why}" if came.why and not came.lent else ""
+            told += f"{streamed if came.streamed else whole} for {figures.size(came.given)}"
+            told += f"; nothing was streamed: {came.why}" if came.why and not came.streamed else ""
             lines.append(Text(figures.clean(told), overflow="fold"))
     return Group(*lines) if lines else None
 

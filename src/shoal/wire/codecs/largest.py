@@ -22,7 +22,7 @@ from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head,
 from shoal.wire.layout import FlatLayout, LayoutPart
 
 PIECE = 256
-"""Elements of a piece at the most."""
+"""Largest number of elements of a piece."""
 VALUE = 4
 Numbers = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]

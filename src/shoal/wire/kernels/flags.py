@@ -34,7 +34,7 @@ def flag_moved(velocity: Any, momentum: Any, left: Any, x: Any, limit: Any, flag
 
 
 def flagged(flags: Any, number: Any, busy: Any, hits: Any) -> Any:
-    """Which of the first `number` flags are set, and how many: without a branch, for nobody could foretell it.
+    """Which of the first `number` flags are set, and how many: without a branch, because it would be unpredictable.
 
     First the eights that hold one. `flags` has room for 7 more, `hits` for 1 more; `busy` is scratch.
     """

@@ -1,4 +1,4 @@
-"""Lender and borrower of two runs in one process: what is lent comes to the same bits, or is refused with a reason."""
+"""Sender and receiver of two runs in one process: the stream comes to the same bits, or is refused with a reason."""
 
 import contextlib
 from typing import Any
@@ -17,7 +17,7 @@ from shoal.train.joined import JoinedModels
 
 
 class Table:
-    """Desk and purse in one: items pass over it when the test says so."""
+    """Server and client in one: items pass over it when the test says so."""
 
     def __init__(self) -> None:
         self.wanted = ["w7.0"]
@@ -82,7 +82,7 @@ def table() -> Table:
 
 @pytest.fixture
 def sides() -> Any:
-    """Makes sides whose optimizers tell nobody but the test's lender."""
+    """Makes sides whose optimizers tell nobody but the test's sender."""
 
     class Members:
         def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -102,31 +102,31 @@ def sides() -> Any:
 
 
 def lending(side: Side, table: Table) -> CatchUpSender:
-    lender = CatchUpSender(table, [side.joined])  # type: ignore[arg-type]
-    side.optimizer.register_step_pre_hook(lambda *_: lender.updating(side.joined, side.optimizer, False))
-    side.optimizer.register_step_post_hook(lambda *_: lender.updated())
-    return lender
+    sender = CatchUpSender(table, [side.joined])  # type: ignore[arg-type]
+    side.optimizer.register_step_pre_hook(lambda *_: sender.updating(side.joined, side.optimizer, False))
+    side.optimizer.register_step_post_hook(lambda *_: sender.updated())
+    return sender
 
 
 def begun(here: Side, there: Side, table: Table) -> tuple[CatchUpSender, CatchUpReceiver]:
     """The state is on the table, and no update yet."""
-    lender = lending(here, table)
+    sender = lending(here, table)
     for _ in range(2):
         here.step()
-        lender.between()
+        sender.between()
     assert len(table.given) == 1
-    return lender, CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    return sender, CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
 
 
 def proved(here: Side, there: Side, table: Table) -> tuple[CatchUpSender, CatchUpReceiver]:
-    """The borrower holds what the lender has."""
-    lender, borrower = begun(here, there, table)
+    """The receiver holds what the sender has."""
+    sender, receiver = begun(here, there, table)
     here.step()
-    lender.between()
-    assert not borrower.borrow(None)
-    assert borrower.proved
-    lender.between()
-    return lender, borrower
+    sender.between()
+    assert not receiver.receive(None)
+    assert receiver.proved
+    sender.between()
+    return sender, receiver
 
 
 def halve(side: Side) -> None:
@@ -134,97 +134,97 @@ def halve(side: Side) -> None:
         next(iter(side.model.parameters())).mul_(0.5)
 
 
-def test_a_loan_comes_to_the_lenders_bits_and_the_rest_is_small(sides: Any, table: Table) -> None:
+def test_a_stream_comes_to_the_senders_bits_and_the_rest_is_small(sides: Any, table: Table) -> None:
     here, there = sides(seed=1), sides(seed=2)
     here.step()
-    lender, borrower = lending(here, table), CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
-    lender.between()
+    sender, receiver = lending(here, table), CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    sender.between()
     assert not table.given, "an update is weighed first"
     here.step()
-    lender.between()
+    sender.between()
     for _ in range(3):
         here.step()
-        assert borrower.borrow(None) or borrower.proved
-        lender.between()
-    assert not borrower.borrow(None)
-    assert borrower.proved
-    lender.between()
-    assert lender.rest("w7.0") == {}, "all has arrived"
+        assert receiver.receive(None) or receiver.proved
+        sender.between()
+    assert not receiver.receive(None)
+    assert receiver.proved
+    sender.between()
+    assert sender.rest("w7.0") == {}, "all has arrived"
     here.step()
-    rest = lender.rest("w7.0")
+    rest = sender.rest("w7.0")
     assert isinstance(rest, dict)
     assert list(rest) == [4]
     assert sum(map(len, rest.values())) < sum(map(len, table.given)) / 50
     tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
-    borrower.rest(tensors, {"loan": proof(bulk([here.joined]))})
+    receiver.rest(tensors, {"stream": proof(bulk([here.joined]))})
     wanted = {name: tensor for name, tensor in common([here.joined])[0].items() if name in tensors}
     assert len(wanted) == len(tensors) == len(bulk([here.joined])) == 2, "one weight, and its momentum"
     assert all(torch.equal(tensors[name], tensor) for name, tensor in wanted.items())
-    assert lender.rest("w8.0") == "the loan it came with was another one"
+    assert sender.rest("w8.0") == "its state was streamed by another member"
 
 
-def enter(lender: CatchUpSender, borrower: CatchUpReceiver, here: Side) -> None:
-    """It comes to the lender's bits with what it has and what it is told at last."""
-    rest = lender.rest("w7.0")
+def enter(sender: CatchUpSender, receiver: CatchUpReceiver, here: Side) -> None:
+    """It comes to the sender's bits with what it has and what it is told at last."""
+    rest = sender.rest("w7.0")
     assert isinstance(rest, dict), rest
     tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
-    borrower.rest(tensors, {"loan": proof(bulk([here.joined]))})
+    receiver.rest(tensors, {"stream": proof(bulk([here.joined]))})
 
 
-def test_a_loan_counts_though_a_view_was_made_without_the_newcomer(sides: Any, table: Table) -> None:
+def test_a_stream_counts_though_a_view_was_made_without_the_newcomer(sides: Any, table: Table) -> None:
     """On a busy machine a member may have begun the step that the newcomer was to enter before."""
     here = sides()
-    lender, borrower = proved(here, sides(seed=2), table)
+    sender, receiver = proved(here, sides(seed=2), table)
     for _ in range(2):
         here.step()
-        lender.between()
-        table.wanted = []  # the desk has closed, and nobody asks in the next view
-        lender.change(["w0.0", "w1.0"])
+        sender.between()
+        table.wanted = []  # the server has closed, and nobody asks in the next view
+        sender.change(["w0.0", "w1.0"])
     given = len(table.given)
     for _ in range(2):
         here.step()
-        lender.between()
+        sender.between()
     assert len(table.given) == given, "no link leads to it"
-    enter(lender, borrower, here)
-    assert borrower.updates == 5
-    lender.change(["w0.0", "w1.0", "w7.0"])
-    assert lender.rest("w7.0") == "the loan it came with was another one", "it is over with its entry"
+    enter(sender, receiver, here)
+    assert receiver.updates == 5
+    sender.change(["w0.0", "w1.0", "w7.0"])
+    assert sender.rest("w7.0") == "its state was streamed by another member", "it is over with its entry"
 
 
-def test_a_loan_counts_though_the_newcomer_waited_long_to_be_let_in(sides: Any, table: Table) -> None:
+def test_a_stream_counts_though_the_newcomer_waited_long_to_be_let_in(sides: Any, table: Table) -> None:
     """It asks for nothing more once it has enough."""
     here = sides()
-    lender, borrower = proved(here, sides(seed=2), table)
+    sender, receiver = proved(here, sides(seed=2), table)
     table.wanted = []
     for _ in range(3):
-        lender.between()
+        sender.between()
         here.step()
-    enter(lender, borrower, here)
+    enter(sender, receiver, here)
 
 
-def test_a_loan_of_an_earlier_view_ends_as_others_do(sides: Any, table: Table) -> None:
+def test_a_stream_of_an_earlier_view_ends_as_others_do(sides: Any, table: Table) -> None:
     here = sides()
-    lender, _ = proved(here, sides(seed=2), table)
-    lender.change(["w0.0"])
+    sender, _ = proved(here, sides(seed=2), table)
+    sender.change(["w0.0"])
     table.wanted = []
     for _ in range(3):
         here.step(share=1.0)
-    assert "updates are" in str(lender.rest("w7.0"))
+    assert "updates are" in str(sender.rest("w7.0"))
 
 
 def test_a_newcomer_that_takes_nothing_is_dropped_and_nothing_more_waits_for_it(sides: Any, table: Table) -> None:
     here = sides()
-    lender, _ = begun(here, sides(seed=2), table)
+    sender, _ = begun(here, sides(seed=2), table)
     here.step()
     table.stuck = ["w7.0"]
-    lender.between()
+    sender.between()
     given = len(table.given)
     for _ in range(3):
         here.step()
-        lender.between()
+        sender.between()
     assert table.dropped == ["w7.0"]
     assert len(table.given) == given, "nor is it begun again"
-    assert "took nothing" in str(lender.rest("w7.0"))
+    assert "took nothing" in str(sender.rest("w7.0"))
 
 
 def refusal(table: Table) -> str:
@@ -233,16 +233,16 @@ def refusal(table: Table) -> str:
 
 def test_dense_updates_are_not_lent(sides: Any, table: Table) -> None:
     here = sides()
-    lender = lending(here, table)
-    lender.between()
+    sender = lending(here, table)
+    sender.between()
     here.step(share=1.0)
-    lender.between()
+    sender.between()
     assert "a step changes much" in refusal(table)
     assert len(table.given) == 1, "the state did not travel"
-    assert "a step changes much" in str(lender.rest("w7.0"))
-    borrower = CatchUpReceiver(table, sides().joined)  # type: ignore[arg-type]
-    assert not borrower.borrow(None)
-    assert "a step changes much" in borrower.why
+    assert "a step changes much" in str(sender.rest("w7.0"))
+    receiver = CatchUpReceiver(table, sides().joined)  # type: ignore[arg-type]
+    assert not receiver.receive(None)
+    assert "a step changes much" in receiver.why
 
 
 def test_a_small_state_is_not_lent(sides: Any, table: Table) -> None:
@@ -250,93 +250,93 @@ def test_a_small_state_is_not_lent(sides: Any, table: Table) -> None:
     assert "the state is small" in refusal(table)
 
 
-def test_a_loan_is_withdrawn_when_its_updates_are_as_large_as_the_state(sides: Any, table: Table) -> None:
+def test_a_stream_is_withdrawn_when_its_updates_are_as_large_as_the_state(sides: Any, table: Table) -> None:
     here = sides()
-    lender, borrower = begun(here, sides(seed=2), table)
+    sender, receiver = begun(here, sides(seed=2), table)
     for _ in range(3):
         here.step(share=1.0)
-        lender.between()
+        sender.between()
     assert "updates are" in refusal(table)
-    assert not borrower.borrow(None)
-    assert "updates are" in borrower.why
-    assert "updates are" in str(lender.rest("w7.0"))
+    assert not receiver.receive(None)
+    assert "updates are" in receiver.why
+    assert "updates are" in str(sender.rest("w7.0"))
 
 
 def test_a_proof_fails_where_something_else_has_changed_the_weights(sides: Any, table: Table) -> None:
     here = sides()
-    lender, borrower = begun(here, sides(seed=2), table)
+    sender, receiver = begun(here, sides(seed=2), table)
     here.step()
     halve(here)
-    lender.between()
-    assert not borrower.borrow(None)
-    assert borrower.why == "updates come to other bits here"
+    sender.between()
+    assert not receiver.receive(None)
+    assert receiver.why == "updates come to other bits here"
 
 
-def test_a_loan_is_withdrawn_when_something_else_changes_the_weights_later(sides: Any, table: Table) -> None:
+def test_a_stream_is_withdrawn_when_something_else_changes_the_weights_later(sides: Any, table: Table) -> None:
     here = sides()
-    lender, _ = proved(here, sides(seed=2), table)
+    sender, _ = proved(here, sides(seed=2), table)
     halve(here)
-    assert lender.rest("w7.0") == CHANGED, "it is given whole"
+    assert sender.rest("w7.0") == CHANGED, "it is given whole"
     here.step()
     assert refusal(table) == "something but the optimizer changes the weights"
-    assert lender.rest("w7.0") == CHANGED
+    assert sender.rest("w7.0") == CHANGED
 
 
-def test_what_nobody_counts_ends_the_newcomer_and_nothing_is_lent_after_that(sides: Any, table: Table) -> None:
+def test_what_nobody_counts_ends_the_newcomer_and_nothing_is_streamed_after_that(sides: Any, table: Table) -> None:
     here = sides()
-    lender, borrower = proved(here, sides(seed=2), table)
+    sender, receiver = proved(here, sides(seed=2), table)
     next(iter(here.model.parameters())).data.mul_(0.5)
-    assert isinstance(lender.rest("w7.0"), dict)
+    assert isinstance(sender.rest("w7.0"), dict)
     with pytest.raises(Evicted, match="start this worker again"):
-        borrower.rest({}, {"loan": proof(bulk([here.joined]))})
-    lender.change(["w0.0", "w7.0"])  # the view in which it entered
-    lender.change(["w0.0"])
+        receiver.rest({}, {"stream": proof(bulk([here.joined]))})
+    sender.change(["w0.0", "w7.0"])  # the view in which it entered
+    sender.change(["w0.0"])
     table.wanted = ["w7.1"]
-    lender.between()
-    assert refusal(table) == "w7.0 was lost right after it had a loan"
+    sender.between()
+    assert refusal(table) == "w7.0 was lost right after the state was streamed to it"
 
 
-def test_who_is_lost_later_is_not_the_loans_fault(sides: Any, table: Table) -> None:
+def test_who_is_lost_later_is_not_the_streams_fault(sides: Any, table: Table) -> None:
     here = sides()
-    lender, _ = proved(here, sides(seed=2), table)
-    assert isinstance(lender.rest("w7.0"), dict)
+    sender, _ = proved(here, sides(seed=2), table)
+    assert isinstance(sender.rest("w7.0"), dict)
     for members in (["w0.0", "w7.0"], ["w0.0", "w7.0", "w3.0"], ["w0.0"]):
-        lender.change(members)
+        sender.change(members)
     table.wanted = ["w7.1"]
     given = len(table.given)
     for _ in range(2):
         here.step()
-        lender.between()
+        sender.between()
     assert parse(table.given[given])[1]["kind"] == "state"
 
 
 def test_another_model_is_told_so(sides: Any, table: Table) -> None:
     there = sides(size=256)
-    borrower = CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    receiver = CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
     tensors, texts = common([sides().joined])
     table.give("w7.0", b"".join(pieces(tensors, texts | {"kind": "state"})))
-    assert not borrower.borrow(None)
-    assert "has the model changed since?" in borrower.why
+    assert not receiver.receive(None)
+    assert "has the model changed since?" in receiver.why
 
 
-def test_a_newcomer_that_is_gone_is_lent_nothing_more(sides: Any, table: Table) -> None:
+def test_a_newcomer_that_is_gone_is_streamed_nothing_more(sides: Any, table: Table) -> None:
     here = sides()
-    lender, _ = begun(here, sides(seed=2), table)
+    sender, _ = begun(here, sides(seed=2), table)
     table.wanted = []
-    lender.between()
+    sender.between()
     given = len(table.given)
     here.step()
-    lender.between()
+    sender.between()
     assert len(table.given) == given
 
 
-def test_what_is_lent_has_the_names_of_a_snapshot(sides: Any) -> None:
+def test_what_is_streamed_has_the_names_of_a_snapshot(sides: Any) -> None:
     here = sides()
     here.step()
     torch.optim.lr_scheduler.StepLR(here.optimizer, 1)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(here.optimizer, 0.9)  # its state comes after the optimizer's
     tensors, _ = common([here.joined])
-    lent = bulk([here.joined])
-    assert len(lent) == 2
-    assert all(tensor.data_ptr() == tensors[name].data_ptr() for name, tensor in lent.items())
+    streamed = bulk([here.joined])
+    assert len(streamed) == 2
+    assert all(tensor.data_ptr() == tensors[name].data_ptr() for name, tensor in streamed.items())
     assert scheduler.get_last_lr()

@@ -1,4 +1,4 @@
-"""A machine joins over a slow link while the others train: most of the state is lent to it before it enters."""
+"""A machine joins over a slow link while the others train: most of the state is streamed to it before it enters."""
 
 import os
 import signal
@@ -56,7 +56,7 @@ def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path
     assert int(str(came["updates"])) >= 5, "the others trained meanwhile"
     assert int(str(came["given"])) < 400_000, "they waited for a tenth of the state at the most"
     page = forked.shoal(there, "show", "one").out
-    assert "were lent while the others trained" in " ".join(page.split())
+    assert "were streamed while the others trained" in " ".join(page.split())
 
 
 @pytest.mark.soak
@@ -78,11 +78,11 @@ def waits(there: Path, guest: Forked) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("who", ["lender", "borrower"])
-def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+def test_p5_either_side_of_a_stream_is_lost(tmp_path: Path, who: str) -> None:
     with joining(tmp_path, "topk(0.001)") as (here, there, guest):
         waits(there, guest)
-        slot: tuple[Path, int] = (here.folder, 0) if who == "lender" else (there, 2)
+        slot: tuple[Path, int] = (here.folder, 0) if who == "sender" else (there, 2)
         lost = pids(slot[0], "one", slot[1])[-1]
         os.kill(lost, signal.SIGKILL)
         back: Callable[[], bool] = lambda: pids(slot[0], "one", slot[1])[-1] != lost  # noqa: E731
@@ -91,14 +91,14 @@ def test_p5_either_side_of_a_loan_is_lost(tmp_path: Path, who: str) -> None:
         here.trained(0)
         here.end(guest)
     (came,) = entered(there, 2)
-    # lent by another; or given whole, where the lender died between its proof and the view that lets the newcomer in
+    # streamed by another; or given whole, where the sender died between its proof and the newcomer's view
     assert came["lent"] or int(str(came["given"])) > 3_900_000
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("weights", "why", "starts"), [
     ("p", "something but the optimizer changes the weights", 1),
-    ("p.data", "was lost right after it had a loan", 2),
+    ("p.data", "was lost right after the state was streamed to it", 2),
 ])  # fmt: skip
 def test_a_script_that_changes_weights_itself_gets_newcomers_all_the_same(
     tmp_path: Path, weights: str, why: str, starts: int

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shoal.membership.invitation import RunBrief
     from shoal.plan.plan import Plan
 
-MOST_GUESTS = 64
+MOST_REMOTE_WORKERS = 64
 """Workers of other machines in all, unless the command says otherwise."""
 
 
@@ -26,7 +26,7 @@ class ListenOptions:
     listen: str | None = None
     key: str | None = None
     allow: tuple[str, ...] = ()
-    most: int = MOST_GUESTS
+    most: int = MOST_REMOTE_WORKERS
 
 
 NOBODY = ListenOptions()

@@ -13,8 +13,37 @@ from shoal.cli.companions import RunCompanions
 from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary, last_line, lost_line
 from shoal.cli.engine import EngineWords, find_engine, go
 from shoal.cli.errors import interruptible, usage_errors
-from shoal.cli.listen import MOST_GUESTS, ListenOptions
+from shoal.cli.listen import MOST_REMOTE_WORKERS, ListenOptions
 from shoal.cli.options import RunOptions
+from shoal.cli.run_options import (
+    AllowOption,
+    BandwidthOption,
+    CheckpointOption,
+    DryRunOption,
+    ExportOption,
+    JsonOption,
+    KeyOption,
+    LabOption,
+    ListenOption,
+    MaxWorkersOption,
+    MinWorkersOption,
+    NameOption,
+    NodesOption,
+    OnOption,
+    PartitionOption,
+    PlanOption,
+    QuietOption,
+    RestartsOption,
+    ResumeOption,
+    RunsOption,
+    SeedOption,
+    ShareOption,
+    SpareOption,
+    TimeOption,
+    TrustedOption,
+    WatchOption,
+    WorkersOption,
+)
 
 if TYPE_CHECKING:
     from shoal.launch.failures import RunFailure
@@ -24,64 +53,33 @@ if TYPE_CHECKING:
 def run(
     script: Annotated[str | None, typer.Argument(help="The training script.", show_default=False)] = None,
     arguments: Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Passed to the script.")] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", "-w", help="Worker processes; else 1, or one for each host of the lab.")
-    ] = None,
-    plan: Annotated[
-        str | None, typer.Option(help="A plan, a named plan, or a TOML file; else 'allreduce, every(1)'.")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="The run's id; made up if left out.")] = None,
-    runs: Annotated[str | None, typer.Option(help="Folder of runs; else $SHOAL_RUNS, else ./runs.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the sample order and all random numbers; else 0.")] = None,
-    lab: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="Emulated hosts: '4 hosts, 100mbit, 20ms' or a TOML file.")
-    ] = None,
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Between hosts use gloo: no keys, for a network that is yours alone.")
-    ] = False,
-    checkpoint: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="auto (the default), off, a time (30s) or 500steps.")
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Id or folder of a run to go on with; its record has the rest.")
-    ] = None,
-    bandwidth: Annotated[
-        str | None, typer.Option(metavar="RATE", help="The most a worker sends over links: 50mbit; else no limit.")
-    ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="How often a lost worker is started again.")] = 3,
-    min_workers: Annotated[int, typer.Option(min=1, help="Fewer living workers end the run.")] = 1,
-    spare: Annotated[int, typer.Option(min=0, help="Keep memory for so many workers of shoal scale RUN +K.")] = 0,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="Let other machines join: they type shoal join HOST:PORT.")
-    ] = None,
-    key: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Of --listen: the run's own pair, by shoal keys new.")
-    ] = None,
-    allow: Annotated[
-        list[str] | None, typer.Option(metavar="PUBLIC[=K]", help="Another machine's own key, for K workers (1).")
-    ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(metavar="ENGINE", help="Machines by ssh:A,B=2, slurm, ray, k8s:IMAGE, mpi or local; see docs."),
-    ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Of --on: machines in all; each has --workers workers.")
-    ] = None,
-    time: Annotated[str, typer.Option(metavar="TIME", help="Of --on slurm: the job's time limit, as in 2h.")] = "",
-    partition: Annotated[str, typer.Option(metavar="NAME", help="Of --on slurm: where to queue.")] = "",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Of --on slurm and k8s: print what would be submitted.")
-    ] = False,
-    max_workers: Annotated[int, typer.Option(min=1, help="So many workers of other machines, in all.")] = MOST_GUESTS,
-    share: Annotated[
-        str | None, typer.Option(metavar="2,1,1", help="How much of every batch each worker computes; or auto.")
-    ] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Serve a page that shows the run; see shoal watch.")] = False,
-    export: Annotated[
-        list[str] | None, typer.Option(metavar="KIND[=URI]", help="Hand the run to mlflow or otel too.")
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Last line of output: one JSON object.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only errors (and the JSON object).")] = False,
+    workers: WorkersOption = None,
+    plan: PlanOption = None,
+    name: NameOption = None,
+    runs: RunsOption = None,
+    seed: SeedOption = None,
+    lab: LabOption = None,
+    trusted: TrustedOption = False,
+    checkpoint: CheckpointOption = None,
+    resume: ResumeOption = None,
+    bandwidth: BandwidthOption = None,
+    restarts: RestartsOption = 3,
+    min_workers: MinWorkersOption = 1,
+    spare: SpareOption = 0,
+    listen: ListenOption = None,
+    key: KeyOption = None,
+    allow: AllowOption = None,
+    on: OnOption = None,
+    nodes: NodesOption = None,
+    time: TimeOption = "",
+    partition: PartitionOption = "",
+    dry_run: DryRunOption = False,
+    max_workers: MaxWorkersOption = MOST_REMOTE_WORKERS,
+    share: ShareOption = None,
+    watch: WatchOption = False,
+    export: ExportOption = None,
+    json: JsonOption = False,
+    quiet: QuietOption = False,
 ) -> None:
     """Train SCRIPT on several workers, by a plan."""
     from shoal.cli.prepare import prepare

@@ -39,3 +39,20 @@ def test_p1_killed_in_a_round_and_replaced(tmp_path: Path, slot: int, plan: str)
     each = KILLED.replace("SLOT", str(slot))
     err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", plan, each=each)
     assert f"worker {slot} was lost (SIGKILL)" in err
+
+
+@pytest.mark.parametrize(
+    ("slot", "plan"),
+    [
+        pytest.param(1, "local(6, samples=leased)", id="a worker"),
+        pytest.param(0, "local(6, diloco, samples=leased)", id="worker 0", marks=pytest.mark.soak),
+    ],
+)
+def test_p1_killed_while_it_leases_samples(tmp_path: Path, slot: int, plan: str) -> None:
+    """What it was given and no round has counted is leased to others; the newcomer leases too."""
+    each = KILLED.replace("SLOT", str(slot))
+    act = partial(replaced, tmp_path, slot)
+    err = disturbed(
+        tmp_path, act, "--plan", plan, each=each, edit=lambda text: text.replace("scheduler.step()", "pass")
+    )
+    assert f"worker {slot} was lost (SIGKILL)" in err

@@ -47,3 +47,15 @@ def test_p12_replicas_of_their_own_go_on_from_the_centre(tmp_path: Path) -> None
     assert again.code == 0, again.err
     assert resumed_at(again, tmp_path) == step_in(kept.name)
     assert_exactly_once(tmp_path, "one", 96, 2)
+
+
+def test_p12_leased_samples_go_on_exactly_once(tmp_path: Path) -> None:
+    """A checkpoint holds what no round had counted; the run that goes on leases that, with any number of workers."""
+    script(tmp_path, each=HOLD)
+    kill_after_checkpoints(
+        tmp_path, 2, "--workers", "2", "--plan", "local(4, samples=leased)", "--checkpoint", "3steps"
+    )
+    script(tmp_path)
+    again = shoal(tmp_path, "run", "--resume", "one", "--workers", "3", "--json")
+    assert again.code == 0, again.err
+    assert_exactly_once(tmp_path, "one", 96, 2)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.errors import UsageError
+from shoal.data.allocate.leased import LeaseQueue
 from shoal.data.observer import LoaderObserver
 from shoal.data.remaining import Range, RemainingSamples
 from shoal.data.source.base import BatchSource, LoaderStep, WorkerPlace
@@ -34,7 +35,15 @@ class LoaderPass:
     changed: bool = False
     """Whether something came back since the inner loader was begun."""
 
+    leases: LeaseQueue | None = None
+    """Where samples are leased: this worker's."""
+    ended: bool = False
+    """Whether another worker has left the pass, and so all do."""
+
     def give(self, step: LoaderStep) -> None:
+        if self.leases is not None and step.lease is not None:
+            self.leases.delivered(step.lease)
+            return  # it is taken out when its round is counted
         taken = sum(end - begin for begin, end in step.ranges)
         self.left[step.stream] = self.left.get(step.stream, RemainingSamples()).take(taken)[1]
 
@@ -45,6 +54,16 @@ class LoaderPass:
     def take_out(self, stream: int, ranges: Iterable[Range]) -> None:
         """Another worker was dealt these before its turn."""
         self._put(stream, self.left.get(stream, RemainingSamples()).take_out(ranges))
+
+    def count_leased(self, ranges: Iterable[Range]) -> None:
+        """A round has counted these."""
+        self.left[0] = self.left.get(0, RemainingSamples()).take_out(ranges)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there is more to be dealt, though the inner loader has come to its end."""
+        leased = self.leases is not None and self.leases.remains
+        return (self.changed or leased) and not self.ended
 
     def _put(self, stream: int, rest: RemainingSamples) -> None:
         self.left[stream] = rest
@@ -87,9 +106,11 @@ class ShardedLoader:
             more = True
             while more:
                 self._move(run)
-                steps, more = self._source.steps(run.turn, dict(run.left)), False
+                steps, more = self._source.steps(run.turn, dict(run.left), run.leases), False
                 for step in steps:
                     observer.next_step(run, step)
+                    if run.ended:
+                        break
                     if run.changed or self._where() != self._place:
                         more = True
                         break
@@ -106,7 +127,7 @@ class ShardedLoader:
                         break
                 else:
                     observer.next_step(run, None)
-                    more = run.changed
+                    more = run.goes_on
             self._done += [run.turn.number] * run.trained
             observer.finished(run)
         finally:
@@ -147,6 +168,7 @@ class ShardedLoader:
         self._open.append(run)
         if left:
             self._observer.continued()
+        self._observer.opened(run)
         return run
 
     def epoch_began(self, epoch: int) -> None:
@@ -170,6 +192,11 @@ class ShardedLoader:
     def names(self, turn: PassKey, places: list[int]) -> list[Any]:
         """What the dataset calls the samples at `places`, if that is known."""
         return self._source.names(turn, places)
+
+    @property
+    def lease_batch(self) -> int | None:
+        """Samples of a lease; None where samples of this loader cannot be leased."""
+        return self._source.lease_batch
 
     @property
     def facts(self) -> tuple[int, int | None, int]:

@@ -1,6 +1,7 @@
 """What a loader tells the run while the script iterates it.
 
-continued? (load_began next_step dealt (load_ended | short))* (load_began next_step)? finished? exhausted    one pass
+One pass:
+    continued? opened (load_began next_step dealt (load_ended | short))* (load_began next_step)? finished? exhausted
 """
 
 from typing import TYPE_CHECKING, Protocol
@@ -26,6 +27,10 @@ class LoaderObserver(Protocol):
 
     def continued(self) -> None:
         """A pass goes on where a checkpoint left it; nothing has been loaded yet."""
+        ...
+
+    def opened(self, run: "LoaderPass") -> None:
+        """A pass begins; it may be given leases here."""
         ...
 
     def load_began(self) -> None:
@@ -64,6 +69,9 @@ class NoObserver:
         self.epoch = epoch
 
     def continued(self) -> None:
+        pass
+
+    def opened(self, run: "LoaderPass") -> None:
         pass
 
     def load_began(self) -> None:

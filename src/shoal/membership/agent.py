@@ -9,6 +9,7 @@ from shoal.core.ids import check_id
 from shoal.membership.coordinator_client import CoordinatorClient, ReconnectBackoff
 from shoal.membership.credentials import ClientCredentials
 from shoal.membership.envelope import MessageEnvelope, ProtocolMismatch
+from shoal.membership.lease_client import LeaseClient
 from shoal.membership.member import MemberState, StreamingPartners
 from shoal.membership.protocol import (
     ConfirmResult,
@@ -24,6 +25,7 @@ from shoal.membership.protocol import (
     ProposeAck,
     ProposeView,
     RunOver,
+    SamplesLeased,
     SuspectMember,
     printable,
 )
@@ -80,6 +82,8 @@ class MembershipAgent:
         self._doubts: tuple[SuspectMember, ...] = ()
         self._accusations: dict[str, SuspectMember] = {}
         self._plan_request: PlanRequest | None = None
+        self._line: CoordinatorClient | None = None
+        self.leases = LeaseClient(self._wake, self.check)
         self._began = self._heard = now()
         self._closing = False
         self._goodbye: LeaveRequest | None = None
@@ -239,13 +243,21 @@ class MembershipAgent:
             return silent + "which does not renew the lease"
         return f"for a view of {', '.join(self._waits_for) or 'all members'}, which did not answer the coordinator"
 
+    def _wake(self) -> None:
+        """There is something to say."""
+        with self._changed:  # so that it is not closed meanwhile
+            if self._line is not None:
+                self._line.wake()
+
     def _run(self) -> None:
         """The thread."""
         try:
-            line = CoordinatorClient(self.address, self._envelope, self._key).connect()
+            line = self._line = CoordinatorClient(self.address, self._envelope, self._key).connect()
             try:
                 self._serve(line)
             finally:
+                with self._changed:
+                    self._line = None
                 line.close()
         except ProtocolMismatch as error:
             self._fail(errors.UsageError(f"{self.id} cannot join at {self.address}: {error}"))
@@ -259,9 +271,12 @@ class MembershipAgent:
         while not self._closing:
             if self._redial.due(now()):
                 line.renew()
-            if now() >= due:
+            beat = now() >= due
+            if beat:
                 due = now() + (BEAT if self._speak(line) else RETRY)
             self._answer(line)
+            for request in self.leases.unsaid(beat):
+                line.say(request)
             for order in line.orders(min(LOOK, max(0.0, due - now()))):
                 with self._changed:
                     self._heard = now()
@@ -298,6 +313,8 @@ class MembershipAgent:
 
     def _obey(self, order: Order, line: CoordinatorClient) -> None:
         match order:
+            case SamplesLeased():
+                self.leases.hear(order)
             case LeaseRenewal():
                 self._member.renew(order)
                 self._redial.round_trip(self._heard - order.sent)

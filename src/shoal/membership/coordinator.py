@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from shoal.membership.bounds import false_number
 from shoal.membership.failure_detector import CLOSED, FailureDetector, MembershipRules, SuspicionTable
+from shoal.membership.lease_book import LeaseBook
 from shoal.membership.log_entries import (
     LEFT,
     LEFT_EARLY,
@@ -28,6 +29,7 @@ from shoal.membership.protocol import (
     JoinRefused,
     JoinRequest,
     LeaseRenewal,
+    LeaseRequest,
     LeaveRequest,
     MemberEvicted,
     Order,
@@ -73,6 +75,7 @@ class MembershipCoordinator:
         self._missed = 0
         self._installs = 0
         self._plans = PlanRequests()
+        self._leases = LeaseBook(self.roster.is_remote)
         self._ahead = rules.ahead
         self._detector = FailureDetector(rules, now)
         self._effects: list[Effect] = []
@@ -81,7 +84,7 @@ class MembershipCoordinator:
     def view(self) -> MembershipView:
         return self.memory.installed.view
 
-    def hear(self, report: Report, now: float) -> list[Effect]:
+    def hear(self, report: Report, now: float) -> list[Effect]:  # noqa: C901  (one case for each kind of report)
         """Take a report in."""
         if report.member in self.memory.lost:
             return self._dismiss(report)
@@ -106,7 +109,15 @@ class MembershipCoordinator:
             case PlanRequest():
                 if report.member in self.view and not self.roster.is_remote(report.member):
                     self._plans.hear(report.plan, report.number, self.view)
+            case LeaseRequest():
+                self._lease(report)
         return self._done()
+
+    def _lease(self, request: LeaseRequest) -> None:
+        """Give samples, among the members that are there: who is lost holds none any more."""
+        members = [member for member in self.view.members if member in self.roster]
+        for member, answer in self._leases.hear(request, members):
+            self._send(member, answer)
 
     def switch(self, plan: str, now: float) -> list[Effect]:
         """Take in that the user wants another plan; one that is there already, or asked for, changes nothing."""

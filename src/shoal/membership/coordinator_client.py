@@ -3,6 +3,7 @@ between 1 and 16 s.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import zmq
@@ -65,6 +66,14 @@ class CoordinatorClient:
             self._socket.curve_serverkey = key.coordinator
             self._socket.curve_publickey, self._socket.curve_secretkey = key.pair.public, key.pair.secret
         self._address = address
+        self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._wakes, zmq.POLLIN)
+
+    def wake(self) -> None:
+        """End a wait in `messages`, from any thread: there is something to say."""
+        os.eventfd_write(self._wakes, 1)
 
     def connect(self) -> "CoordinatorClient":
         """Nothing is said or heard before."""
@@ -97,13 +106,17 @@ class CoordinatorClient:
 
     def messages(self, seconds: float) -> Iterator[list[bytes]]:
         """The same, unread."""
-        if self._socket.poll(int(seconds * 1000) + 1):
+        ready = dict(self._poller.poll(int(seconds * 1000) + 1))
+        if self._wakes in ready:
+            os.eventfd_read(self._wakes)
+        if self._socket in ready:
             with contextlib.suppress(zmq.Again):
                 while True:
                     yield self._socket.recv_multipart(zmq.NOBLOCK)
 
     def close(self) -> None:
         self._context.destroy(linger=LINGER_MS)
+        os.close(self._wakes)
 
 
 _OPTIONS = {

@@ -9,6 +9,7 @@ from shoal.core.errors import DeadlineError, Evicted, PeerLost, RunEnded, ShoalE
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.agent import MembershipAgent
 from shoal.membership.credentials import ClientCredentials
+from shoal.membership.lease_client import LeaseClient
 from shoal.membership.listener import OperationTransport
 from shoal.membership.protocol import InstallView, MemberInfo, StreamStateFrom
 from shoal.membership.session import MembershipSession, slot_of
@@ -240,6 +241,10 @@ class ElasticSession(MembershipSession):
         # the same script asks on the run's own workers too, and only their word counts
         if not self.agent.info.remote:
             self.agent.request_plan(plan)
+
+    @property
+    def leases(self) -> LeaseClient | None:
+        return self.agent.leases
 
     def begin(self, step: int) -> None:
         self.agent.begin(step, Deadline.after(self.seconds))

@@ -1,6 +1,6 @@
 """The envelope of a message between a member and the coordinator: protocol and run. Two frames:
 
-    | shoal 5 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
+    | shoal 6 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
 
 The first frame keeps its form in every version to come, so that two that differ can tell each other so.
 """
@@ -16,10 +16,10 @@ from shoal.core.ids import PATTERN
 from shoal.membership.invitation import ANY_RUN, LARGEST_ANSWER, RunBrief, RunQuery
 from shoal.membership.protocol import JoinRefused, Order, ProtocolMessage, Report
 
-PROTOCOL = 5
+PROTOCOL = 6
 LARGEST_HEAD = 96
-LARGEST_REPORT = 4 << 10
-"""Bytes of what a member says."""
+LARGEST_REPORT = 16 << 10
+"""Bytes of what a member says: the most ranges of a pass that is leased fit in."""
 LARGEST_ORDER = 128 << 10
 """Bytes of what a coordinator says: a view of the most members fits in."""
 _HEAD = re.compile(rb"shoal ([0-9]{1,6}) (" + PATTERN.pattern.encode() + rb")")

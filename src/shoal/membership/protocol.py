@@ -110,6 +110,59 @@ class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
     """Of the parameters I hold; empty if they need not be those of the others."""
 
 
+Range = tuple[Count, Count]
+"""Positions of a pass, from the first up to, not including, the second."""
+MOST_RANGES = 256
+Ranges = Annotated[tuple[Range, ...], msgspec.Meta(max_length=MOST_RANGES)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+
+
+class HeldLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Samples that a worker was given and has not begun yet."""
+
+    ahead: Count
+    """Rounds that end before it counts."""
+    ranges: Ranges
+
+
+class LeaseRequest(ProtocolMessage, frozen=True, kw_only=True):
+    """Where I stand in a pass whose samples are leased; with `wants`, give me a batch of it. Said with every beat."""
+
+    member: Name
+    key: tuple[Count, Count, Count]
+    """Of the pass: loader, epoch, number."""
+    round: Count
+    """The step at which the round under way began; the same on all members."""
+    pool: Ranges
+    """What no round before it has counted."""
+    batch: Number
+    """Samples of a lease."""
+    least: Number
+    """With fewer than these left, nothing is given."""
+    steps: Number
+    """Batches for each member in a round."""
+    held: Annotated[tuple[HeldLease, ...], msgspec.Meta(max_length=MOST_RANGES)] = ()
+    reached: Count = 0
+    """Behind the highest position I was ever given in this pass."""
+    number: Count = 0
+    """Of the request; an answer says which one it is for."""
+    wants: bool = False
+    waits: bool = False
+    """My training thread stands still for it."""
+
+
+class SamplesLeased(ProtocolMessage, frozen=True, kw_only=True):
+    """Train these samples; they are yours until a round has counted them."""
+
+    key: tuple[Count, Count, Count]
+    round: Count
+    number: Count
+    ahead: Count
+    """Rounds to be closed after `round` before this counts."""
+    ranges: Ranges
+    """Empty: nothing is left that nobody has."""
+
+
 class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
     """My script wants another plan; said again until a view has it, or a later one."""
 
@@ -212,9 +265,19 @@ class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
     number: Count
 
 
-Report = JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited | PlanRequest
+Report = (
+    JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited | PlanRequest | LeaseRequest
+)
 """What a coordinator hears."""
 Order = (
-    LeaseRenewal | ProposeView | InstallView | MemberEvicted | JoinRefused | RunOver | StreamStateTo | StreamStateFrom
+    LeaseRenewal
+    | ProposeView
+    | InstallView
+    | MemberEvicted
+    | JoinRefused
+    | RunOver
+    | StreamStateTo
+    | StreamStateFrom
+    | SamplesLeased
 )
 """What a coordinator says."""

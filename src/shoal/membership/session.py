@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import NoReturn, TypeVar
 
 from shoal.core.errors import ShoalError, UsageError, ViewEnded
+from shoal.membership.lease_client import LeaseClient
 from shoal.membership.listener import MembershipListeners
 from shoal.membership.view import MembershipView
 
@@ -100,6 +101,11 @@ class MembershipSession(ABC):
             f"run.switch({plan!r}): the members of this run are fixed and have no coordinator to agree by; "
             "start it with shoal run and two workers or more, without --trusted"
         )
+
+    @property
+    def leases(self) -> LeaseClient | None:
+        """This worker's end of the coordinator's book of leases; None where there is no coordinator."""
+        return None
 
     def forbid_loss(self, reason: str) -> None:
         """End the run when a member is lost, because of `reason`."""

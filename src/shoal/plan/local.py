@@ -70,6 +70,8 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Whether a round travels while the next one trains, and is applied when that ends."""
     fragments: int = 1
     """Parts of the parameters, each with a round of its own; one leaves every steps/fragments steps."""
+    samples: Literal["static", "leased"] = "static"
+    """Who trains what in a round: the same number of batches for everybody, or each worker as many as it leases."""
 
     def __post_init__(self) -> None:
         if self.steps != "auto":
@@ -94,6 +96,11 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 f"{self}: {self.steps} steps cannot be cut into {self.fragments} equal parts; "
                 f"write local({nearest}, {self.outer}, fragments={self.fragments})"
             )
+        if self.samples == "leased" and (self.streams or self.steps == "auto"):
+            raise UsageError(
+                f"{self}: leased samples need rounds of a fixed number of batches that end before the next step; "
+                f"write local({self.first_steps}, {self.outer}, samples=leased), without overlap and fragments"
+            )
         if self.streams and (self.outer in ("easgd", "sma") or self.state != "keep"):
             what = f"state={self.state}" if self.state != "keep" else self.outer
             raise UsageError(
@@ -117,6 +124,7 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
             "momentum": self.momentum,
             "alpha": self.alpha,
             "state": None if self.state == "keep" else self.state,
+            "samples": None if self.samples == "static" else self.samples,
             "overlap": self.overlap or None,
             "fragments": None if self.fragments == 1 else self.fragments,
         }

@@ -151,6 +151,14 @@ def servers_get_what_there_is(plan: Plan, workers: int) -> None:
             )
 
 
+def leases_follow_speed_already(plan: Plan, workers: int) -> None:
+    if isinstance(plan.pace, LocalTerm) and plan.pace.samples == "leased" and plan.balance.shares != "even":
+        raise UsageError(
+            f"'{plan.balance}' with '{plan.pace}': a worker that leases its samples takes as many as it can train; "
+            "keep one of the two"
+        )
+
+
 def centre_does_not_overshoot(plan: Plan, workers: int) -> str | None:
     """The centre moves by p * alpha of its distance to the mean of p replicas."""
     if isinstance(plan.pace, LocalTerm) and plan.pace.alpha is not None and plan.pace.alpha * workers > 1:
@@ -202,6 +210,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     local_sends_after_the_step,
     local_codes_changes,
     servers_get_what_there_is,
+    leases_follow_speed_already,
     centre_does_not_overshoot,
     shared_sends_nothing,
     edges_name_the_workers,

@@ -19,6 +19,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.train.batches import DealtBatches
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.joined import JoinedModels
+from shoal.train.leased_rounds import LeasedRounds
 from shoal.train.ledger import LedgerWriter
 from shoal.train.local_rounds import LocalRounds
 from shoal.train.progress import StepProgress
@@ -67,6 +68,7 @@ class SampleDealing:
             lambda n: self.progress.counted(-n),
         )
         self.rounds = LocalRounds(self.group.session, self.joined, self.batches, self.progress, agreed)
+        self.leased = LeasedRounds(self.group, self.rounds)
         self._first: list[JoinedModels] = []
         """Whose exchange comes first in a step."""
 
@@ -94,6 +96,10 @@ class SampleDealing:
         if self._owner.resume is not None:
             self._owner.resume.go_on(self.joined)
 
+    def opened(self, run: LoaderPass) -> None:
+        if self._trains(run):
+            self.leased.open(run)
+
     def load_began(self) -> None:
         """The script asks for a batch: whatever its last step came to is complete now."""
         self._settle()
@@ -112,7 +118,12 @@ class SampleDealing:
         """A batch that the script skipped may be one that others train on: if the next one cannot take its place in
         their step, because there is none or it has other numbers of samples, take part in that step without samples.
         Under `local(…)` the last round of a pass ends here: what a lost worker had is dealt in the same pass."""
-        if step is None and self.rounds.synchronizers and self._trains(run):
+        while self.leased.closes(run, step):
+            self._owner.step_ended(self.leased.close(self._ledger))
+            if step is None:
+                break
+        goes_on = run.leases is not None and run.goes_on
+        if step is None and self.rounds.synchronizers and self._trains(run) and not goes_on:
             self.rounds.close()
             self._owner.step_ended(self.progress.step + self.progress.stepped)
         if self._asked is not None:
@@ -154,13 +165,17 @@ class SampleDealing:
 
     def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
         self._batch = (run, step)
+        if step.lease is not None:
+            self.leased.delivered(run, step)
+            return
         # a round may take hundreds of steps: their samples are not kept in memory
         self.batches.add(run, step._replace(batch=None) if self.rounds.synchronizers else step)
 
     def load_ended(self, counts: tuple[int, ...]) -> None:
         self.progress.load_ended(counts[self._owner.place().rank])
         self.some_short = 0 in counts and self._lockstep
-        self._weigh(counts)
+        leased = self._batch is not None and self._batch[1].lease is not None
+        self._weigh(counts if not leased else (1,) * len(counts))
 
     def short(self, counts: tuple[int, ...]) -> None:
         """This worker has no sample in the step that others make next."""
@@ -194,6 +209,7 @@ class SampleDealing:
         if not self.rounds.synchronizers:
             self._owner.settle()
         elif run is not None and self._trains(run):
+            self.leased.leave(run, self._ledger)
             self.rounds.leave(run)
         self._asked = None
         self._settle()

@@ -111,6 +111,7 @@ class StepCoordinator(MembershipListener):
         if not joined.lockstep:
             self.pass_began()  # no exchange tells of it
             self.rounds.step_began()
+            self.dealing.leased.step_began()
         self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
@@ -178,7 +179,8 @@ class StepCoordinator(MembershipListener):
         return self.dealing.agree_on_batches()
 
     def round_share(self) -> float | None:
-        return self.rounds.share()
+        leased = self.dealing.leased.share()
+        return self.rounds.share() if leased is None else leased
 
     def round_launched(self) -> None:
         self.dealing.batches.launch()

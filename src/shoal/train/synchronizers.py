@@ -68,7 +68,9 @@ def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynch
     reset, average = pace.state == "reset", pace.state == "average"
     if pace.steps == "auto":
         return AdaptiveRoundsSynchronizer(exchange, outer, reset, average)
-    return LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
+    made = LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
+    made.leased = pace.samples == "leased"
+    return made
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

@@ -6,6 +6,7 @@ from typing import Any
 
 from shoal.bench.peers.base import BenchPeer, PeerCost, PeerPlace
 from shoal.core.errors import UsageError
+from shoal.data.allocate.leased import LeaseQueue
 from shoal.data.loader import ShardedLoader
 from shoal.data.remaining import FRESH, Left
 from shoal.data.source.base import BatchSource, LoaderStep
@@ -61,7 +62,9 @@ class EvenSource:
     def __init__(self, source: BatchSource) -> None:
         self._source = source
 
-    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
+    lease_batch = None
+
+    def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         return (step for step in self._source.steps(turn, left) if 0 not in step.counts)
 
     @property

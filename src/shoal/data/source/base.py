@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from shoal.data.allocate.base import SampleLease
+from shoal.data.allocate.leased import LeaseQueue
 from shoal.data.deal import Counts, Shares, part
 from shoal.data.remaining import FRESH, Left, Ranges
 from shoal.data.turn import PassKey
@@ -22,6 +24,8 @@ class LoaderStep(NamedTuple):
     """Whose order: an iterable dataset has one for each process that reads it."""
     whole_batches: bool = False
     """Whether a position is a batch, one for each worker, and not a sample."""
+    lease: SampleLease | None = None
+    """Where samples are leased: this worker's, who alone has this step."""
 
     def positions_of(self, rank: int) -> list[int]:
         """Positions that one worker was dealt."""
@@ -47,9 +51,14 @@ class BatchSource(Protocol):
     only the user's own dataset and `collate_fn` do, if they run in this process.
     """
 
-    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
+    def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         """The steps of one pass, or of what is `left` of it; turns are begun one after the other, and may be left
-        before their end."""
+        before their end. With `leases`, those that this worker leases; see `lease_batch`."""
+        ...
+
+    @property
+    def lease_batch(self) -> int | None:
+        """Samples of a lease; None where samples cannot be leased."""
         ...
 
     @property

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from shoal.data.alike import CommonReader, reading
-from shoal.data.deal import Read, by_batch, steps
-from shoal.data.remaining import FRESH, Left, RemainingSamples, placed
+from shoal.data.allocate.leased import LeaseQueue
+from shoal.data.allocate.static import StaticAllocator
+from shoal.data.deal import Read, steps
+from shoal.data.remaining import FRESH, Left, RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.turn import PassKey
 
@@ -21,14 +23,12 @@ class IterableSource:
         self._items = items
         self._place = place
 
-    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
-        rank, size = self._place.rank, self._place.size
-        dealt = placed(
-            self._read(turn),
-            left.get(0, RemainingSamples()),
-            lambda read: by_batch(read, rank=rank, size=size, weight=_one),
-        )
-        return (LoaderStep(sizes, own, ranges, whole_batches=True) for sizes, own, ranges in dealt)
+    def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
+        allocator = StaticAllocator(self._place.rank, self._place.size, batch=None)
+        dealt = allocator.allocate(self._read(turn), left.get(0, RemainingSamples()))
+        return (LoaderStep(batch.counts, batch.items, batch.ranges, whole_batches=True) for batch in dealt)
+
+    lease_batch = None
 
     @property
     def items(self) -> int | None:
@@ -47,7 +47,3 @@ class IterableSource:
     def __len__(self) -> int:
         items: Any = self._items
         return steps(len(items), size=self._place.size, batch=1, drop_last=False)
-
-
-def _one(item: object) -> int:
-    return 1

@@ -12,9 +12,12 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from shoal.data.alike import read_sampler, reading
-from shoal.data.deal import Counts, Read, by_batch, by_sample, steps
+from shoal.data.allocate.base import AllocatedBatch, SampleAllocator
+from shoal.data.allocate.leased import LeasedAllocator, LeaseQueue
+from shoal.data.allocate.static import StaticAllocator
+from shoal.data.deal import Read, steps
 from shoal.data.order import order
-from shoal.data.remaining import FRESH, Left, Ranges, RemainingSamples, placed
+from shoal.data.remaining import FRESH, Left, RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.source.rebuild import like
 from shoal.data.turn import PassKey
@@ -33,13 +36,16 @@ class MapDatasetSource:
             role = {"batch_sampler": self._chosen}
         self._inner = like(loader, loader.dataset, generator=self._generator, collate_fn=loader.collate_fn, **role)
 
-    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
+    def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         rest = left.get(0, RemainingSamples())
         # torch derives the seeds of its worker processes from this generator: augmentation differs by rank, and the
         # rest of a pass does not repeat its beginning.
         self._generator.manual_seed(turn.mix("augment", self._place.rank, *([rest.position] * (rest.position > 0))))
-        ahead: deque[tuple[Counts, Ranges]] = deque()
-        self._chosen.now = self._own(turn, rest, ahead)
+        ahead: deque[AllocatedBatch] = deque()
+        allocator: SampleAllocator = self._static()
+        if leases is not None:
+            allocator = LeasedAllocator(leases, self._place.rank, self._place.size)
+        self._chosen.now = self._own(turn, rest, ahead, allocator)
         return self._in_step(iter(self._inner), ahead)
 
     @property
@@ -67,31 +73,43 @@ class MapDatasetSource:
         total = len(_sampler(self._loader))
         return steps(total, size=self._place.size, batch=batch, drop_last=drop_last)
 
-    def _own(self, turn: PassKey, left: RemainingSamples, ahead: deque[tuple[Counts, Ranges]]) -> Iterator[Any]:
+    def _own(
+        self, turn: PassKey, left: RemainingSamples, ahead: deque[AllocatedBatch], allocator: SampleAllocator
+    ) -> Iterator[Any]:
         """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""
-        for sizes, own, ranges in placed(_read(_sampler(self._loader), turn), left, self._dealt):
-            ahead.append((sizes, ranges))
-            if sizes[self._place.rank]:
-                yield own
+        for allocated in allocator.allocate(_read(_sampler(self._loader), turn), left):
+            ahead.append(allocated._replace(items=None))
+            if allocated.counts[self._place.rank]:
+                yield allocated.items
 
-    def _dealt(self, read: Read[Any]) -> Iterator[tuple[Counts, Any]]:
-        rank, size, loader = self._place.rank, self._place.size, self._loader
-        if loader.batch_size is None:
-            weight = len if loader.batch_sampler is not None else _weight
-            return by_batch(read, rank=rank, size=size, weight=weight)
-        batch, drop_last = loader.batch_size, loader.drop_last
-        return by_sample(read, rank=rank, size=size, batch=batch, drop_last=drop_last, shares=self._place.shares)
+    def _static(self) -> StaticAllocator:
+        place, loader = self._place, self._loader
+        weight = len if loader.batch_sampler is not None else _weight
+        return StaticAllocator(
+            place.rank,
+            place.size,
+            batch=loader.batch_size,
+            drop_last=loader.drop_last,
+            shares=place.shares,
+            weight=weight,
+        )
 
-    def _in_step(self, batches: Iterable[Any], ahead: deque[tuple[Counts, Ranges]]) -> Iterator[LoaderStep]:
-        rank, whole = self._place.rank, self._loader.batch_size is None
+    @property
+    def lease_batch(self) -> int | None:
+        return self._loader.batch_size if self.items is not None else None
+
+    def _in_step(self, batches: Iterable[Any], ahead: deque[AllocatedBatch]) -> Iterator[LoaderStep]:
+        rank = self._place.rank
         for batch in batches:
-            while not ahead[0][0][rank]:
-                sizes, ranges = ahead.popleft()
-                yield LoaderStep(sizes, None, ranges, whole_batches=whole)
-            sizes, ranges = ahead.popleft()
-            yield LoaderStep(sizes, batch, ranges, whole_batches=whole)
-        for sizes, ranges in ahead:
-            yield LoaderStep(sizes, None, ranges, whole_batches=whole)
+            while not ahead[0].counts[rank]:
+                yield self._step(ahead.popleft(), None)
+            yield self._step(ahead.popleft(), batch)
+        for allocated in ahead:
+            yield self._step(allocated, None)
+
+    def _step(self, allocated: AllocatedBatch, batch: Any) -> LoaderStep:
+        whole = self._loader.batch_size is None
+        return LoaderStep(allocated.counts, batch, allocated.ranges, whole_batches=whole, lease=allocated.lease)
 
 
 class _ChosenIndices:

@@ -13,8 +13,10 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from shoal.core.seeds import mix
 from shoal.data.alike import CommonReader
-from shoal.data.deal import Counts, Read, by_sample, counts, steps
-from shoal.data.remaining import FRESH, Left, Ranges, RemainingSamples, placed
+from shoal.data.allocate.leased import LeaseQueue
+from shoal.data.allocate.static import StaticAllocator
+from shoal.data.deal import counts, steps
+from shoal.data.remaining import FRESH, Left, Ranges, RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.source.rebuild import like
 from shoal.data.turn import PassKey
@@ -40,7 +42,10 @@ class StreamSource:
             worker_init_fn=_WorkerInit(loader.worker_init_fn),
         )
 
-    def steps(self, turn: PassKey, left: Left = FRESH) -> Iterator[LoaderStep]:
+    lease_batch = None
+    """Every worker reads the whole stream: to take more of it would save nothing."""
+
+    def steps(self, turn: PassKey, left: Left = FRESH, leases: LeaseQueue | None = None) -> Iterator[LoaderStep]:
         # Without the rank: what a dataset does with the seed of its process must be the same on every worker.
         self._generator.manual_seed(turn.mix("stream"))
         self._portion.seed.fill_(turn.mix("stream"))
@@ -96,12 +101,12 @@ class StreamPortion(IterableDataset[Share]):
         return self._shares(reader, self.left.get((seed, stream), RemainingSamples()), stream)
 
     def _shares(self, reader: CommonReader[Any], left: RemainingSamples, stream: int) -> Iterator[Share]:
-        for sizes, own, ranges in placed(reader.read, left, self._dealt):
+        place = self._place
+        allocator = StaticAllocator(
+            place.rank, place.size, batch=self._batch or 1, drop_last=self._drop_last, shares=place.shares
+        )
+        for sizes, own, ranges, _ in allocator.allocate(reader.read, left):
             yield sum(sizes), self._collated(own) if own else None, ranges, stream
-
-    def _dealt(self, read: Read[Any]) -> Iterator[tuple[Counts, Any]]:
-        place, batch, drop_last = self._place, self._batch or 1, self._drop_last
-        return by_sample(read, rank=place.rank, size=place.size, batch=batch, drop_last=drop_last, shares=place.shares)
 
     def _collated(self, own: list[Any]) -> Any:
         return self._collate(own[0] if self._batch is None else own)

@@ -65,8 +65,12 @@ class RoundInFlight:
 
 
 class LocalStepsSynchronizer(Synchronizer):
-    """Of one part. `steps`: from one round to the next, counted on the last optimizer of the part."""
+    """Of one part. `steps`: from one round to the next, counted on the last optimizer of the part.
 
+    `leased`: samples are leased, so workers make different numbers of steps; who leases them closes the rounds.
+    """
+
+    leased: bool = False
     streams: ClassVar[bool] = False
     """Whether rounds land while later steps are made, or cover a part of the parameters: see `streaming.py`."""
     is_unsettled: bool = False
@@ -166,7 +170,7 @@ class LocalStepsSynchronizer(Synchronizer):
     def _count(self) -> None:
         self._open = True
         self._made += 1
-        if self._made >= self.steps:
+        if self._made >= self.steps and not self.leased:
             self.close_round()
 
     def settle(self) -> None:

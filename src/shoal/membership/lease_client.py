@@ -1,0 +1,84 @@
+"""A worker's end of the coordinator's book of leases: the training thread asks here, the agent's thread carries it."""
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from shoal.core.clock import Deadline
+from shoal.core.errors import DeadlineError
+from shoal.membership.protocol import HeldLease, LeaseRequest, SamplesLeased
+
+NAP = 0.5
+"""Longest wait between two looks at what may have ended this worker's part."""
+
+
+class LeaseClient:
+    """`wake` makes the agent's thread look now; `check` raises what ended this worker's part."""
+
+    def __init__(self, wake: Callable[[], None], check: Callable[[], None]) -> None:
+        self._wake, self._check = wake, check
+        self._heard = threading.Condition()
+        self._requests: dict[int, LeaseRequest] = {}
+        """By loader: the last one, as it stands now."""
+        self._answers: dict[int, SamplesLeased] = {}
+        self._unsaid = False
+
+    def say(self, request: LeaseRequest) -> None:
+        """Replace what this worker says of a pass; said at once, and with every beat."""
+        loader = request.key[0]
+        with self._heard:
+            answer = self._answers.get(loader)
+            if answer is not None and request.wants and _is_for(answer, request):
+                request = _with_answer(request, answer)
+            self._requests[loader], self._unsaid = request, True
+        self._wake()
+
+    def wait(self, request: LeaseRequest, deadline: Deadline) -> SamplesLeased:
+        """Say that the training thread waits for it, and wait for the answer."""
+        self.say(msgspec.structs.replace(request, wants=True, waits=True))
+        with self._heard:
+            while (answer := self._answers.get(request.key[0])) is None or not _is_for(answer, request):
+                self._check()
+                if deadline.expired:
+                    raise DeadlineError(
+                        f"{request.member} waited {deadline.budget:.0f} s for samples; the coordinator does not "
+                        "answer, or another worker has not come to this pass of its loader"
+                    )
+                self._heard.wait(min(NAP, deadline.left))
+            return answer
+
+    def forget(self, loader: int) -> None:
+        """The pass is over."""
+        with self._heard:
+            self._requests.pop(loader, None)
+            self._answers.pop(loader, None)
+
+    def unsaid(self, beat: bool) -> list[LeaseRequest]:
+        """In the agent's thread: what to say now; with a beat all is said again, because messages get lost."""
+        with self._heard:
+            due, self._unsaid = beat or self._unsaid, False
+            return list(self._requests.values()) if due else []
+
+    def hear(self, answer: SamplesLeased) -> None:
+        """In the agent's thread: samples have come. What a coordinator that is started again must know is noted."""
+        loader = answer.key[0]
+        with self._heard:
+            request = self._requests.get(loader)
+            if request is None or not request.wants or not _is_for(answer, request):
+                return
+            self._answers[loader] = answer
+            self._requests[loader] = _with_answer(request, answer)
+            self._heard.notify_all()
+
+
+def _is_for(answer: SamplesLeased, request: LeaseRequest) -> bool:
+    return answer.key == request.key and answer.number == request.number
+
+
+def _with_answer(request: LeaseRequest, answer: SamplesLeased) -> LeaseRequest:
+    if not answer.ranges:
+        return msgspec.structs.replace(request, wants=False)
+    held = HeldLease(ahead=answer.ahead, ranges=answer.ranges)
+    reached = max(request.reached, answer.ranges[-1][1])
+    return msgspec.structs.replace(request, wants=False, held=(*request.held, held), reached=reached)

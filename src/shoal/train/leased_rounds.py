@@ -1,0 +1,176 @@
+"""Rounds of local steps whose samples are leased: a fast worker trains more batches of every round.
+
+    open      a pass begins: this worker's queue of leases (`data/allocate/leased.py`)
+    close     all tell each other what they have trained in the round ──> the round of averages, weighted by samples
+              ──> what members of that round have trained is counted, on all workers alike; the next round begins
+    leave     the script left the pass: all others end it too, because they could not agree without this worker
+
+What a worker has trained is told before the averages are made. So whoever is lost before them does not count, and its
+samples are leased again; whoever is lost after them does count, and all know with what.
+
+Steps are counted alike by all: a round takes as many as the worker that made most of them. A scheduler that the script
+steps with every batch runs ahead on fast workers; one that it steps with every epoch does not.
+"""
+
+import msgspec
+
+from shoal.core.errors import PayloadError, UsageError
+from shoal.data.allocate.leased import LeaseQueue, LeaseTerms
+from shoal.data.loader import LoaderPass
+from shoal.data.remaining import Range, Ranges, RemainingSamples, joined
+from shoal.data.source.base import LoaderStep
+from shoal.groups.base import WorkerGroup
+from shoal.train.ledger import LedgerWriter
+from shoal.train.local_rounds import LocalRounds
+
+Key = tuple[int, int, int]
+MOST_POSITIONS = 1 << 24
+"""Of one worker in one round; a peer that reports more is not believed."""
+
+
+class TrainedSamples(msgspec.Struct, array_like=True, frozen=True):
+    """What a worker has trained of one pass since the last round."""
+
+    key: Key
+    ranges: list[Range]
+
+
+class RoundReport(msgspec.Struct, frozen=True):
+    """What a worker says before the averages of a round."""
+
+    steps: int
+    leaves: bool
+    trained: list[TrainedSamples]
+
+    @property
+    def samples(self) -> int:
+        return sum(end - begin for each in self.trained for begin, end in each.ranges)
+
+
+class LeasedRounds:
+    """Of one worker. Used by the training thread."""
+
+    def __init__(self, group: WorkerGroup, rounds: LocalRounds) -> None:
+        self._group, self._rounds, self._progress = group, rounds, rounds.progress
+        self._open: dict[Key, LoaderPass] = {}
+        self._delivered: list[tuple[LoaderPass, Ranges, int]] = []
+        """Since the last round, and how many steps this worker had made when it got each."""
+        self._began = 0
+        """The step at which the round began."""
+        self._share: float | None = None
+
+    def open(self, run: LoaderPass) -> None:
+        """A pass for training begins. Lease its samples, if the plan says so."""
+        leased = next((one for one in self._rounds.synchronizers if one.leased), None)
+        if leased is None:
+            return
+        session, items, batch = self._group.session, run.loader.facts[1], run.loader.lease_batch
+        if session.leases is None:
+            raise UsageError(
+                "samples=leased: the members of this run are fixed and have no coordinator to lease from; start it "
+                "with shoal run and two workers or more, without --trusted, or leave samples=leased out of the plan"
+            )
+        if items is None or batch is None:
+            raise UsageError(
+                "samples=leased: this loader has no map-style dataset of known length with a batch_size, so workers "
+                "cannot take more or less of it; leave samples=leased out of the plan"
+            )
+        if not self._open:
+            self._began = self._progress.step
+        key = (run.loader.facts[0], run.turn.epoch, run.turn.number)
+        terms = LeaseTerms(key, items, batch, leased.steps, drop_last=run.loader.facts[2] > 0)
+        left = run.left.get(0, RemainingSamples())
+        run.leases = LeaseQueue(session.leases, session.member, terms, self._began, left, self._group.seconds)
+        self._open[key] = run
+
+    def delivered(self, run: LoaderPass, step: LoaderStep) -> None:
+        """The script gets a batch that was leased."""
+        self._delivered.append((run, step.ranges, self._rounds.arrivals))
+
+    def step_began(self) -> None:
+        for run, _, _ in self._delivered:
+            run.trained = True
+
+    def share(self) -> float | None:
+        """This worker's share of the samples of the round that is being closed; None where nothing is leased."""
+        return self._share
+
+    def closes(self, run: LoaderPass, step: LoaderStep | None) -> bool:
+        """Whether the round has to be closed before the script gets this step, or finds that there is none."""
+        queue = run.leases
+        if queue is None or run.ended:
+            return False
+        return queue.remains if step is None else step.lease is not None and step.lease.due > queue.ordinal
+
+    def close(self, ledger: LedgerWriter | None, leaving: LoaderPass | None = None) -> int:
+        """End the round; returns the number of steps made by then. A collective call."""
+        own = self._report(leaving)
+        said = [read_report(data) for data in self._group.gather(msgspec.json.encode(own), check=read_report)]
+        reports = dict(zip(self._group.session.committed_view.members, said, strict=True))
+        self._share = own.samples / max(1, sum(report.samples for report in said))
+        for one in self._rounds.synchronizers:
+            one.close_round()
+        self._share = None
+        views = [one.formed for one in self._rounds.synchronizers if one.formed is not None]
+        for member, report in reports.items():
+            if all(member in view for view in views):
+                self._count(report, ledger)
+        number = self._began + max(1, *(report.steps for report in said))
+        self._progress.step = number - self._progress.stepped
+        self._rounds.commit(number)
+        self._next_round(number, any(report.leaves for report in said))
+        return number
+
+    def _report(self, leaving: LoaderPass | None) -> RoundReport:
+        trained: dict[Key, list[Range]] = {}
+        for run, ranges, arrivals in self._delivered:
+            if run is not leaving or arrivals < self._rounds.arrivals:  # else no step was made of it
+                trained.setdefault(_key(run), []).extend(ranges)
+        self._delivered = []
+        steps = self._progress.step + self._progress.stepped - self._began
+        told = [TrainedSamples(key, list(joined(sorted(found)))) for key, found in trained.items()]
+        return RoundReport(max(0, steps), leaving is not None, told)
+
+    def _count(self, report: RoundReport, ledger: LedgerWriter | None) -> None:
+        for trained in report.trained:
+            run = self._open.get(trained.key)
+            if run is not None and trained.ranges:
+                run.count_leased(trained.ranges)
+                run.trained = True
+                samples = sum(end - begin for begin, end in trained.ranges)
+                if ledger is not None:
+                    ledger.dealt(run, LoaderStep((samples,), None, tuple(trained.ranges)))
+
+    def _next_round(self, number: int, ends: bool) -> None:
+        self._began = number
+        for run in self._open.values():
+            assert run.leases is not None
+            run.leases.close(number, run.left.get(0, RemainingSamples()))
+            run.ended = run.ended or ends
+
+    def leave(self, run: LoaderPass, ledger: LedgerWriter | None) -> int | None:
+        """A pass is over, or left by the script; returns the number of steps if that has closed a round."""
+        if run.leases is None:
+            return None
+        early = run.leases.remains and not run.ended and not self._rounds.closed
+        number = self.close(ledger, leaving=run) if early else None
+        run.leases.forget()
+        self._open.pop(_key(run), None)
+        return number
+
+
+def read_report(data: bytes) -> RoundReport:
+    """What a worker reports; PayloadError for what no loader deals."""
+    report = msgspec.json.decode(data, type=RoundReport)
+    ranges = [one for each in report.trained for one in each.ranges]
+    if any(not 0 <= begin < end for begin, end in ranges):
+        raise PayloadError(f"a range of samples among {ranges[:3]} is empty or negative")
+    if report.samples > MOST_POSITIONS or not 0 <= report.steps <= MOST_POSITIONS:
+        raise PayloadError(
+            f"{report.samples} samples and {report.steps} steps in one round; at most {MOST_POSITIONS} are believed"
+        )
+    return report
+
+
+def _key(run: LoaderPass) -> Key:
+    return run.loader.facts[0], run.turn.epoch, run.turn.number

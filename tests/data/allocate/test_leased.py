@@ -1,0 +1,53 @@
+"""Leased samples: exactly once a pass, whatever the speeds, losses, restarts and look-ahead; the fast take more."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lease_world import LeaseWorld
+
+from shoal.data.allocate.leased import LeaseTerms
+
+SECONDS = st.lists(st.sampled_from([0.1, 1.0, 1.3, 4.0]), min_size=1, max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    items=st.integers(0, 120),
+    batch=st.integers(1, 9),
+    steps=st.integers(1, 6),
+    drop_last=st.booleans(),
+    seconds=SECONDS,
+    ahead=st.integers(0, 3),
+    losses=st.dictionaries(st.floats(0, 60), st.integers(0, 4), max_size=3),
+    restarts=st.lists(st.floats(0, 60), max_size=2),
+)
+def test_every_sample_counts_exactly_once(items, batch, steps, drop_last, seconds, ahead, losses, restarts):
+    terms = LeaseTerms((0, 0, 0), items, batch, steps, drop_last)
+    world = LeaseWorld(terms, seconds, ahead, losses, restarts)
+    world.run()
+    assert all(times == 1 for times in world.counted.values())
+    missing = items - len(world.counted)
+    assert missing == 0 or (drop_last and missing < batch)
+
+
+def test_a_slow_worker_costs_less_than_a_tenth_of_the_summed_capacity():
+    seconds = [1.0, 1.0, 1.0, 4.0]
+    world = LeaseWorld(LeaseTerms((0, 0, 0), items=16 * 4 * 10 * 8, batch=8, steps=16), seconds)
+    world.run()
+    capacity = sum(1 / each for each in seconds)
+    batches = sum(world.made.values())
+    assert world.rounds == 10
+    assert batches / world.now >= 0.9 * capacity
+    assert world.made["w3.0"] < world.made["w0.0"] / 3
+
+
+def test_rounds_have_the_same_number_of_batches_whoever_trains_them():
+    world = LeaseWorld(LeaseTerms((0, 0, 0), items=6 * 2 * 3, batch=1, steps=6), [1.0, 5.0])
+    world.run()
+    assert world.rounds == 3
+
+
+def test_what_a_lost_worker_had_is_trained_by_the_others():
+    world = LeaseWorld(LeaseTerms((0, 0, 0), items=100, batch=5, steps=4), [1.0, 1.0], losses={3.5: 1})
+    world.run()
+    assert sorted(world.counted) == list(range(100))
+    assert world.made == {"w0.0": 20}

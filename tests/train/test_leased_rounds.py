@@ -1,0 +1,113 @@
+"""`local(…, samples=leased)` on real processes: who is faster trains more, every sample counts once, replicas agree."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from forked import command, soon
+
+from shoal.launch.live_runs import live
+
+TRAIN = """
+import os, time, torch, shoal
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+run = shoal.start()
+torch.manual_seed(7)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(SAMPLES, 4), torch.randn(SAMPLES, 2))
+model, optimizer, loader = run.join(model, optimizer, DataLoader(data, batch_size=4, shuffle=True, OPTIONS))
+made = 0
+for epoch in run.epochs(2):
+    for x, y in loader:
+        ((model(x) - y) ** 2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        made += 1
+        EACH
+open(f"made-{run.rank}.txt", "w").write(str(made))
+print("sum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()))
+"""
+SLOW = "time.sleep(0.02 if run.rank == 1 else 0.005)"
+WAITS = """
+        if run.rank == 0 and made == MADE:
+            open("made-enough", "w").close()
+        while run.rank == 1 and not os.path.exists("made-enough"):
+            time.sleep(0.005)"""
+LEASED = "local(8, samples=leased)"
+
+
+def write(folder: Path, each: str, samples: int = 256, options: str = "") -> None:
+    text = TRAIN.replace("SAMPLES", str(samples)).replace("OPTIONS", options).replace("EACH", each)
+    (folder / "script.py").write_text(text)
+
+
+def run(folder: Path, *words: str, plan: str = LEASED):
+    return command(folder, "run", "--name", "one", "--workers", "2", "--plan", plan, *words, "script.py")
+
+
+def check(folder: Path, samples: int = 256) -> list[int]:
+    """Batches of each worker, after looking that every sample counts once."""
+    outcome = command(folder, "show", "one", "--ledger", "--json").wait(60)
+    for row in json.loads(outcome.out)["epochs"]:
+        assert {"samples": samples, "missing": 0, "duplicate": 0, "finished": True}.items() <= row.items(), row
+    return [int((folder / f"made-{rank}.txt").read_text()) for rank in range(2)]
+
+
+def sums(out: str) -> set[str]:
+    return {line[line.index("sum") :] for line in out.splitlines() if "sum" in line}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param("", id="loaded in the loop"),
+        pytest.param("num_workers=1", id="by a process that reads ahead", marks=pytest.mark.soak),
+    ],
+)
+def test_a_fast_worker_trains_what_a_slow_one_does_not(tmp_path: Path, options: str) -> None:
+    """Equal shares give each worker 8 batches of a round: this script would wait for ever."""
+    write(tmp_path, WAITS.replace("MADE", "11"), options=options)
+    outcome = run(tmp_path).wait(60)
+    assert outcome.code == 0, outcome.err
+    assert sum(check(tmp_path)) == 2 * 64
+    assert len(sums(outcome.out)) == 1
+
+
+def test_a_script_that_leaves_its_loop_ends_the_pass_of_all(tmp_path: Path) -> None:
+    write(tmp_path, WAITS.replace("MADE", "3") + "\n        if run.rank == 0 and made == 3: break")
+    outcome = run(tmp_path).wait(60)
+    assert outcome.code == 0, outcome.err
+    assert len(sums(outcome.out)) == 1
+    made = [int((tmp_path / f"made-{rank}.txt").read_text()) for rank in range(2)]
+    assert 64 + 3 <= sum(made) <= 64 + 16
+
+
+def test_a_coordinator_that_is_killed_leases_on(tmp_path: Path) -> None:
+    write(tmp_path, SLOW, samples=512)
+    running = run(tmp_path)
+
+    def coordinator() -> int:
+        notices = live()
+        at_work = any(path.stat().st_size > 4000 for path in tmp_path.glob("runs/one/worker-*.jsonl"))
+        return notices[0].coordinator.pid if at_work and notices and notices[0].coordinator else 0
+
+    assert soon(30, coordinator)
+    os.kill(coordinator(), signal.SIGKILL)
+    outcome = running.wait(60)
+    assert outcome.code == 0, outcome.err
+    check(tmp_path, 512)
+    assert len(sums(outcome.out)) == 1
+
+
+def test_a_stream_cannot_be_leased(tmp_path: Path) -> None:
+    write(tmp_path, "pass")
+    text = (tmp_path / "script.py").read_text().replace("DataLoader(data, batch_size=4, shuffle=True, )", "[data[:4]]")
+    (tmp_path / "script.py").write_text(text)
+    outcome = run(tmp_path).wait(60)
+    assert outcome.code != 0
+    assert "no map-style dataset" in outcome.err

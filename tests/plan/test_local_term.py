@@ -22,6 +22,8 @@ from shoal.plan.traffic import traffic
         ("local(1, sma, momentum=0.5)", "local(1, sma, momentum=0.5)"),
         ("local(32, bmuf, momentum=0.75, state=reset)", "local(32, bmuf, momentum=0.75, state=reset)"),
         ("local(auto, diloco)", "local(auto, diloco)"),
+        ("local(8, samples=leased)", "local(8, average, samples=leased)"),
+        ("local(8, samples=static)", "local(8, average)"),
         ("local(5, state=average)", "local(5, average, state=average)"),
         ("local(32, overlap=true, fragments=1)", "local(32, average, overlap=true)"),
         ("local(30, diloco, fragments=3, overlap=false)", "local(30, diloco, fragments=3)"),
@@ -36,6 +38,8 @@ def test_its_text(text: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("local(auto, samples=leased)", "write local(8, average, samples=leased), without overlap"),
+        ("local(8, samples=leased, overlap=true)", "write local(8, average, samples=leased), without overlap"),
         ("local(0)", "local(steps=0): steps must be a whole number from 1 to 1000000"),
         ("local(1.5)", "local(steps=1.5): steps must be a whole number or auto; write local(16, diloco"),
         ("local(often)", "local(steps=often): steps must be a whole number or auto"),
@@ -71,6 +75,7 @@ def test_its_limits(text: str, said: str) -> None:
         ("local(4), topk(0.01), momentum(0.9)", "its momentum is for gradients"),
         ("local(4), topk(0.01), guard(0.9)", "it compares gradients of single steps"),
         ("local(4), wire(auto)", "write a codec: int8"),
+        ("local(4, samples=leased), balance(auto)", "takes as many as it can train; keep one of the two"),
         ("local(4), weights(bits=8, frac=4)", "replicas would leave the grid"),
     ],
 )

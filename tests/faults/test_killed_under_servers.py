@@ -14,7 +14,14 @@ from test_killed_worker_in_local_rounds import KILLED, replaced
 pytestmark = pytest.mark.timeout(300)
 
 
-@pytest.mark.parametrize(("slot", "plan"), [pytest.param(1, "server(shards=2)", id="every step")])
+@pytest.mark.parametrize(
+    ("slot", "plan"),
+    [
+        pytest.param(1, "server(shards=2)", id="every step"),
+        pytest.param(1, "server, stale(2, round=6)", id="stale"),
+        pytest.param(0, "server(shards=2), async(round=6)", id="asynchronous"),
+    ],
+)
 def test_p1_killed_under_servers_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:
     """The others go on at once, another takes its place, and every sample counts once."""
     each = KILLED.replace("SLOT", str(slot))
@@ -39,3 +46,46 @@ def test_p2_a_killed_server_takes_the_run_back_to_its_checkpoint(tmp_path: Path,
         "shoal: server 0 died of SIGKILL (signal 9); the run begins again at its last checkpoint (1 of 3)" in done.err
     )
     assert_exactly_once(tmp_path, "one", 96, 2)
+
+
+COUNT = """
+import os, time, torch, shoal
+from torch.utils.data import DataLoader, TensorDataset
+
+class SampleCounter(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.count = torch.nn.Parameter(torch.zeros(()))
+    def forward(self, x):
+        return -self.count * len(x)  # plain SGD with rate 1 adds the samples of every batch
+
+run = shoal.start()
+model = SampleCounter()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+loader = DataLoader(TensorDataset(torch.zeros(240, 1)), batch_size=4)
+model, optimizer, loader = run.join(model, optimizer, loader, loss="sum")
+for epoch in run.epochs(2):
+    for (x,) in loader:
+        model(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        run.log(loss=1.0)
+        if run.worker_id == 1 and run.step == 9 and not os.path.exists('killed'):
+            open('killed', 'w').close()
+            os.kill(os.getpid(), 9)
+        time.sleep(0.01)
+if run.is_main:
+    print("counted", model.count.item())
+"""
+
+
+@pytest.mark.parametrize("plan", ["server, async(round=7)", "server, stale(2, round=7)"], ids=["async", "stale"])
+def test_p1_every_sample_is_in_the_servers_values_once(tmp_path: Path, plan: str) -> None:
+    """What the lost worker pushed stays in the sum and is not dealt again; what it did not push is dealt again."""
+    (tmp_path / "script.py").write_text(COUNT)
+    words = ("--workers", "3", "--plan", plan, "--name", "one", "--restarts", "0")
+    done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+    assert done.code == 0, done.err
+    assert "worker 1 was lost (SIGKILL)" in done.err
+    assert "counted 480.0" in done.out
+    assert_exactly_once(tmp_path, "one", 240, 2)

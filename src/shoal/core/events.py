@@ -23,6 +23,7 @@ from shoal.core.measurements import InferenceTimed as InferenceTimed
 from shoal.core.measurements import LayerTimes as LayerTimes
 from shoal.core.measurements import ResultsReported as ResultsReported
 from shoal.core.measurements import RoundsMade as RoundsMade
+from shoal.core.measurements import ServerCounted as ServerCounted
 from shoal.core.measurements import StepFinished as StepFinished
 from shoal.core.measurements import TrafficCounted as TrafficCounted
 from shoal.core.measurements import ValuesLogged as ValuesLogged
@@ -209,6 +210,7 @@ AnyEvent = (
     | ResultsReported
     | TrafficCounted
     | RoundsMade
+    | ServerCounted
     | WarningRaised
     | StepSkipped
     | CheckpointSaved

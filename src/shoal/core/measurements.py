@@ -208,6 +208,24 @@ class RoundsMade(RunEvent, tag="rounds", frozen=True, kw_only=True):
     """Rounds in which its parameters were not finite, so that they did not count."""
 
 
+class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
+    """Under `stale(…)` and `async`: what this worker did with its servers so far; the newest counts."""
+
+    step: int
+    pushes: int
+    refused: int
+    """Pushes that were not finite, and changed nothing."""
+    pulls: int
+    up: int
+    """Bytes of arrays sent to the servers."""
+    down: int
+    """Bytes of arrays that came from them."""
+    staleness: dict[str, int]
+    """Clocks that the slowest worker was behind, as text -> steps that began with such values."""
+    waited: dict[str, int]
+    """Member -> milliseconds that this worker's pulls have waited for it."""
+
+
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):
     """How long the trained model took for one sample, where a benchmark asked for it."""
 

@@ -23,6 +23,7 @@ from shoal.core.events import (
     LayerTimes,
     ResultsReported,
     RoundsMade,
+    ServerCounted,
     StepFinished,
     TrafficCounted,
     ValuesLogged,
@@ -72,7 +73,7 @@ class EventMerger:
                 yield from self._add_step(event)
             case ValuesLogged():
                 yield from self._add_logged(event)
-            case LayerTimes() | TrafficCounted() | RoundsMade():
+            case LayerTimes() | TrafficCounted() | RoundsMade() | ServerCounted():
                 self._newest[type(event)] = event
             case BucketTimes():
                 yield from self._add_buckets(event)

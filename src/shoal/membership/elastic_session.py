@@ -153,6 +153,10 @@ class ElasticSession(MembershipSession):
         return self.agent.committed_view
 
     @property
+    def newest_view(self) -> MembershipView:
+        return self.agent.view
+
+    @property
     def disturbed(self) -> bool:
         return self.agent.disturbed or self.agent.view.generation != self.view.generation
 

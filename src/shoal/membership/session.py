@@ -59,6 +59,11 @@ class MembershipSession(ABC):
         decides who is dealt samples next."""
 
     @property
+    def newest_view(self) -> MembershipView:
+        """The view that members will work in next, which may be newer than `view`. Any thread may ask."""
+        return self.view
+
+    @property
     @abstractmethod
     def disturbed(self) -> bool:
         """Whether a view is being made, or a newer one is there: nothing more completes in `view`. Cheap."""

@@ -33,6 +33,31 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Wei et al. 2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics"',
         note="the largest updates first, as many as a budget of bytes holds; synchronous here",
     ),
+    "mxnet-kvstore": NamedPlan(
+        text="server(shards=2), every(1)",
+        cites='Chen et al. 2015, "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Systems"',
+        note="dist_sync: servers add up the gradients of every step; here the workers' optimizers step",
+    ),
+    "ssp": NamedPlan(
+        text="server, stale(3)",
+        cites='Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"',
+        note="the fastest worker is at most three steps ahead; values are pulled when those at hand are staler",
+    ),
+    "essp": NamedPlan(
+        text="server, stale(3, eager=true)",
+        cites='Dai et al. 2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models"',
+        note="the same bound, and fresh values after every step",
+    ),
+    "downpour": NamedPlan(
+        text="server, async(rule=adagrad, rate=0.01)",
+        cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',
+        note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model",
+    ),
+    "tf-ps": NamedPlan(
+        text="server(shards=2), async",
+        cites='Abadi et al. 2016, "TensorFlow: A system for large-scale machine learning"',
+        note="asynchronous training on two servers; here the workers' own optimizers make the changes",
+    ),
     "local-sgd": NamedPlan(
         text="allreduce, local(8, average)",
         cites='Stich 2019, "Local SGD Converges Fast and Communicates Little"',

@@ -10,7 +10,17 @@ from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
-from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, LocalTerm, OrderTerm, ServerTerm, SharedTerm
+from shoal.plan.terms import (
+    AllReduceTerm,
+    AloneTerm,
+    AsyncTerm,
+    EveryTerm,
+    LocalTerm,
+    OrderTerm,
+    ServerTerm,
+    SharedTerm,
+    StaleTerm,
+)
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
@@ -106,7 +116,9 @@ def pace_needs_an_exchange(plan: Plan, workers: int) -> None:
 def _has_rounds(plan: Plan) -> bool:
     """Whether replicas agree on parameters after some steps, and not on gradients in every backward pass."""
     own = plan.pace
-    return isinstance(own, LocalTerm) or (isinstance(own, SynchronizerSettings) and not own.lockstep)
+    return isinstance(own, LocalTerm | StaleTerm | AsyncTerm) or (
+        isinstance(own, SynchronizerSettings) and not own.lockstep
+    )
 
 
 def local_sends_after_the_step(plan: Plan, workers: int) -> None:
@@ -140,7 +152,16 @@ def local_codes_changes(plan: Plan, workers: int) -> None:
 def servers_get_what_there_is(plan: Plan, workers: int) -> None:
     """Servers add up tensors as they are."""
     if not isinstance(plan.exchange, ServerTerm):
+        if isinstance(plan.pace, StaleTerm | AsyncTerm):
+            raise UsageError(f"'{plan.pace}' is for parameter servers; write server, {plan.pace}")
         return
+    if isinstance(plan.pace, StaleTerm | AsyncTerm):
+        for term in plan.wire:
+            if term.name == "dgc":
+                raise UsageError(
+                    f"'{term}' with '{plan.pace}': its momentum correction assumes that every worker gets the sum of "
+                    "what all sent, and here each goes on with its own; remove one of the two"
+                )
     if plan.order.by != "ready":
         raise UsageError(f"'{plan.order}' with '{plan.exchange}': servers answer in any order; remove the order")
     for term in plan.codecs:
@@ -207,9 +228,9 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     every_worker_has_a_share,
     alone_shares_no_batch,
     pace_needs_an_exchange,
+    servers_get_what_there_is,
     local_sends_after_the_step,
     local_codes_changes,
-    servers_get_what_there_is,
     leases_follow_speed_already,
     centre_does_not_overshoot,
     shared_sends_nothing,

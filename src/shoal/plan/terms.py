@@ -16,6 +16,7 @@ from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
 from shoal.plan.server import ServerTerm
 from shoal.plan.shared import SharedTerm
+from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.plan.term import AXES, Axis, CodecTerm, NamedTerm, PlanTerm
 from shoal.plan.wrappers import WRAPPERS, WireTerm
 from shoal.wire.builtin import BUILT_IN
@@ -25,6 +26,7 @@ __all__ = [
     "TERMS",
     "AllReduceTerm",
     "AloneTerm",
+    "AsyncTerm",
     "Axis",
     "BalanceTerm",
     "CodecTerm",
@@ -39,6 +41,7 @@ __all__ = [
     "ServerTerm",
     "SharedTerm",
     "Split",
+    "StaleTerm",
 ]
 
 
@@ -132,7 +135,7 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
 
 
 Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm
-Pace = EveryTerm | LocalTerm
+Pace = EveryTerm | LocalTerm | StaleTerm | AsyncTerm
 Split = ReplicateTerm
 
 TERMS: dict[str, type[NamedTerm]] = {
@@ -142,6 +145,8 @@ TERMS: dict[str, type[NamedTerm]] = {
     "shared": SharedTerm,
     "every": EveryTerm,
     "local": LocalTerm,
+    "stale": StaleTerm,
+    "async": AsyncTerm,
     "replicate": ReplicateTerm,
     **BUILT_IN,
     **WRAPPERS,

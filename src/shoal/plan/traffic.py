@@ -10,7 +10,7 @@ from shoal.core.tree_edges import read_edges
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, ServerTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, Pace, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -98,7 +98,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     return _coded(plan, workers, parameters, facts)
 
 
-def _steps(pace: EveryTerm | LocalTerm) -> int:
+def _steps(pace: Pace) -> int:
     return pace.first_steps if isinstance(pace, LocalTerm) else pace.steps
 
 

@@ -123,6 +123,9 @@ class SampleWeights(Protocol):
     def round_landed(self, view: MembershipView) -> None:
         """It has come, from the members of `view`: their samples count."""
 
+    def step_share(self) -> float:
+        """Its share of the samples of this step; 1 where losses are sums, because changes then add up."""
+
 
 class EqualWeights:
     """All workers of a view count alike: the null member."""
@@ -147,6 +150,9 @@ class EqualWeights:
 
     def round_landed(self, view: MembershipView) -> None:
         """Nobody counts samples."""
+
+    def step_share(self) -> float:
+        return self.weight()
 
 
 class SingleTransactions:

@@ -67,6 +67,8 @@ class DealtBatch:
     skipped: set[int] = field(default_factory=set)
     formed: MembershipView | None = None
     """Whose members made the round that it belongs to, once that has landed."""
+    step_number: int = 0
+    """Steps of the round, under `local(…)` and servers, that were made before it was dealt."""
 
     def of_members(self, lost: Callable[[str], bool]) -> list[int]:
         """Positions that members for whom `lost` holds have in it."""
@@ -83,9 +85,16 @@ class DealtBatches:
 
     ledger: LedgerWriter | None = None
 
-    def __init__(self, group: WorkerGroup, arrivals: Callable[[], int], uncount: Callable[[int], None]) -> None:
-        """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped."""
-        self.group, self._arrivals, self._uncount = group, arrivals, uncount
+    def __init__(
+        self,
+        group: WorkerGroup,
+        arrivals: Callable[[], int],
+        uncount: Callable[[int], None],
+        steps_made: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped;
+        `steps_made`: since the last round."""
+        self.group, self._arrivals, self._uncount, self._steps_made = group, arrivals, uncount, steps_made
         self.batches: list[DealtBatch] = []
         self.travelling: list[DealtBatch] = []
         """Of rounds that have left and are not committed."""
@@ -95,7 +104,8 @@ class DealtBatches:
         """Whether the pass has no further batch, so that no gradient of the last one will come any more."""
 
     def add(self, run: LoaderPass, step: LoaderStep) -> None:
-        self.batches.append(DealtBatch(run, step, self.group.session.committed_view, self._arrivals()))
+        view, made = self.group.session.committed_view, self._steps_made()
+        self.batches.append(DealtBatch(run, step, view, self._arrivals(), step_number=made))
         if self.ledger is not None:
             self.ledger.dealt(run, step)
 

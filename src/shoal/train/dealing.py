@@ -66,6 +66,7 @@ class SampleDealing:
             self.group,
             lambda: sum(joined.arrivals for joined in self.joined) + self.rounds.arrivals,
             lambda n: self.progress.counted(-n),
+            lambda: self.rounds.steps_made,
         )
         self.rounds = LocalRounds(self.group.session, self.joined, self.batches, self.progress, agreed)
         self.leased = LeasedRounds(self.group, self.rounds)

@@ -10,16 +10,18 @@ script left some out; then all tell each other what they had, and what is ahead 
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from shoal.core.errors import UsageError
-from shoal.core.events import RoundsMade
+from shoal.core.events import RoundsMade, ServerCounted
 from shoal.data.loader import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.local.streaming import StreamingRoundsSynchronizer
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
 from shoal.train.news import event_of
@@ -64,6 +66,11 @@ class LocalRounds:
         self._begun = self.progress.step if self._begun is None else self._begun
         for batch in self.batches.batches:
             batch.run.trained = True
+
+    @property
+    def steps_made(self) -> int:
+        """Since the last round, by the first join."""
+        return next((one.steps_made for one in self.synchronizers), 0)
 
     @property
     def arrivals(self) -> int:
@@ -129,8 +136,8 @@ class LocalRounds:
     def _commit_all(self, number: int) -> None:
         """The round of every join has come to an end."""
         views = [one.formed for one in self.synchronizers if one.formed is not None]
-        for place, batch in enumerate(self.batches.take()):
-            self._return(batch, partial(self._lost, views, place))
+        for batch in self.batches.take():
+            self._return(batch, partial(self._lost, views, batch.step_number))
         if self.batches.ledger is not None:
             self.batches.ledger.commit(number)
 
@@ -165,10 +172,10 @@ class LocalRounds:
                 "and optimizers to one join(), or write local(…) without overlap and fragments"
             )
 
-    def _lost(self, views: Sequence[MembershipView], batch: int, member: str) -> bool:
-        """Return whether what `member` was dealt of the round's batch number `batch` counts for nobody."""
+    def _lost(self, views: Sequence[MembershipView], step: int, member: str) -> bool:
+        """Return whether what `member` was dealt for the round's step number `step` counts for nobody."""
         gone = any(member not in view for view in views)
-        return gone and batch >= min(one.steps_kept(member) for one in self.synchronizers)
+        return gone and step >= min(one.steps_kept(member) for one in self.synchronizers)
 
     def _warn(self, number: int) -> None:
         dropped = sum(one.totals.dropped for one in self.synchronizers)
@@ -185,6 +192,25 @@ class LocalRounds:
             if self.session.view is not view and self.session.fresh:  # who has entered begins with the next round
                 break
         self._begun = number
+
+    def told_servers(self) -> ServerCounted | None:
+        """What the servers were asked for so far, for the record."""
+        found = [one for one in self.synchronizers if isinstance(one, ServerStepsSynchronizer)]
+        if not found:
+            return None
+        totals, servers = [one.server_totals for one in found], found[0].servers
+        stale = sum((each.staleness for each in totals), Counter[int]())
+        return ServerCounted(
+            at=time.time(),
+            step=self.progress.step,
+            pushes=sum(each.pushes for each in totals),
+            refused=sum(each.refused for each in totals),
+            pulls=sum(each.pulls for each in totals),
+            up=servers.sent,
+            down=servers.got,
+            staleness={str(behind): steps for behind, steps in stale.items()},
+            waited=dict(sum((each.waited for each in totals), Counter[str]())),
+        )
 
     def told(self) -> RoundsMade | None:
         """What all rounds so far came to, for the record."""

@@ -121,6 +121,15 @@ class SampleShares:
     def round_landed(self, view: MembershipView) -> None:
         self._batches.round_landed(view)
 
+    def step_share(self) -> float:
+        """Under servers. Where no loader deals, by what the script has said last, or all alike."""
+        if self.loss == "sum":
+            return 1.0
+        member = self.group.session.member
+        if not self._counted or member not in self._dealt:
+            return 1.0 / len(self.group.session.view)
+        return share(self._counts, self._dealt.rank(member), 1)
+
     def weigh(self, counts: Sequence[int]) -> None:
         """Let every worker count by its samples in the passes to come."""
         self._count(counts)

@@ -61,7 +61,7 @@ class StepCoordinator(MembershipListener):
         self._quiet = self._between = False
         self.dealing = SampleDealing(self, self._step_check.agreed)
         self.rounds = self.dealing.rounds
-        progress.reports.append(self.rounds.told)
+        progress.reports += [self.rounds.told, self.rounds.told_servers]
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)

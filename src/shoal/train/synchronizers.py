@@ -5,6 +5,7 @@ from shoal.groups.shared_memory import SharedGroup
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.shared import SharedTerm
+from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
@@ -21,6 +22,7 @@ from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.cluster_ring import ClusterRingSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
@@ -42,6 +44,9 @@ def build_synchronizer(
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
+    if isinstance(plan.pace, StaleTerm | AsyncTerm):
+        assert engines.servers is not None  # a rule: these paces are for servers
+        return ServerStepsSynchronizer(exchange, engines.servers, build_server_pace(plan.pace), plan.pace.round)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
@@ -83,6 +88,13 @@ def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Sy
             f"inherit from {kind.__name__}, or correct the term"
         )
     return made
+
+
+def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
+    """What the servers are told, and how often values are pulled."""
+    if isinstance(pace, StaleTerm):
+        return ServerPace(pace.bound, eager=pace.eager == "true")
+    return ServerPace(None, pace.rule, {} if pace.rate is None else {"rate": pace.rate})
 
 
 def build_outer(pace: LocalTerm) -> OuterOptimizer:

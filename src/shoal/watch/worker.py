@@ -18,6 +18,7 @@ from shoal.core.events import (
     PlanSwitched,
     ResultsReported,
     RoundsMade,
+    ServerCounted,
     SharesChanged,
     StepFinished,
     StepSkipped,
@@ -88,6 +89,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """What the guard found: whatever was outside its budget, and its last finding."""
     rounds: RoundsMade | None = None
     """Under `local(…)`: what its rounds came to since it was started last."""
+    servers: ServerCounted | None = None
+    """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
     entered: list[WorkerEntered] = []
@@ -219,6 +222,8 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.peers, worker.links = peers, links or worker.links
         case RoundsMade():
             worker.rounds = event
+        case ServerCounted():
+            worker.servers = event
         case _:
             _add_word(worker, event)
 

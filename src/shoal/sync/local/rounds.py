@@ -113,6 +113,11 @@ class LocalStepsSynchronizer(Synchronizer):
     def is_round_open(self) -> bool:  # type: ignore[override]
         return self._open
 
+    @property
+    def steps_made(self) -> int:
+        """Since the last round."""
+        return self._made
+
     @contextmanager
     def agreed_parameters(self) -> Iterator[None]:
         if self.replicas_equal or not self._anchored:

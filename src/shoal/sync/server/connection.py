@@ -31,6 +31,7 @@ class ServerConnection:
         self._number = 0
         self._expected: set[int] = set()
         self._received: dict[int, Received] = {}
+        self._slowest: dict[int, list[str]] = {}
         self._channels = 0
         self.sent = self.got = 0
         """Bytes of arrays."""
@@ -75,6 +76,7 @@ class ServerConnection:
         """Drop the reply to a request, now or when it comes."""
         self._expected.discard(number)
         self._received.pop(number, None)
+        self._slowest.pop(number, None)
 
     def poll(self, server: int, milliseconds: int = 0) -> None:
         """Take in what has come, waiting at most so long for the first."""
@@ -89,14 +91,15 @@ class ServerConnection:
             return
         reply = decode_reply(head, f"server {server}")
         self.got += sum(memoryview(array).nbytes for array in arrays)
-        if not isinstance(reply, WaitReply):
-            self._expected.discard(number)
+        if isinstance(reply, WaitReply):
+            self._slowest[number] = list(reply.slowest)
+            return
+        self._expected.discard(number)
         self._received[number] = (reply, arrays)
 
     def is_here(self, number: int) -> bool:
         """Whether the final reply has been taken in."""
-        found = self._received.get(number)
-        return found is not None and not isinstance(found[0], WaitReply)
+        return number in self._received
 
     def wait(self, server: int, number: int, look: Callable[[], None] = lambda: None) -> Received:
         """Return the final reply to a request. `look` is called now and then, and may raise."""
@@ -113,13 +116,12 @@ class ServerConnection:
             raise PayloadError(f"server {server} refuses what {self.member} asks for: {reply.text}")
         return reply, arrays
 
-    def waits_for(self, number: int) -> list[str]:
-        """Members that a pull waits for, as the server said; empty if it did not have to wait, or said nothing yet."""
-        found = self._received.get(number)
-        return list(found[0].slowest) if found is not None and isinstance(found[0], WaitReply) else []
+    def take_slowest(self, number: int) -> list[str]:
+        """Return the members that a pull waits for, or has waited for; empty if it did not have to."""
+        return self._slowest.pop(number, [])
 
     def _describe(self, server: int, number: int) -> str:
-        whom = ", ".join(self.waits_for(number)) or f"server {server}"
+        whom = ", ".join(self.take_slowest(number)) or f"server {server}"
         return (
             f"{self.member} has waited {self.seconds:.0f} s for {whom}; "
             "raise SHOAL_DEADLINE (seconds) if its step is really that long"

@@ -21,6 +21,7 @@ import torch
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.sync.server.messages import (
     FailedReply,
+    LeaveRoundRequest,
     OpenRequest,
     PullRequest,
     PushReply,
@@ -70,19 +71,14 @@ class HostedShard:
         self.generation = generation
         before = dict(self.shard.state.clocks)
         self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
-        self.shard.change_view(members)
-        for member in set(self.shard.state.clocks) - set(before):
-            self.shard.state.clocks[member] = self.base
+        self.shard.change_view(members, self.base)
         self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
 
     def begin(self, number: int) -> None:
         """Begin a round, when the first member says so."""
         if number <= self.round:
             return
-        clocks = self.shard.state.clocks
-        self.round, self.base = number, max(clocks.values(), default=self.base)
-        self.shard.state.clocks = dict.fromkeys(clocks, self.base)
-        self.shard.state.round = max(self.shard.state.round, self.base)
+        self.round, self.base = number, self.shard.level_clocks()
         self.lost_before, self.lost = self.lost, {}
         self.start = self.shard.state.values.copy()
 
@@ -115,7 +111,7 @@ class ShardHost:
         self,
         member: str,
         number: int,
-        request: RoundRequest | PushRequest | PullRequest,
+        request: RoundRequest | LeaveRoundRequest | PushRequest | PullRequest,
         arrays: Sequence[Any],
     ) -> None:
         """Of a shard that is open."""
@@ -126,6 +122,8 @@ class ShardHost:
             hosted.follow(request.generation, request.members)
             hosted.begin(request.round)
             self._tell_round(member, number, hosted)
+        elif isinstance(request, LeaveRoundRequest):
+            hosted.shard.excuse(member)
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
         else:

@@ -52,6 +52,12 @@ class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fiel
     members: Members
 
 
+class LeaveRoundRequest(msgspec.Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
+    """This member pushes no more in this round: nobody waits for its clock."""
+
+    channel: Count
+
+
 class SumRequest(msgspec.Struct, frozen=True, tag="sum", forbid_unknown_fields=True):
     generation: Count
     channel: Count
@@ -92,7 +98,7 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fiel
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | SumRequest
+ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest
 ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[ShardRequest] = msgspec.msgpack.Decoder(ShardRequest)

@@ -68,9 +68,18 @@ class ViewEntry:
     """In the journal: the members were these from then on."""
 
     members: tuple[str, ...]
+    start: int | None = None
+    """The clock of newcomers; None: that of the slowest member."""
 
 
-JournalEntry = ShardUpdate | ViewEntry
+@dataclass(frozen=True)
+class ClockEntry:
+    """In the journal: this member was excused; None: all clocks were levelled."""
+
+    member: str | None
+
+
+JournalEntry = ShardUpdate | ViewEntry | ClockEntry
 
 
 @dataclass
@@ -119,13 +128,18 @@ class ParameterShard:
         self.rule, self.bound, self._journal = rule, bound, journal
         slots = [np.zeros_like(values) for _ in range(rule.slots)]
         self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
+        self.excused: set[str] = set()
+        """Members that push no more before the next meeting of all: nobody waits for their clocks."""
         self._waiting: dict[str, int] = {}
         """Member -> clock of the pull that waits."""
 
     @property
     def minimum(self) -> int:
         """The clock of the slowest member."""
-        return min(self.state.clocks.values(), default=0)
+        clocks = self.state.clocks
+        return min(
+            (c for member, c in clocks.items() if member not in self.excused), default=max(clocks.values(), default=0)
+        )
 
     def push(self, update: ShardUpdate) -> PushOutcome:
         """Count an update. PayloadError: no honest member sends it."""
@@ -181,14 +195,34 @@ class ParameterShard:
         """Of bound 0: apply every round that all members of the view have pushed to."""
         state = self.state
         while self.bound == 0 and state.clocks and state.round < self.minimum:
-            updates = state.held.pop(state.round, {})
             state.round += 1
-            ordered = [updates[member] for member in sorted(updates)]
-            if self.rule.takes_deltas:
-                for update in ordered:
-                    self._apply(_scaled(update.values, update.weight))
-            elif (total := sum(update.weight for update in ordered)) > 0:
-                self._apply(_weighted_mean(ordered, total))
+            self._apply_round(state.held.pop(state.round - 1, {}))
+
+    def _apply_round(self, updates: dict[str, ShardUpdate]) -> None:
+        ordered = [updates[member] for member in sorted(updates)]
+        if self.rule.takes_deltas:
+            for update in ordered:
+                self._apply(_scaled(update.values, update.weight))
+        elif (total := sum(update.weight for update in ordered)) > 0:
+            self._apply(_weighted_mean(ordered, total))
+
+    def excuse(self, member: str) -> None:
+        """Wait for this member's clock no more, until all clocks are level again."""
+        self._journal(ClockEntry(member))
+        self.excused.add(member)
+        self._finish_rounds()
+
+    def level_clocks(self) -> int:
+        """All members have met and pushed all they had: apply what is kept, and set all clocks to the furthest."""
+        self._journal(ClockEntry(None))
+        state = self.state
+        for clock in sorted(state.held):
+            self._apply_round(state.held.pop(clock))
+        furthest = max(state.clocks.values(), default=state.round)
+        state.clocks = dict.fromkeys(state.clocks, furthest)
+        state.round = max(state.round, furthest)
+        self.excused.clear()
+        return furthest
 
     def pull(self, member: str, clock: int) -> ShardValues | None:
         """Return the values for step `clock` of a member; None if it has to wait, or is none. A newer pull of the same
@@ -222,14 +256,14 @@ class ParameterShard:
         slowest = [member for member, clock in self.state.clocks.items() if clock == self.minimum]
         return dict.fromkeys(self._waiting, slowest)
 
-    def change_view(self, members: Collection[str]) -> None:
-        """Go on with these members. What lost ones pushed stays; newcomers begin at the clock of the slowest member of
-        those that stay, or of all that were there if none does."""
+    def change_view(self, members: Collection[str], start: int | None = None) -> None:
+        """Go on with these members. What lost ones pushed stays; newcomers begin at clock `start`, or else at that of
+        the slowest member of those that stay, or of all that were there if none does."""
         state = self.state
         entered = [member for member in members if member not in state.quarantined]
         staying = [clock for member, clock in state.clocks.items() if member in entered]
-        start = min(staying, default=max(self.minimum, state.round))
-        self._journal(ViewEntry(tuple(entered)))
+        self._journal(ViewEntry(tuple(entered), start))
+        start = min(staying, default=max(self.minimum, state.round)) if start is None else start
         state.clocks = {member: state.clocks.get(member, start) for member in entered}
         self._waiting = {member: clock for member, clock in self._waiting.items() if member in state.clocks}
         for member in set(state.refused) - set(entered):
@@ -239,9 +273,17 @@ class ParameterShard:
     def replay(self, entry: JournalEntry) -> None:
         """Do what a journal of another shard says; on a state that was its own this gives its bits."""
         if isinstance(entry, ViewEntry):
-            self.change_view(entry.members)
+            self.change_view(entry.members, entry.start)
+        elif isinstance(entry, ClockEntry):
+            self._replay_clock(entry.member)
         else:
             self.push(entry)
+
+    def _replay_clock(self, member: str | None) -> None:
+        if member is None:
+            self.level_clocks()
+        else:
+            self.excuse(member)
 
 
 def _is_finite(values: FloatArray) -> bool:

@@ -22,6 +22,7 @@ from shoal.watch.draw.tables import (
     peers_table,
     plan_history,
     rounds_table,
+    servers_table,
     warnings_list,
     workers_table,
 )
@@ -58,6 +59,7 @@ def _sections(
         ("plans", plan_history(record, workers)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),
+        ("servers", servers_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

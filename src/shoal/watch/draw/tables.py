@@ -77,6 +77,29 @@ def rounds_table(workers: list[WorkerRecord]) -> Table | None:
     return table if agreed else None
 
 
+def servers_table(workers: list[WorkerRecord]) -> Table | None:
+    """Under `stale(…)` and `async`, per worker: pushes, bytes, how stale its values were, for whom it waited."""
+    served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]
+    table = plain_table("rank")
+    add_figures(table, "pushes", "refused", "pulls", "up", "down")
+    table.add_column("steps by staleness")
+    table.add_column("waited for")
+    for rank, made in served:
+        stale = sorted(made.staleness.items(), key=lambda item: int(item[0]))
+        waits = sorted(made.waited.items(), key=lambda item: -item[1])[:3]
+        table.add_row(
+            str(rank),
+            figures.count(made.pushes),
+            figures.count(made.refused),
+            figures.count(made.pulls),
+            figures.size(made.up),
+            figures.size(made.down),
+            ", ".join(f"{behind}: {steps}" for behind, steps in stale),
+            figures.clean(", ".join(f"{member} {milliseconds / 1e3:.1f} s" for member, milliseconds in waits)),
+        )
+    return table if served else None
+
+
 def happenings(record: RunRecord) -> Group | None:
     """Events of the lab, in order: when they were planned, when they came."""
     lines = [

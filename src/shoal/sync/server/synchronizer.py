@@ -1,0 +1,296 @@
+"""Steps against parameter servers: push after every step, pull within a staleness bound.
+
+    before_step     the first of a view: tell the servers who the members are
+    step            the script's optimizer, on values that may be stale; or the servers', by gradients
+    after_step      push the change since the last pull ──> clock + 1 ──> pull, if what is here would be too stale
+    round           all meet: pushes of all are in, everybody goes on from the same values
+
+    clock             pushes of this worker that count, levelled over all at every round
+    staleness         clock - the clock up to which the updates of all members are in the values a step begins with
+
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013; Dean et al.,
+"Large Scale Distributed Deep Networks", NIPS 2012. The change of a step is weighted by the worker's share of the
+samples, so p workers move as far as one process with the whole batch. A lost worker's pushes stay: the samples of those
+that server 0 has counted are not dealt again. Do not use it where workers are equally fast: `every(1)` is not stale.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from shoal.core.clock import now
+from shoal.core.errors import Evicted, PayloadError, Quarantined, UsageError
+from shoal.membership.view import MembershipView
+from shoal.sync.averaging import AveragingRound
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.local.average import AverageOuter
+from shoal.sync.local.rounds import LocalStepsSynchronizer
+from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.cut import cut_into_shards
+from shoal.sync.server.messages import (
+    LeaveRoundRequest,
+    OpenRequest,
+    PullRequest,
+    PushReply,
+    PushRequest,
+    RoundReply,
+    RoundRequest,
+    ShardReply,
+    ValuesHead,
+    read_outcome,
+)
+from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.shard import PushOutcome
+from shoal.sync.state import State
+from shoal.sync.synchronizer import Part, StepAction, Synchronizer
+
+
+@dataclass(frozen=True)
+class ServerPace:
+    """What a plan says of the servers' shards and of how often values are pulled."""
+
+    bound: int | None
+    """Steps a worker may be ahead of the slowest; None: any number."""
+    rule: str = "add"
+    settings: dict[str, float] = field(default_factory=dict)
+    eager: bool = False
+    """Whether values are pulled after every step, however fresh those here are."""
+
+
+@dataclass
+class ServerTotals:
+    """Of all steps so far, on one worker."""
+
+    pushes: int = 0
+    refused: int = 0
+    """Pushes that were not finite."""
+    pulls: int = 0
+    staleness: Counter[int] = field(default_factory=Counter)
+    """Clocks that the slowest member was behind -> steps that began with such values."""
+    waited: Counter[str] = field(default_factory=Counter)
+    """Member -> milliseconds that pulls have waited for it."""
+
+
+class ServerStepsSynchronizer(LocalStepsSynchronizer):
+    """Of one part. `steps`: from one round to the next."""
+
+    def __init__(self, exchange: GradientExchange, servers: ServerConnection, pace: ServerPace, steps: int) -> None:
+        super().__init__(exchange, AverageOuter(), steps)
+        self.servers, self.pace = servers, pace
+        self.server_totals = ServerTotals()
+        self._kept: dict[str, int] = {}
+        """Of members that were lost in the last round: how many of their pushes count."""
+        self._channel = servers.take_channel()
+        self._told: MembershipView | None = None
+        """The newest view that the servers were told of by this worker."""
+        self._round = self._clock = self._minimum = 0
+
+    def open(self, part: Part, state: State | None = None) -> None:
+        if not part.optimizers:
+            raise UsageError("stale(…) and async push after an optimizer's step, and join() got none; give it one too")
+        odd = next((n for n, p in zip(part.names, part.parameters, strict=True) if p.dtype != torch.float32), None)
+        if odd is not None:
+            raise UsageError(f"parameter {odd!r} is not of float32, which is all that servers keep; write every(1)")
+        self._names, self._parameters = list(part.names), list(part.parameters)
+        self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
+        sizes = [p.numel() for p in self._parameters]
+        self._cuts = cut_into_shards(sizes, len(self.servers))
+        self._flat = [np.zeros(size, np.float32) for size in sizes]
+        self._sent = [np.zeros(cut.size, np.float32) for cut in self._cuts]
+        self._anchors = [p.detach().clone() for p in self._parameters]
+        self._starts = [p.detach().clone() for p in self._parameters]
+        Synchronizer.open(self, part, state)
+
+    @contextmanager
+    def agreed_parameters(self) -> Iterator[None]:
+        if not self._open or self._told is None:
+            yield
+            return
+        own = [parameter.detach().clone() for parameter in self._parameters]
+        self._write(self._starts)
+        try:
+            yield
+        finally:
+            self._write(own)
+
+    def _write(self, values: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, values, strict=True):
+                parameter.copy_(value)
+
+    def before_step(self, optimizer: Optimizer) -> StepAction:
+        self._follow_view()
+        return StepAction.LOCAL if self.pace.rule == "add" else StepAction.REMOTE
+
+    def _follow_view(self) -> None:
+        """Tell the servers of a view before the first push in it: newcomers count from the round's beginning."""
+        view = self.part.session.view
+        if self._told is None:
+            self._open_shards(view)
+        elif view.generation > self._told.generation:
+            self._tell(view)
+
+    def _open_shards(self, view: MembershipView) -> None:
+        """The values of all workers are equal here, so any worker's may be the shard's first."""
+        self._pack([p.detach() for p in self._parameters])
+        facts = (self._channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
+        numbers = self._send_all(OpenRequest(*facts, list(view.members)), self._sent)
+        for reply, _ in self._replies(numbers, RoundReply):
+            assert isinstance(reply, RoundReply)
+            self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
+        self._told = view
+        self._keep(self._anchors)
+        self._keep(self._starts)
+
+    def _tell(self, view: MembershipView) -> None:
+        """Name the members of the newest view; nobody waits for one that is not among them."""
+        request = RoundRequest(self._channel, self._round, view.generation, list(view.members))
+        self._told = view
+        for number in self._send_all(request).values():
+            self.servers.forget(number)
+
+    def _keep(self, tensors: list[Tensor]) -> None:
+        for tensor, parameter in zip(tensors, self._parameters, strict=True):
+            tensor.copy_(parameter.detach())
+
+    def after_step(self, optimizer: Optimizer) -> None:
+        self._open = True
+        if optimizer is self.part.optimizers[-1]:
+            self._push(self._updates(), self.part.weights.step_share() if self.pace.rule == "add" else 1.0)
+            self._count()
+
+    def skip_step(self) -> None:
+        self._follow_view()
+        self._push([torch.zeros(()).expand(p.shape) for p in self._parameters], 0.0)
+        self._count()
+
+    def _updates(self) -> list[Tensor]:
+        """What this step, and the script since the last one, changed; or the gradients."""
+        if self.pace.rule == "add":
+            return [p.detach() - anchor for p, anchor in zip(self._parameters, self._anchors, strict=True)]
+        empty = torch.zeros(())
+        return [empty.expand(p.shape) if p.grad is None else p.grad.to_dense() for p in self._parameters]
+
+    def _push(self, updates: list[Tensor], weight: float) -> None:
+        began, totals = now(), self.server_totals
+        self._pack(updates)
+        pushes = self._send_all(PushRequest(self._clock, weight, self._channel), self._sent)
+        self._clock += 1
+        bound = self.pace.bound
+        pulls = {}
+        if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
+            pulls = self._send_all(PullRequest(self._clock, self._channel))
+        outcomes = {self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))}
+        totals.pushes += 1
+        self._judge(outcomes)
+        if pulls:
+            self._pull(pulls)
+        elif PushOutcome.REFUSED in outcomes:
+            self._write(self._anchors)
+        else:
+            self._keep(self._anchors)
+        totals.staleness[self._clock - self._minimum] += 1
+        self.spent.wait += now() - began
+
+    def _outcome(self, server: int, reply: ShardReply) -> PushOutcome:
+        assert isinstance(reply, PushReply)
+        return read_outcome(reply, f"server {server}")
+
+    def _judge(self, outcomes: set[PushOutcome]) -> None:
+        member = self.part.session.member
+        if PushOutcome.QUARANTINED in outcomes:
+            raise Quarantined(
+                f"{member} pushed numbers that are not finite three times in a row; lower the learning rate",
+                "not finite",
+            )
+        if PushOutcome.LATE in outcomes:
+            raise Evicted(f"{member} is no member any more; the others go on without it")
+        self.server_totals.refused += PushOutcome.REFUSED in outcomes
+
+    def _pull(self, numbers: dict[int, int]) -> None:
+        began, minima = now(), []
+        for server, (reply, arrays) in enumerate(self._replies(numbers, ValuesHead)):
+            assert isinstance(reply, ValuesHead)
+            minima.append(reply.minimum)
+            self._unpack(server, arrays)
+        for member in {each for number in numbers.values() for each in self.servers.take_slowest(number)}:
+            self.server_totals.waited[member] += round(1e3 * (now() - began))
+        self._minimum = min(minima)
+        self.server_totals.pulls += 1
+        self._take_values(self._anchors)
+
+    def close_round(self) -> None:
+        """Meet all others: what all have pushed is in the values that everybody goes on from. A collective call."""
+        began, totals = now(), self.totals
+        self._follow_view()
+        for number in self._send_all(LeaveRoundRequest(self._channel)).values():
+            self.servers.forget(number)
+        tag, made = self.part.weights.tag().number, self._made
+        self._rounds.mean([], self.part.weights.round_share(), (1.0, tag, float(tag) ** 2))
+        self.formed = self._rounds.view
+        self._begin_round(self.formed)
+        members, numbers, squares = self._rounds.words
+        # all numbers are equal if the mean of the squares is the square of the mean
+        self.part.weights.rescale(members * squares != numbers * numbers)
+        totals.rounds, totals.steps = totals.rounds + 1, totals.steps + made
+        totals.sent = totals.wire = self.servers.sent
+        self._made, self._open = 0, False
+        totals.seconds += now() - began
+
+    def steps_kept(self, member: str) -> int:
+        return self._kept.get(member, 0)
+
+    def _begin_round(self, view: MembershipView) -> None:
+        request = RoundRequest(self._channel, self._round + 1, view.generation, list(view.members))
+        for server, (reply, arrays) in enumerate(self._replies(self._send_all(request), RoundReply)):
+            assert isinstance(reply, RoundReply)
+            if server == 0:  # the home of the samples: what it has counted is trained on
+                self._kept = reply.counted
+            self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
+            self._unpack(server, arrays)
+        if self._told is None or view.generation > self._told.generation:
+            self._told = view
+        self._take_values(self._anchors)
+        self._keep(self._starts)
+
+    def _send_all(self, request: object, arrays: list[FloatArray] | None = None) -> dict[int, int]:
+        """Return the number of the request at each server; server 0 comes last, because its word counts."""
+        servers = reversed(range(len(self.servers)))
+        return {s: self.servers.send(s, request, [arrays[s]] if arrays is not None else []) for s in servers}  # type: ignore[arg-type]
+
+    def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
+        for server in range(len(self.servers)):
+            reply, arrays = self.servers.wait(server, numbers[server], self._look)
+            if not isinstance(reply, kind):
+                raise PayloadError(f"server {server} answers with {type(reply).__name__} instead of {kind.__name__}")
+            yield reply, arrays
+
+    def _look(self) -> None:
+        """In a wait: a member that is lost meanwhile is not waited for."""
+        newest = self.part.session.newest_view
+        is_newer = self._told is not None and newest.generation > self._told.generation
+        if is_newer and self.part.session.member in newest:
+            self._tell(newest)
+
+    def _pack(self, tensors: list[Tensor]) -> None:
+        flat = [tensor.reshape(-1).numpy() for tensor in tensors]
+        for cut, sent in zip(self._cuts, self._sent, strict=True):
+            cut.pack(flat, sent)
+
+    def _unpack(self, server: int, arrays: list[memoryview]) -> None:
+        cut = self._cuts[server]
+        if len(arrays) != 1 or memoryview(arrays[0]).nbytes != 4 * cut.size:
+            raise PayloadError(f"server {server} sends {len(arrays)} arrays; its shard has {cut.size} float32")
+        cut.unpack(np.frombuffer(arrays[0], np.float32), self._flat)
+
+    def _take_values(self, anchors: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, anchor, flat in zip(self._parameters, anchors, self._flat, strict=True):
+                anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
+                parameter.copy_(anchor)

@@ -30,8 +30,9 @@ GOALS = {"cnn": ("accuracy>=0.97", 2 * ROUND, 40), "transformer": ("loss<=2.6", 
 NETWORKS = ("100mbit/20ms", "10mbit/100ms")
 FLOOR_SECONDS = {"cnn": 0.06, "transformer": 0.6}
 LIMITED_FROM = 1
-EVERY_STEP, IN_ROUNDS, CHOOSING = (3, 3), (ROUND, 2 * ROUND), (11 * ROUND, 16 * ROUND)
-"""Steps that are not counted, and that are: where every step travels, in rounds, and where the length is chosen."""
+EVERY_STEP, IN_ROUNDS, CHOOSING = (3, 3), (ROUND, 2 * ROUND), (40, 128)
+"""Steps that are not counted, and that are: where every step travels, in rounds, and where the length is chosen:
+after its rounds of 8 and 32 steps."""
 COLUMNS = ("network", "contestant", "steps", "step ms", "/ DDP", "/ floor", "KB a step", "steps to goal", "s to goal")
 
 
@@ -138,6 +139,7 @@ def arguments() -> argparse.Namespace:
     args = parser.parse_args()
     if args.quick:
         args.models, args.repeats, args.seeds = "cnn", 1, 0
+        args.contestants = ";".join(name for name in CONTESTANTS if name != "ddp-localsgd")
         args.out = args.out or Path(tempfile.mkdtemp(prefix="shoal-local-quick-"))
     args.out = args.out or Path(__file__).parent / "reports"
     args.data = args.data.absolute()

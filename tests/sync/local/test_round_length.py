@@ -32,9 +32,20 @@ def test_a_round_is_at_most_four_times_as_long_as_the_one_before_and_has_a_limit
 def test_a_change_of_less_than_a_quarter_is_not_made() -> None:
     chooser = RoundLengthChooser(90)
     assert not chooser.update(RoundFigures(0.01, 0.11))  # 99 steps
+    chooser = RoundLengthChooser(90)
     assert chooser.update(RoundFigures(0.01, 0.2))
     assert chooser.steps == 180
     assert chooser.reason == "a step takes 10 ms, an exchange 200 ms"
+
+
+def test_one_slow_exchange_hardly_counts_and_lasting_ones_do() -> None:
+    chooser = RoundLengthChooser(90)
+    chooser.update(RoundFigures(0.01, 0.1))
+    chooser.update(RoundFigures(0.01, 9.0))
+    assert chooser.steps <= 1.26 * 90
+    for _ in range(20):
+        chooser.update(RoundFigures(0.01, 0.4))
+    assert chooser.steps > 250
 
 
 def test_rounds_get_shorter_while_replicas_drift_until_exchanges_take_half_of_the_time() -> None:

@@ -23,7 +23,7 @@ from shoal.sync.observer import CodecSwitched
 from shoal.sync.state import State, StateTensor
 
 LENGTH = "round.length"
-"""In a state: steps of the next round, and the mean square change of the last one."""
+"""In a state: steps of the next round, the mean square change of the last one, and usual seconds."""
 POWER = 4
 
 
@@ -48,7 +48,7 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         self._exchange_seconds = 0.0
         self._mean_square: float | None = None
         """Of the last round's mean change."""
-        self._told = torch.tensor([self.steps, -1.0], dtype=torch.float64)
+        self._told = torch.tensor([self.steps, -1.0, 0.0, 0.0], dtype=torch.float64)
         """As in a state; below 0: nothing is known of the last round."""
 
     def _launch(self, places: Sequence[int]) -> None:
@@ -82,7 +82,8 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
             figures = RoundFigures(step / known, (inverse / known) ** (-1 / POWER), drift)
             if self.chooser.update(figures):
                 self.exchange.observer.report(CodecSwitched(f"local({self.chooser.steps})", self.chooser.reason))
-        self._told.copy_(torch.tensor([self.chooser.steps, square / total if total > 0 else -1.0]))
+        told = [self.chooser.steps, square / total if total > 0 else -1.0, *self.chooser.typical]
+        self._told.copy_(torch.tensor(told, dtype=torch.float64))
         self.steps = self.chooser.steps
 
     def state(self) -> State:
@@ -94,6 +95,7 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         if saved is not None and saved.values.shape == self._told.shape and 1 <= float(saved.values[0]) <= MOST:
             self._told.copy_(saved.values)
             self.chooser.steps = self.steps = int(self._told[0])
+            self.chooser.typical = (float(self._told[2]), float(self._told[3]))
 
 
 def _square(tensors: Sequence[Tensor | None]) -> float:

@@ -39,11 +39,16 @@ class RoundLengthChooser:
 
     def __init__(self, steps: int = FIRST) -> None:
         self.steps = steps
+        self.typical = (0.0, 0.0)
+        """Seconds of a step and of an exchange over the last rounds; 0: nothing is known yet."""
         self.reason = ""
         """Of the last change, in words."""
 
     def update(self, figures: RoundFigures) -> bool:
         """Take in a round; whether the length changes."""
+        seconds = zip(self.typical, (figures.step_seconds, figures.exchange_seconds), strict=True)
+        self.typical = step, exchange = tuple(_follow(before, new) for before, new in seconds)  # type: ignore[assignment]
+        figures = RoundFigures(step, exchange, figures.drift)
         wanted, least = (self._steps_for(figures, share) for share in (SHARE, MOST_SHARE))
         drifts = figures.drift is not None and figures.drift > DRIFT
         chosen = max(least, min(wanted, self.steps // 2)) if drifts else wanted
@@ -58,6 +63,13 @@ class RoundLengthChooser:
         """The fewest steps of which the exchange takes no more than `share` of the time."""
         step = max(figures.step_seconds, 1e-6)
         return max(1, math.ceil(figures.exchange_seconds * (1 - share) / share / step - 1e-9))
+
+
+def _follow(typical: float, new: float) -> float:
+    """A quarter of the way to what a round has shown; one that is far off counts as twice or half of what is usual."""
+    if typical <= 0.0:
+        return new
+    return typical + (min(max(new, typical / 2), 2 * typical) - typical) / 4
 
 
 def _explain(figures: RoundFigures, drifts: bool) -> str:

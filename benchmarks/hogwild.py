@@ -1,0 +1,172 @@
+"""One copy in shared memory: `shared` with two processes against one process and against PyTorch's own Hogwild.
+
+    python benchmarks/hogwild.py [--rounds 5] [--steps 400]
+
+Each contestant trains the same samples: one process makes all steps, two make half of them each. In turns, on a sparse
+model (an embedding of 20 features a sample, sparse gradients) and on an MLP (784-1024-1024-10), both with plain SGD.
+PyTorch's own is `model.share_memory()` and a process for each worker, as in its documentation.
+"""
+
+import argparse
+import multiprocessing
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from shoal.core.clock import now
+from shoal.testing.world import Result, WorkerWorld, run_world
+
+WORKERS = 2
+FEATURES, PICKED = 200_000, 20
+
+
+class SparseModel(nn.Module):
+    """A linear model with one weight vector for each feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.EmbeddingBag(FEATURES, 10, mode="sum", sparse=True)
+        nn.init.zeros_(self.table.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.table(x)
+
+
+@dataclass(frozen=True)
+class BenchmarkTask:
+    """A model, its learning rate, and samples with labels that a linear rule gives."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    draw: Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
+    batch: int
+    rate: float
+
+
+def draw_sparse(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    x = (FEATURES * torch.rand(count, PICKED, generator=generator) ** 3).long()  # some features are frequent
+    return x, (x * 2654435761 % 1000003 % 10).mode(1).values
+
+
+def draw_dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    rule = torch.randn(784, 10, generator=torch.Generator().manual_seed(9))
+    x = torch.randn(count, 784, generator=generator)
+    return x, (x @ rule).argmax(1)
+
+
+def make_mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
+
+
+TASKS = (
+    BenchmarkTask("sparse", SparseModel, draw_sparse, 256, 0.5),
+    BenchmarkTask("mlp", make_mlp, draw_dense, 128, 0.05),
+)
+
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+def draw_batches(task: BenchmarkTask) -> Batches:
+    """Return the batches of all workers, which take turns in them."""
+    generator = torch.Generator().manual_seed(0)
+    return [task.draw(generator, task.batch) for _ in range(40)]
+
+
+def train(batches: Batches, model: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for step in range(steps):
+        x, y = batches[step % len(batches)]
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def final_loss(batches: Batches, model: nn.Module) -> float:
+    with torch.no_grad():
+        return statistics.mean(float(functional.cross_entropy(model(x), y)) for x, y in batches)
+
+
+def prepare(task: BenchmarkTask) -> nn.Module:
+    torch.set_num_threads(1)
+    torch.manual_seed(4)
+    return task.make()
+
+
+def by_shoal(task: BenchmarkTask, steps: int, workers: int, plan: str) -> tuple[float, float]:
+    """Return samples a second, and the loss on all batches at the end."""
+    batches = draw_batches(task)
+
+    def body(world: WorkerWorld) -> Result:
+        model = prepare(task)
+        run = world.start(plan, checkpoint="off")
+        model, optimizer = run.join(model, torch.optim.SGD(model.parameters(), lr=task.rate))
+        own = batches[world.group.rank :: workers]
+        world.group.gather(b"")
+        began = now()
+        train(own, model, optimizer, steps // workers)
+        world.group.gather(b"")
+        seconds = now() - began
+        return {"seconds": torch.tensor(seconds), "loss": torch.tensor(final_loss(batches, model))}
+
+    found = run_world(workers, body, seconds=300)[0]
+    return steps * task.batch / float(found["seconds"]), float(found["loss"])
+
+
+def by_torch(task: BenchmarkTask, steps: int) -> tuple[float, float]:
+    """As `by_shoal`, with a model that torch shares between processes."""
+    context = multiprocessing.get_context("fork")
+    batches = draw_batches(task)
+    model, meeting, told = prepare(task).share_memory(), context.Barrier(WORKERS), context.Queue()
+
+    def work(rank: int) -> None:
+        torch.set_num_threads(1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=task.rate)
+        meeting.wait()
+        began = now()
+        train(batches[rank::WORKERS], model, optimizer, steps // WORKERS)
+        meeting.wait()
+        if rank == 0:
+            told.put((now() - began, final_loss(batches, model)))
+
+    processes = [context.Process(target=work, args=(rank,)) for rank in range(WORKERS)]
+    for process in processes:
+        process.start()
+    seconds, loss = told.get(timeout=300)
+    for process in processes:
+        process.join()
+    return steps * task.batch / seconds, loss
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=400)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        "| model | shared, 2 processes / one process | shared / PyTorch's share_memory | loss: one, shared, PyTorch |"
+    )
+    print("|---|---|---|---|")
+    for task in TASKS:
+        steps = options.steps * (4 if task.name == "sparse" else 1)
+        rows = [
+            (by_shoal(task, steps, 1, "alone"), by_shoal(task, steps, WORKERS, "shared"), by_torch(task, steps))
+            for _ in range(options.rounds)
+        ]
+        over_one = _quartiles([shared[0] / one[0] for one, shared, _ in rows])
+        over_torch = _quartiles([shared[0] / other[0] for _, shared, other in rows])
+        losses = ", ".join(f"{statistics.median(row[place][1] for row in rows):.4f}" for place in range(3))
+        print(f"| {task.name} | {over_one} | {over_torch} | {losses} |", flush=True)
+
+
+def _quartiles(values: list[float]) -> str:
+    low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"**{middle:.2f}** ({low:.2f}–{high:.2f})"
+
+
+if __name__ == "__main__":
+    main()

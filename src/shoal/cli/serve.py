@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shoal.serve.scaling import ScalingGoal
     from shoal.serve.server import ServerOptions
     from shoal.serve.source import LoadOptions
+    from shoal.serve.tls import TlsFiles
 
 MOST_PROCESSES = 256
 FIRST_WAIT = 600
@@ -42,6 +43,11 @@ def serve(
     ] = "127.0.0.1",
     token_file: Annotated[
         str | None, typer.Option(metavar="FILE", help="Requests must show its token; made if it is missing.")
+    ] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Encrypt: the server's certificate.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="The certificate's key.")] = None,
+    tls_ca: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Clients must show a certificate of this authority.")
     ] = None,
     models: Annotated[
         str | None, typer.Option(metavar="DIR", help="Folder of the registry; else $SHOAL_MODELS, else ./models.")
@@ -97,6 +103,7 @@ def serve(
         from shoal.serve.core import CoreSettings
         from shoal.serve.router import TrafficSettings
         from shoal.serve.scaling import ScalingGoal
+        from shoal.serve.tls import TlsFiles
 
         settings = CoreSettings(
             batch=BatchSettings(concurrency=concurrency, queue=queue),
@@ -108,7 +115,8 @@ def serve(
             cache=size(cache, "--cache") if cache is not None else 0,
             traffic=TrafficSettings.parse(traffic, rollout or ("shadow" if follow and not traffic else ""), rule),
         )
-        options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port)
+        tls = TlsFiles.parse(tls_cert, tls_key, tls_ca)
+        options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port, tls)
         least, most = process_range(processes)
         followed = run_to_follow(follow, runs, what or []) if follow is not None else None
         if not what and followed is None:
@@ -160,15 +168,20 @@ def size(text: str, option: str) -> int:
     return int(float(found[1]) * units[found[2]])
 
 
-def server_options(host: str, port: int | None, file: str | None, poll: float, grpc: int | None) -> "ServerOptions":
+def server_options(
+    host: str, port: int | None, file: str | None, poll: float, grpc: int | None, tls: "TlsFiles | None" = None
+) -> "ServerOptions":
     from shoal.core.errors import UsageError
     from shoal.core.http_access import is_loopback, read_token
     from shoal.serve.server import ServerOptions
 
-    if not is_loopback(host) and file is None:
-        raise UsageError(f"--host {host} lets other machines ask; let them show a token of a file: --token-file FILE")
+    if not is_loopback(host) and file is None and (tls is None or tls.ca is None):
+        raise UsageError(
+            f"--host {host} lets other machines ask; let them show a token of a file: --token-file FILE, or a "
+            "certificate: --tls-ca FILE"
+        )
     token = read_token(Path(file).expanduser()) if file is not None else ""
-    return ServerOptions(host, port, token, poll, grpc)
+    return ServerOptions(host, port, token, poll, grpc, tls)
 
 
 def run_to_follow(run: str, runs: str | None, what: list[str]) -> Path:
@@ -252,7 +265,7 @@ def start(make: "Callable[[Path | None], ServingCore]", options: "ServerOptions"
     def say(line: str) -> None:
         typer.echo(f"shoal: {line}", err=True)
 
-    if not is_loopback(options.host):
+    if not is_loopback(options.host) and options.tls is None:
         say("note: answers are not encrypted: on a network that is not yours, put a TLS proxy in front, or use ssh -L")
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
         if goal.least == goal.most == 1:

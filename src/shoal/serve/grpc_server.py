@@ -16,6 +16,7 @@ from shoal.serve.grpc_messages import METHODS, SERVICE, message_classes
 from shoal.serve.grpc_tensors import decode_message, fill_answer
 from shoal.serve.http import BodyLimits
 from shoal.serve.status import EXTENSIONS, model_metadata, model_statistics, repository_index, version_number
+from shoal.serve.tls import TlsFiles
 
 MOST_CALLS = 256
 """Calls at the same time; more are refused with RESOURCE_EXHAUSTED, because each may hold a whole body."""
@@ -145,7 +146,9 @@ def _number(text: str) -> int | None:
     return version_number(text) if text else None
 
 
-async def start_grpc(core: ServingCore, address: str, token: str, limits: BodyLimits) -> Any:
+async def start_grpc(
+    core: ServingCore, address: str, token: str, limits: BodyLimits, tls: TlsFiles | None = None
+) -> Any:
     """A server that answers at `address`, whose port other processes of this server may share."""
     import grpc
     import grpc.aio
@@ -158,6 +161,9 @@ async def start_grpc(core: ServingCore, address: str, token: str, limits: BodyLi
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MOST_CALLS)
     handlers = InferenceService(core, token).handlers(grpc)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    server.add_insecure_port(address)
+    if tls is not None:
+        server.add_secure_port(address, tls.for_grpc())
+    else:
+        server.add_insecure_port(address)
     await server.start()
     return server

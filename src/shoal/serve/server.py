@@ -21,6 +21,7 @@ from shoal.serve.plain import example
 from shoal.serve.scaling import ScalingGoal
 from shoal.serve.shared_metrics import SharedMetrics
 from shoal.serve.supervisor import PERIOD, WorkerSupervisor
+from shoal.serve.tls import TlsFiles
 from shoal.serve.version import ServableVersion
 from shoal.serve.worker_channel import ReportSender, WorkerReport
 
@@ -43,6 +44,7 @@ class ServerOptions:
     poll: float = 1.0
     grpc_port: int | None = None
     """Where gRPC is answered too; 0: a free port."""
+    tls: TlsFiles | None = None
     limits: BodyLimits = field(default_factory=BodyLimits)
 
 
@@ -176,6 +178,7 @@ def make_config(core: ServingCore, options: ServerOptions) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE,
         timeout_keep_alive=30,
         server_header=False,
+        **(options.tls.for_http() if options.tls is not None else {}),
     )
 
 
@@ -192,7 +195,8 @@ async def answer_requests(
     grpc = None
     try:
         if options.grpc_port is not None:
-            grpc = await start_grpc(core, address_of(options.host, options.grpc_port), options.token, options.limits)
+            place = address_of(options.host, options.grpc_port)
+            grpc = await start_grpc(core, place, options.token, options.limits, options.tls)
         greet()  # connections over HTTP wait in the socket's queue until they are accepted
         beside = [asyncio.create_task(core.poll_for_ever(options.poll)), asyncio.create_task(report_for_ever(report))]
         await server.serve(sockets=[listening])
@@ -207,7 +211,8 @@ async def answer_requests(
 
 def greeting(core: ServingCore, options: ServerOptions, listening: socket.socket) -> list[str]:
     """What is served and where, and a command that asks the first model."""
-    address = f"http://{address_of(options.host, listening.getsockname()[1])}"
+    scheme = "http" if options.tls is None else "https"
+    address = f"{scheme}://{address_of(options.host, listening.getsockname()[1])}"
     served = [f"{name}:{core.manager.serving(name)}" for name in core.models] + [*core.composites]
     grpc = [] if options.grpc_port is None else [f"gRPC at {address_of(options.host, options.grpc_port)}"]
     return [f"serving {', '.join(served)} at {address}", *grpc, f"try: {curl_line(core, address, bool(options.token))}"]

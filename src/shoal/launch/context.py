@@ -1,4 +1,4 @@
-"""What a worker is told by whoever started it."""
+"""What a worker is told by the launcher that started it."""
 
 import os
 from collections.abc import Callable

@@ -34,7 +34,7 @@ LEAVE_GRACE = 60.0
 """Seconds in which workers may finish the step they are in."""
 
 GIVES_UP = 30.0
-"""Seconds without a word of the coordinator after which a worker that is not in yet stops waiting for one."""
+"""Seconds without a message from the coordinator after which a worker outside the view stops waiting."""
 
 
 class RemotePlacement(WorkerPlacement):
@@ -85,7 +85,7 @@ class _Elsewhere(CoordinatorHandle):
         return True
 
     def gone(self, member: str, reason: str) -> None:
-        pass  # whoever takes its slot says so, or its closed endpoint does
+        pass  # the next worker in its slot reports the loss, or its closed endpoint does
 
     def read(self) -> list[Command | News]:
         return []

@@ -137,7 +137,7 @@ def ask_apart(address: str, key: ClientCredentials, what: RunQuery, seconds: flo
     try:
         said = _said.decode(data)
     except msgspec.MsgspecError:
-        raise ShoalError(f"the process that asked {address} ended without a word; try again") from None
+        raise ShoalError(f"the process that asked {address} ended without an answer; try again") from None
     if isinstance(said, _No):
         raise UsageError(said.reason)
     return said

@@ -20,7 +20,7 @@ TRIES = 5
 
 
 class NoticeSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker's place, and who has it."""
+    """One worker's slot, and the process in it."""
 
     worker: int
     host: str

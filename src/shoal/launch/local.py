@@ -3,7 +3,7 @@
     launcher ── fork ──> worker 0 … worker p-1          (each its own process group)
         │  <── pipes: output, errors, one report ──┘
         │  ──> board: "worker r is lost, stop waiting"
-        └── SIGINT, SIGTERM, SIGKILL to whoever is left
+        └── SIGINT, SIGTERM, SIGKILL to the processes that are left
 
 The launcher starts no thread, so that it may fork at any time.
 """
@@ -95,7 +95,7 @@ class LocalLauncher:
             self._end_all()
             raise
         finally:
-            with held_back():  # whoever is in a hurry now still wants nothing left behind
+            with held_back():  # a second Ctrl-C must not leave processes behind
                 self._sweep()
         return self._service_failure or blame(self.workers)
 
@@ -271,7 +271,7 @@ class LocalLauncher:
     def _reported(self, worker: WorkerProcess) -> None:
         """A worker told why it ends, which is soon enough: a thread of the script may keep it alive.
 
-        Who lost a peer may notice that before we do, but has not the blame: the peer gets a moment to be found dead.
+        A worker that lost a peer may report before we see the peer dead; wait, so that the peer gets the blame.
         """
         report = parse(worker.report)
         if _set_aside(worker) and self.supervisor is not None:
@@ -310,7 +310,7 @@ class LocalLauncher:
                 reap(worker, wait=True)
 
     def _sweep(self) -> None:
-        """Whoever is left, with its children; then the last words in the pipes, then the memory."""
+        """End the processes left, with their children; then read the pipes to their end, then free the memory."""
         for worker in self.workers:
             signal_group(worker, signal.SIGKILL)
             reap(worker, wait=True)

@@ -20,7 +20,7 @@ class PlacementNews:
 
     text: str
     worker: int | None = None
-    """Who wrote it; None: it is for the user."""
+    """The worker that wrote it; None: a message to the user."""
     stream: str = "out"
 
 

@@ -29,7 +29,7 @@ class StopRequests:
             self._due = [(Deadline.after(grace + seconds), number) for seconds, number in REQUESTS]
 
     def press(self, workers: Sequence[WorkerProcess]) -> None:
-        """Send whatever request is due to whoever lives."""
+        """Send the request that is due to all living workers."""
         while self._due and self._due[0][0].expired:
             _, number = self._due.pop(0)
             for worker in workers:

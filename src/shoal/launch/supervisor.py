@@ -106,7 +106,7 @@ class RunSupervisor:
         self.remote_workers, self.outage = RemoteWorkers(), CoordinatorOutage()
         self._silent: list[int] = []
         self._entered: set[str] = set()
-        """Whoever was in a view."""
+        """The workers that were in a view."""
         self._generation = 0
         """Of the newest view that is known here."""
         self._journal = EventJournal(launcher_file(directory))

@@ -130,7 +130,7 @@ class EngineRun:
         return self.process.wait(WAIT)
 
     def processes(self) -> list[int]:
-        """Whoever has this run's name in its command line."""
+        """Processes that have this run's name in their command line."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):

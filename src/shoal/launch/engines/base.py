@@ -26,7 +26,7 @@ from shoal.launch.engines.findings import Finding
 from shoal.launch.engines.relay import RelayOutput, RelayProcess
 
 ANYWHERE = ("192.0.2.1", 9)
-"""An address that nobody has: the way there is the way to other machines."""
+"""An address reserved for documentation: the route to it is the route to other machines."""
 
 FINAL = {1: "its script failed", 2: "it was refused", 69: "Shoal is not installed there"}
 """Exit codes of `shoal join`, and of what comes before it, after which trying again would not help."""
@@ -163,7 +163,7 @@ class LaunchEngine:
         return ""
 
     def close(self) -> None:
-        """Everything has ended; leave nothing behind."""
+        """Remove what the engine has made; called when everything has ended."""
 
     # on another machine
 

@@ -10,7 +10,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.@\[\]:-]{1,255}")
 
 
 class MachineList:
-    """Read anew each time; a file that cannot be read leaves the list as it was."""
+    """Reads its file again at each call; a file that cannot be read leaves the list as it was."""
 
     def __init__(self, text: str, workers: int, what: str) -> None:
         """UsageError names `what` was wrong in."""

@@ -1,5 +1,5 @@
-"""The local process that stands for a machine: it carries the machine's output, its exit code, and by its end the wish
-that the machine ends too."""
+"""The local process that represents a machine: it carries the machine's output and exit code. Closing its standard
+input asks the machine to end."""
 
 import contextlib
 import ctypes
@@ -43,7 +43,7 @@ def _die_with_launcher() -> None:
 
 
 class RelayInput(Protocol):
-    """Where an invitation goes, and whose end asks for the end of the other side."""
+    """Takes the invitation; closing it asks the other side to end."""
 
     def write(self, data: bytes, /) -> int: ...
     def flush(self) -> None: ...
@@ -51,7 +51,7 @@ class RelayInput(Protocol):
 
 
 class RelayProcess(Protocol):
-    """What is used of a process that stands for a machine; `subprocess.Popen` is one."""
+    """The part of `subprocess.Popen` that a process representing a machine must have."""
 
     returncode: Any
 
@@ -114,7 +114,7 @@ class RelayOutput:
             self.process.send_signal(number)
 
     def end(self) -> None:
-        """At once, and without a word."""
+        """Kill the process at once."""
         self.signal(signal.SIGKILL)
         while self.process.poll() is None:
             time.sleep(0.01)

@@ -60,7 +60,7 @@ class PoolMachine:
 
 @dataclass
 class MachineLease:
-    """Who has a machine, and where its output goes."""
+    """The run that has leased a machine, and the pipes for its output."""
 
     connection: PoolConnection
     pipes: dict[str, int]
@@ -81,7 +81,7 @@ class PoolServer:
         self._machines: dict[str, PoolMachine] = {}
         self._connections: dict[int, PoolConnection] = {}
         self._heads: dict[int, PoolConnection] = {}
-        """By process number: who has asked for a run."""
+        """Process number of a head -> connection of the command that asked for the run."""
         self._selector = selectors.DefaultSelector()
         self._number, self.stopping, self._opened = 0, False, False
 

@@ -102,17 +102,17 @@ def assert_one_after_the_other(folder: Path, switches: int) -> None:
 
 
 def test_a_script_switches_its_plan_several_times(tmp_path: Path) -> None:
-    write(tmp_path, [INT8, FP16, TOPK, TREE], last=TREE)
+    write(tmp_path, [INT8, TOPK, TREE], last=TREE)
     running = start(tmp_path, "--workers", "2")
     outcome = finish(running)
     found = [(event.number, event.plan) for event in switches(tmp_path, 0)]
-    assert found == [(1, INT8), (2, FP16), (3, TOPK), (4, TREE)]
+    assert found == [(1, INT8), (2, TOPK), (3, TREE)]
     assert found == [(event.number, event.plan) for event in switches(tmp_path, 1)]
     assert [event.step for event in switches(tmp_path, 0)] == [event.step for event in switches(tmp_path, 1)]
     assert switches(tmp_path, 0)[-1].carried == ["residuals"]
-    assert_one_after_the_other(tmp_path, 4)
+    assert_one_after_the_other(tmp_path, 3)
     assert_exactly_once(tmp_path)
-    assert outcome.err.count("on the plan is") == 4
+    assert outcome.err.count("on the plan is") == 3
     shown = shoal(tmp_path, "show", "one").out
     assert f"from step 0: {PLAIN}" in shown
     assert f": {TOPK}" in shown

@@ -41,7 +41,8 @@ EDGES = "0-1:1-2"
 TREES = (TreeAllReduce, ChainAllReduce, StarAllReduce, edge_tree("3-1:0-1:2-1"))
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
+# five workers make the rounds of four and one more that takes no part in them, so four add little
+@pytest.mark.parametrize("size", [2, 3, pytest.param(4, marks=pytest.mark.soak), 5])
 def test_all_ways_all_sizes_all_dtypes(size: int) -> None:
     def body(world: WorkerWorld) -> Result:
         mesh = linked_by_files(world.group, world.dir).mesh

@@ -24,7 +24,7 @@ MOST_WAITING = 1024
 
 
 @dataclass(frozen=True)
-class ReceivedMessage:
+class CoordinatorMessage:
     """What came in, from whom."""
 
     sender: bytes
@@ -83,7 +83,7 @@ class CoordinatorSocket:
         if self._unfinished is not None:
             self._unfinished.look(now(), drained=not is_readable(self._socket))
 
-    def messages(self) -> Iterator[ReceivedMessage]:
+    def messages(self) -> Iterator[CoordinatorMessage]:
         """What has come, not more than is good for the clock."""
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):
@@ -91,7 +91,7 @@ class CoordinatorSocket:
                 key = frames[-1].get("User-Id") if frames and self._authenticator is not None else ""
                 if frames and self._unfinished is not None:
                     self._unfinished.heard(int(frames[-1].get(zmq.SRCFD)))
-                yield ReceivedMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
+                yield CoordinatorMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
         """Without waiting: who does not read loses what is said to it, and is told again by and by."""

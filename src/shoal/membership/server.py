@@ -14,7 +14,7 @@ import msgspec
 
 from shoal.core.clock import Deadline, now
 from shoal.membership.coordinator import MembershipCoordinator
-from shoal.membership.coordinator_socket import CoordinatorSocket, ReceivedMessage
+from shoal.membership.coordinator_socket import CoordinatorMessage, CoordinatorSocket
 from shoal.membership.credentials import ServerCredentials
 from shoal.membership.envelope import ASKING, MessageEnvelope, ProtocolMismatch, UnreadableMessage, asks
 from shoal.membership.failure_detector import MembershipRules
@@ -234,7 +234,7 @@ class CoordinatorServer:
             for message in self.socket.messages():
                 self._let_go(message)
 
-    def _let_go(self, message: ReceivedMessage) -> None:
+    def _let_go(self, message: CoordinatorMessage) -> None:
         with contextlib.suppress(UnreadableMessage, ProtocolMismatch):
             said = self.envelope.report(message.frames)
             statuses = self.machine.roster.statuses
@@ -250,7 +250,7 @@ class CoordinatorServer:
             step, found = goodbye.step, goodbye.fingerprint
             self.channel.send(ReplicaHeld(member=goodbye.member, step=step, fingerprint=found))
 
-    def _open(self, message: ReceivedMessage) -> None:
+    def _open(self, message: CoordinatorMessage) -> None:
         """A message that is not in order changes nothing; one of Shoal's own is told why."""
         try:
             if asks(message.frames):
@@ -270,7 +270,7 @@ class CoordinatorServer:
         elif isinstance(report, JoinRequest):
             self._refuse(message, objection)
 
-    def _hear(self, report: Report, message: ReceivedMessage) -> Sequence[Effect]:
+    def _hear(self, report: Report, message: CoordinatorMessage) -> Sequence[Effect]:
         """What follows from a report; one that cannot be handled costs its sender its membership, and nobody else."""
         bound = self.register.binds(report, message.key)
         if bound is not None:
@@ -289,7 +289,7 @@ class CoordinatorServer:
             kind = type(report).__name__
             return self.machine.suspect(report.member, f"its {kind} could not be handled: {error!r}", now())
 
-    def _answer(self, ask: RunQuery, message: ReceivedMessage) -> None:
+    def _answer(self, ask: RunQuery, message: CoordinatorMessage) -> None:
         """One that may join is told what the run is; the ids it gets are written down before."""
         if often := self.grants.too_often(ask, message.key, now()):
             self._refuse(message, often, ASKING)
@@ -317,7 +317,7 @@ class CoordinatorServer:
             self.socket.send(message.sender, ASKING.seal(brief))
 
     def _refuse(
-        self, message: ReceivedMessage, reason: str, envelope: MessageEnvelope | None = None, later: bool = False
+        self, message: CoordinatorMessage, reason: str, envelope: MessageEnvelope | None = None, later: bool = False
     ) -> None:
         refused = JoinRefused(reason=reason[:LONGEST_TEXT], later=later)
         self.socket.send(message.sender, (envelope or self.envelope).seal(refused))

@@ -35,7 +35,7 @@ RunWorker = Callable[[int, ReportSender], None]
 
 
 @dataclass
-class WorkerProcess:
+class ServingProcess:
     """One worker, in the slot of that number."""
 
     pid: int
@@ -62,7 +62,7 @@ class WorkerSupervisor:
     ) -> None:
         """`ended` gets the process id of every worker that is over."""
         self._run, self._goal, self._listening, self._say, self._ended = run, goal, listening, say, ended
-        self._workers: dict[int, WorkerProcess] = {}
+        self._workers: dict[int, ServingProcess] = {}
         self._scaler = SwayamScaler(goal)
         self._pause = 0.0
         self._next_start = 0.0
@@ -93,7 +93,7 @@ class WorkerSupervisor:
                 self._take(slot, worker, report, greet)
             self._check(slot, worker, clock.now())
 
-    def _take(self, slot: int, worker: WorkerProcess, report: WorkerReport, greet: Callable[[str], None]) -> None:
+    def _take(self, slot: int, worker: ServingProcess, report: WorkerReport, greet: Callable[[str], None]) -> None:
         worker.heard = clock.now()
         match report.kind:
             case "ready":
@@ -112,7 +112,7 @@ class WorkerSupervisor:
             case "error":
                 worker.error = report.text
 
-    def _check(self, slot: int, worker: WorkerProcess, now: float) -> None:
+    def _check(self, slot: int, worker: ServingProcess, now: float) -> None:
         """Bury a worker that has ended; kill one that says nothing."""
         if now - worker.heard > (SILENCE if worker.ready else LOADING):
             self._say(f"worker {slot} (pid {worker.pid}) has said nothing for {now - worker.heard:.0f} s: killed")
@@ -133,7 +133,7 @@ class WorkerSupervisor:
         if worker.leaving is None:
             self._mourn(slot, worker, status, now)
 
-    def _mourn(self, slot: int, worker: WorkerProcess, status: int, now: float) -> None:
+    def _mourn(self, slot: int, worker: ServingProcess, status: int, now: float) -> None:
         code = os.waitstatus_to_exitcode(status)
         how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         why = f": {worker.error}" if worker.error else ""
@@ -155,7 +155,7 @@ class WorkerSupervisor:
         for slot in [each for each in sorted(self._workers) if each >= wanted]:
             self._dismiss(self._workers[slot])
 
-    def _dismiss(self, worker: WorkerProcess) -> None:
+    def _dismiss(self, worker: ServingProcess) -> None:
         if worker.ready and worker.leaving is None:  # one that loads would end without having answered anybody
             worker.leaving = clock.now()
             os.kill(worker.pid, signal.SIGTERM)
@@ -174,7 +174,7 @@ class WorkerSupervisor:
             os._exit(code)
         os.close(writing)
         now = clock.now()
-        self._workers[slot] = WorkerProcess(pid, ReportReader(reading), now, now)
+        self._workers[slot] = ServingProcess(pid, ReportReader(reading), now, now)
 
     def stop(self) -> None:
         """End every worker: first asked, then killed."""

@@ -45,7 +45,7 @@ def mesh_of(rank: int, keys: list[CurveKeyPair], pipe: Connection) -> LinkMesh:
     addresses = [endpoint.address, other] if rank == 0 else [other, endpoint.address]
     book = {r: BookEntry(addresses[r], keys[r].public) for r in range(2)}
     mesh = LinkMesh("benchmark", book, rank, endpoint)
-    mesh.meet(DEADLINE)
+    mesh.wait_for_peers(DEADLINE)
     return mesh
 
 

@@ -57,7 +57,7 @@ def meshes(
     ]
     try:
         for mesh in made:
-            mesh.meet(WAIT)
+            mesh.wait_for_peers(WAIT)
         yield made
     finally:
         for mesh in made:

@@ -79,7 +79,9 @@ def test_a_live_run_is_shown_with_its_workers(tmp_path: Path) -> None:
     children = {int(word) for word in Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()}
     assert {m["pid"] for m in run["members"]} | {run["coordinator"]["pid"]} == children
     assert all(m["step"] >= 3 and 0 <= m["last_progress"] < WAIT for m in run["members"])
-    assert all(m["state"] in ("loading", "computing", "exchanging", "updating", "meeting") for m in run["members"])
+    assert all(
+        m["state"] in ("loading", "computing", "exchanging", "updating", "synchronizing") for m in run["members"]
+    )
     assert soon(WAIT, lambda: ps()[0]["step"] > run["step"]), "it is the present that is shown"
     (printed,) = json.loads(shoal(tmp_path, "ps", "--json").out)["runs"]
     assert (printed.keys(), printed["pid"]) == (run.keys(), run["pid"])

@@ -49,9 +49,9 @@ def test_who_waits_in_a_meeting_nobody_came_to() -> None:
     board = StatusBoard.private()
     for rank in range(2):
         board.enter(rank)
-    board.meet(1)
+    board.enter_sync(1)
     assert board.ahead(0, 1)
     assert not board.ahead(1, 0)
-    board.meet(0)  # it came, and has left already
+    board.enter_sync(0)  # it came, and has left already
     board.note(0, WorkerState.exchanging)
     assert not board.ahead(0, 1)

@@ -27,7 +27,7 @@ def worker(say: Say, addresses: list[str], keys: list[CurveKeyPair], rank: int, 
     torch.set_num_threads(1)
     book = {r: BookEntry(f"tcp://{addresses[r]}:7700", keys[r].public, str(r)) for r in range(SIZE)}
     mesh = LinkMesh("run", book, rank, LinkEndpoint(book[rank].address, keys[rank]), silence=silence)
-    mesh.meet(WAIT)
+    mesh.wait_for_peers(WAIT)
     tensor = torch.arange(numel, dtype=torch.float32) % 5 + rank
     wanted = SIZE * (torch.arange(numel, dtype=torch.float32) % 5) + SIZE * (SIZE - 1) / 2
     arithmetic = DtypeArithmetic(tensor.dtype)

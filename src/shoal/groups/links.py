@@ -87,7 +87,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.rank, self.size = slot, max(len(book), 2)
         if session is None:
             self.rank, self.size = slot, len(book)
-            self.mesh.meet(self.seconds)
+            self.mesh.wait_for_peers(self.seconds)
         else:
             if home is not None:
                 self._host_group = HostGroup(*home, slot, self.board, self.seconds, session)

@@ -17,7 +17,7 @@ _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cach
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
 _ABORT, _GATE, _STOP = 0, 1, 2
-_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _MET, _LEAVE = range(10)
+_PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _SYNCS, _LEAVE = range(10)
 
 
 class WorkerState(enum.IntEnum):
@@ -30,7 +30,7 @@ class WorkerState(enum.IntEnum):
     exchanging = 4
     updating = 5
     ended = 6
-    meeting = 7
+    synchronizing = 7
 
 
 class StatusBoard:
@@ -58,23 +58,23 @@ class StatusBoard:
         self._words[row + _STATE] = state
         self._numbers[row + _SEEN] = now()
 
-    def meet(self, rank: int) -> None:
-        """Worker `rank` goes to a meeting of all, its next one."""
-        self._words[_row(rank) + _MET] += 1
-        self.note(rank, WorkerState.meeting)
+    def enter_sync(self, rank: int) -> None:
+        """Worker `rank` enters its next synchronization of all workers."""
+        self._words[_row(rank) + _SYNCS] += 1
+        self.note(rank, WorkerState.synchronizing)
 
-    def met(self, rank: int) -> int:
-        """How many meetings worker `rank` has gone to."""
-        return self._words[_row(rank) + _MET]
+    def count_syncs(self, rank: int) -> int:
+        """How many synchronizations worker `rank` has entered."""
+        return self._words[_row(rank) + _SYNCS]
 
-    def follow(self, rank: int, meetings: int) -> None:
-        """A newcomer counts as having been to the meetings before its time."""
-        self._words[_row(rank) + _MET] = meetings
+    def set_syncs(self, rank: int, syncs: int) -> None:
+        """A newcomer takes over the number of synchronizations that the others have entered."""
+        self._words[_row(rank) + _SYNCS] = syncs
 
     def ahead(self, rank: int, other: int) -> bool:
-        """Whether `other` waits in a meeting that `rank` has not come to."""
+        """Whether `other` waits in a synchronization that `rank` has not entered."""
         words, mine, theirs = self._words, _row(rank), _row(other)
-        return words[theirs + _STATE] == WorkerState.meeting and words[theirs + _MET] > words[mine + _MET]
+        return words[theirs + _STATE] == WorkerState.synchronizing and words[theirs + _SYNCS] > words[mine + _SYNCS]
 
     def progress(self, rank: int, epoch: int, step: int, samples: int, sent: int) -> None:
         row = _row(rank)

@@ -83,7 +83,7 @@ class LinkMesh:
         """What is known of a peer: `link(2).out.estimate.rate`, `.rtt`."""
         return self.loop.peers[rank]
 
-    def meet(self, seconds: float) -> None:
+    def wait_for_peers(self, seconds: float) -> None:
         """Wait until every peer was heard."""
         deadline = Deadline.after(seconds)
         while missing := [rank for rank in self.view.others if self.link(rank).heard is None]:

@@ -12,7 +12,7 @@ LEAST = 3.0
 """Seconds of waiting that are never worth a line."""
 UNUSUAL = 4.0
 """Times the longest wait that ended well."""
-WAITING = ("exchanging", "meeting")
+WAITING = ("exchanging", "synchronizing")
 BUSY = ("loading", "computing", "updating")
 
 

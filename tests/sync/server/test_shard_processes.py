@@ -24,7 +24,7 @@ def mesh_of(rank: int, folder: Path) -> LinkMesh:
     """Rank 0 is the server."""
     book = book_in(folder / "sockets", 3)
     mesh = LinkMesh("run", book, rank, LinkEndpoint(book[rank].address))
-    mesh.meet(WAIT)
+    mesh.wait_for_peers(WAIT)
     return mesh
 
 

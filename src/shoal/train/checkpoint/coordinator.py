@@ -129,7 +129,7 @@ class CheckpointCoordinator:
         word.slot, word.rate = self.group.slot, self.balancer.take_rate()
         if self.group.rank == 0:
             word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
-        self.group.board.meet(self.group.slot)
+        self.group.board.enter_sync(self.group.slot)
         words = [
             msgspec.json.decode(data, type=SyncVote)
             for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
@@ -168,7 +168,11 @@ class CheckpointCoordinator:
     def agenda(self) -> SyncSchedule:
         """For a newcomer."""
         return SyncSchedule(
-            self._next, self._compared, self._saved, self.group.board.met(self.group.slot), self.balancer.of_member
+            self._next,
+            self._compared,
+            self._saved,
+            self.group.board.count_syncs(self.group.slot),
+            self.balancer.of_member,
         )
 
     def follow(self, agenda: SyncSchedule, step: int) -> None:
@@ -176,7 +180,7 @@ class CheckpointCoordinator:
         self._next, self._compared, self._saved, meetings, shares = msgspec.structs.astuple(agenda)
         self._met, self._ended = (self._next, now()), step
         self.balancer.of_member = shares
-        self.group.board.follow(self.group.slot, meetings)
+        self.group.board.set_syncs(self.group.slot, meetings)
 
     def _next_meeting(self, step: int) -> int:
         """As far away as the last steps and the shortest meeting say."""

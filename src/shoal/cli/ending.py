@@ -1,4 +1,4 @@
-"""How `shoal run` ends, in words: what a run came to, whom it lost, or why it failed."""
+"""How `shoal run` ends, in words: the result of a run, the workers it lost, or why it failed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

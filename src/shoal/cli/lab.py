@@ -1,4 +1,4 @@
-"""`shoal lab show|shell|check`: draw a lab, open a shell on one of its hosts, hold it to its word."""
+"""`shoal lab show|shell|check`: draw a lab, open a shell on one of its hosts, compare it with what was asked."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""`shoal run --listen`: who may join, and what they are told."""
+"""`shoal run --listen`: which machines may join, and what they are told."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Randomness: independent streams from one seed, and borrowing the global generators for a moment."""
+"""Randomness: independent streams from one seed, and a way to swap one into the global generators."""
 
 import hashlib
 import random

@@ -1,4 +1,4 @@
-"""Holds a lab to its word: measures round trip, rate and loss, and compares them with what was asked.
+"""Checks a lab: measures round trip, rate and loss, and compares them with what was asked.
 
 Every kind of pair of links is measured once. The rate is measured without delay, jitter and loss, because what TCP
 makes of those is TCP's doing; the loss at a fifth of the rate, because a full queue loses too.

@@ -5,7 +5,7 @@
 Requests of one member are handled in the order it sent them. A pull that has to wait is answered at once with whom it
 waits for (WaitReply), and with the values as soon as the staleness bound allows.
 
-A round is what lies between two meetings of all members (`rounds.py`). When the first member says that the next round
+A round is what lies between two meetings of all members (`synchronizer.py`). When the first member says that the next round
 begins, all pushes of the one before have been made: the shard then keeps a copy of its values, so that all members
 begin with the same bits, and sets the clocks of all members to the same number. What a lost member's pushes came to is
 frozen when the server hears of the view without it.
@@ -38,9 +38,11 @@ from shoal.sync.server.messages import (
 )
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import make_rule
-from shoal.sync.server.service import MOST_NAMED
 from shoal.sync.server.shard import ParameterShard, ShardUpdate, ShardValues
 from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
+
+MOST_NAMED = 8
+"""Members that a reply names as those waited for."""
 
 Send = Callable[[str, int, ShardReply, Sequence[Any]], None]
 """(member, number of its request, reply, arrays)"""

@@ -1,10 +1,10 @@
 """What workers and the server of a shard say to each other: heads of messages, of a closed schema.
 
-worker ── PushRequest + update ──> shard.N      answered with PushReply
-worker ── PullRequest ───────────> shard.N      answered with ValuesHead + values, or WaitReply
-worker <── ValuesHead + values ── values.N      after a WaitReply, once the staleness bound allows
+worker ── PushRequest + update ──> answered with PushReply
+worker ── PullRequest ───────────> answered with ValuesHead + values; if the staleness bound does not allow it yet, with
+                                   WaitReply at once, and with the values later
 
-Server processes (`host.py`) host several shards, one for each join, told apart by `channel`. They also take:
+A server process (`host.py`) has a shard for each join, told apart by `channel`. It also takes:
 
 worker ── OpenRequest + values ──> the first one's values are those of the shard    answered with RoundReply + values
 worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
@@ -123,11 +123,3 @@ def read_outcome(reply: PushReply, sender: str) -> PushOutcome:
     if reply.outcome not in PushOutcome.__members__:
         raise PayloadError(f"the shard of {sender} says that a push was {reply.outcome!r}, which none can be")
     return PushOutcome[reply.outcome]
-
-
-def request_port(shard: int) -> str:
-    return f"shard.{shard}"
-
-
-def values_port(shard: int) -> str:
-    return f"values.{shard}"

@@ -5,10 +5,10 @@
 Requests of one member are handled in the order it sent them. A pull that has to wait is answered at once with whom it
 waits for (WaitReply), and with the values as soon as the staleness bound allows.
 
-A round is what lies between two meetings of all members (`synchronizer.py`). When the first member says that the next round
-begins, all pushes of the one before have been made: the shard then keeps a copy of its values, so that all members
-begin with the same bits, and sets the clocks of all members to the same number. What a lost member's pushes came to is
-frozen when the server hears of the view without it.
+A round is what lies between two meetings of all members (`synchronizer.py`). When the first member says that the next
+round begins, all pushes of the one before have been made: the shard then keeps a copy of its values, so that all
+members begin with the same bits, and sets the clocks of all members to the same number. What a lost member's pushes
+came to is frozen when the server hears of the view without it.
 """
 
 from collections.abc import Callable, Sequence

@@ -32,9 +32,13 @@ WORKERS, STEPS, BATCH = 2, 3, 4
 
 
 def plans() -> list[str]:
-    """Every exchange with every pace that two workers may run, in their default form."""
+    """Every exchange with every pace that two workers may run by themselves, in their default form.
+
+    Servers are processes of the launcher: `tests/train/test_server_plans.py` trains through them.
+    """
     of = {axis: [name for name, term in TERMS.items() if term.axis == axis] for axis in ("exchange", "pace")}
-    return [str(plan) for plan in (_legal(f"{e}, {p}") for e, p in product(of["exchange"], of["pace"])) if plan]
+    found = (_legal(f"{e}, {p}") for e, p in product(of["exchange"], of["pace"]) if e != "server")
+    return [str(plan) for plan in found if plan]
 
 
 def _legal(text: str) -> Plan | None:

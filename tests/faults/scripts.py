@@ -25,6 +25,7 @@ loader = DataLoader(data, batch_size=BATCH, shuffle=True, OPTIONS)
 model, optimizer, loader = run.join(model, optimizer, loader)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * len(loader))
 seen = open(f"seen-{run.rank}.txt", "a", buffering=1)
+loss = torch.zeros(())  # who leases samples may get none in a pass
 for epoch in run.epochs(EPOCHS):
     for ids, inputs, labels in loader:
         loss = ((model(inputs) - labels) ** 2).mean()

@@ -45,7 +45,7 @@ def test_nobody_but_the_donor_is_heard_and_who_trains_keeps_nothing() -> None:
         other.give(view(1), ["1"], b"not asked for")
         donor.give(view(1), ["1"], b"state")
         assert soon(WAIT, lambda: newcomer.take(view(1), "0") == b"state")
-        assert newcomer.take(view(1), "2") is None
+        assert not other._tickets["1"].done.is_set()  # it may not send before it is asked
         newcomer.release()
         donor.release()
         donor.give(view(2), ["1"], b"again")

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of a parameter before its first step; torch.optim makes it in that step, each worker its own.
+"""What workers share of an optimizer's state, before its first step; torch.optim makes it in that step, for one.
 
 To be shared it must be there before, and the same for all. So this is a closed list; every step of these optimizers
 writes its state in place. What races do to it:
@@ -6,7 +6,11 @@ writes its state in place. What races do to it:
     SGD       none without momentum. A buffer of momentum mixes gradients of all workers; an element that two workers
               write at once may lose one gradient, and with p workers it decays p times as often per sample
     Adagrad   sums of squares may miss a square, so a rate falls a little later than it would
-    Adam      both averages as momentum. The count of steps may miss some: its correction of the first steps fades later
+
+Adam's and AdamW's state stays with each worker. A step divides the average of the gradients by the root of that of
+their squares, and writes one after the other: between the two, another worker would find a gradient in the first and
+not in the second, and divide by almost nothing where it has no gradient itself. A parameter then moves by thousands of
+learning rates.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,8 +43,7 @@ def _adagrad(options: Options, parameter: Tensor) -> dict[str, Tensor]:
 
 
 def _adam(options: Options, parameter: Tensor) -> dict[str, Tensor]:
-    found = {"step": _count(), "exp_avg": _zeros(parameter), "exp_avg_sq": _zeros(parameter)}
-    return found | ({"max_exp_avg_sq": _zeros(parameter)} if options["amsgrad"] else {})
+    return {}
 
 
 SHARED: dict[type[Optimizer], Callable[[Options, Tensor], dict[str, Tensor]]] = {
@@ -49,16 +52,16 @@ SHARED: dict[type[Optimizer], Callable[[Options, Tensor], dict[str, Tensor]]] = 
     Adam: _adam,
     AdamW: _adam,
 }
-"""Optimizer -> what it keeps of a parameter before its first step."""
+"""Optimizer -> what it keeps of a parameter, and shares, before its first step."""
 
 
 def make_initial_state(optimizer: Optimizer, options: Options, parameter: Tensor) -> dict[str, Tensor]:
-    """Return the state of a parameter before the first step; UsageError for an optimizer that cannot share it."""
+    """Return the shared state of a parameter before the first step; UsageError for an optimizer that is not known."""
     kind = next((kind for kind in type(optimizer).__mro__ if kind in SHARED), None)
     if kind is None:
         names = ", ".join(kind.__name__ for kind in SHARED)
         raise UsageError(
-            f"'shared' cannot share the state of {type(optimizer).__name__}; use one of {names}, or another plan"
+            f"'shared' does not know what races do to {type(optimizer).__name__}; use one of {names}, or another plan"
         )
     return SHARED[kind](options, parameter)
 

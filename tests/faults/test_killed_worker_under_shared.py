@@ -26,8 +26,6 @@ def seen(folder: Path) -> Counter[tuple[str, str]]:
     [
         pytest.param(1, "shared(steps=6)", id="a worker"),
         pytest.param(0, "shared(steps=6)", id="worker 0", marks=pytest.mark.soak),
-        pytest.param(0, "shared(steps=6, clusters=2)", id="worker 0 of two clusters", marks=pytest.mark.soak),
-        pytest.param(2, "shared(steps=6, clusters=3)", id="all of a cluster", marks=pytest.mark.soak),
     ],
 )
 def test_p1_killed_between_two_steps_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:

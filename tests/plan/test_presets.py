@@ -13,7 +13,6 @@ from shoal.plan.terms import TERMS
 TESTS = Path(__file__).parents[1]
 DIRECTIONS = {
     "hogwild": ("train/test_shared_plan.py", "niu_sparse_updates_without_locks_come_to_the_loss_of_one_process"),
-    "hogwildpp": ("sync/shared/test_cluster_ring.py", "zhang_a_change_of_one_cluster_comes_to_all_with_its_full_size"),
     "1bit-sgd": ("wire/test_learning.py", "without_feedback_it_is_worse"),
     "2bit-mxnet": ("wire/test_ratios.py", "two_bits_are_a_sixteenth_and_a_head"),
     "qsgd": ("wire/test_ratios.py", "alistarh_fewer_levels_take_fewer_bits"),

@@ -16,8 +16,7 @@ from shoal.plan.traffic import traffic
     [
         ("shared", "shared, every(1)"),
         ("every(1), shared(steps=8)", "shared(steps=8), every(1)"),
-        ("shared(clusters=2)", "shared(clusters=2), every(1)"),
-        ("shared(8, 2)", "shared(steps=8, clusters=2), every(1)"),
+        ("shared(8)", "shared(steps=8), every(1)"),
     ],
 )
 def test_its_text(text: str, canonical: str) -> None:
@@ -30,8 +29,6 @@ def test_its_text(text: str, canonical: str) -> None:
     ("text", "said"),
     [
         ("shared(steps=0)", "steps must be a whole number from 1 to 1000000"),
-        ("shared(clusters=0)", "clusters must be a whole number from 1 to 64"),
-        ("shared(clusters=3)", "'shared(clusters=3)' has more clusters than the 2 workers; write clusters=2 or less"),
         ("shared, allreduce", "both say how replicas agree"),
         ("shared, int8", "'int8(1024)' says what travels, but under 'shared' nothing does; remove it"),
         ("shared, order(needed)", "'order(needed)' says what travels"),

@@ -105,11 +105,6 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',
         note="one copy of the parameters in a host's memory, written by all workers without locks",
     ),
-    "hogwildpp": NamedPlan(
-        text="shared(clusters=2), every(1)",
-        cites='Zhang et al. 2016, "HogWild++: A New Mechanism for Decentralized Asynchronous SGD"',
-        note="a copy for each of two clusters of workers, whose changes go round a ring; write more for more sockets",
-    ),
     "malt": NamedPlan(
         text="allreduce(straight), local(5, average)",
         cites='Li et al. 2015, "MALT: Distributed Data-Parallelism for Existing ML Applications"',

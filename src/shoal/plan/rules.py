@@ -207,10 +207,6 @@ def shared_sends_nothing(plan: Plan, workers: int) -> None:
         raise UsageError(
             f"'{plan.pace}' says when replicas agree, but '{plan.exchange}' has one copy for all; remove one of the two"
         )
-    if plan.exchange.clusters > max(workers, 1):
-        raise UsageError(
-            f"'{plan.exchange}' has more clusters than the {workers} workers; write clusters={workers} or less"
-        )
     if plan.balance.shares == "auto":
         raise UsageError(f"'{plan.balance}' is for workers that wait in every step; under '{plan.exchange}' remove it")
 

@@ -24,7 +24,6 @@ from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
-from shoal.sync.shared.cluster_ring import ClusterRingSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
@@ -62,8 +61,7 @@ def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: Engi
             f"'{term}' keeps one copy of the parameters in the memory of one host, and this run's workers are on "
             "several; write local(16) or allreduce"
         )
-    kind = LockFreeSynchronizer if term.clusters == 1 else ClusterRingSynchronizer
-    return kind(exchange, group, term.steps, term.clusters)
+    return LockFreeSynchronizer(exchange, group, term.steps)
 
 
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:

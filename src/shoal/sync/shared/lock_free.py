@@ -32,9 +32,9 @@ from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 class LockFreeSynchronizer(LocalStepsSynchronizer):
     """Of one part. `steps`: of each worker from one meeting to the next. A round of it moves no parameter."""
 
-    def __init__(self, exchange: GradientExchange, group: SharedGroup, steps: int, clusters: int = 1) -> None:
+    def __init__(self, exchange: GradientExchange, group: SharedGroup, steps: int) -> None:
         super().__init__(exchange, AverageOuter(), steps)
-        self.group, self.clusters = group, clusters
+        self.group = group
         self._begun = False
         """Whether all workers have begun the round under way."""
         self._steps_before: list[int] = []
@@ -45,7 +45,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
             raise UsageError("'shared' counts optimizer steps, and join() got no optimizer; give it the optimizer too")
         self._names, self._parameters = trainable(part)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, words=3)
-        self.copy = SharedParameters(self.group, self._parameters, part.optimizers, self.clusters)
+        self.copy = SharedParameters(self.group, self._parameters, part.optimizers)
         Synchronizer.open(self, part, state)
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
@@ -81,12 +81,8 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
         # all numbers are equal if the mean of the squares is the square of the mean
         self.part.weights.rescale(members * squares != numbers * numbers)
         self.totals.rounds, self.totals.steps = self.totals.rounds + 1, self.totals.steps + self._made
-        self._agree()
         self._made, self._open, self._begun = 0, False, False
         self.totals.seconds += now() - began
-
-    def _agree(self) -> None:
-        """All have met, and nobody steps: with one copy, there is nothing to agree on."""
 
     def steps_kept(self, member: str) -> int:
         slot = slot_of(member)

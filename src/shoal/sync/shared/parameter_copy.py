@@ -1,11 +1,10 @@
 """Tensors of a model and of its optimizers, in memory that the workers of one host share.
 
-    | filled, token | steps of each slot | copy 0: tensors, each from a cache line on | copy 1 | … | known 0 | …
+    | filled | steps of each slot | tensors, each from a cache line on
 
 A worker trains on tensors of its own until it attaches; then its parameters and its optimizers' state are views of this
 memory. Whoever attaches before the copy is filled writes what it has, which is the same on all workers; later ones only
 look. A worker that is killed leaves everything in place, and the one that takes its slot counts on from its steps.
-There is one copy for all workers, or one for each cluster of them, each with what it last passed on (`known`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -42,40 +41,22 @@ class SharedTensors:
 class SharedParameters:
     """The parameters and optimizers of one join, as one worker sees them. Used by the training thread."""
 
-    def __init__(
-        self, group: SharedGroup, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer], clusters: int = 1
-    ) -> None:
+    def __init__(self, group: SharedGroup, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
         """Take the memory for them; every worker calls this in the same order."""
-        self.group, self.parameters, self.optimizers, self.clusters = group, parameters, optimizers, clusters
+        self.group, self.parameters, self.optimizers = group, parameters, optimizers
         for parameter in parameters:
             _check(parameter)
         self._held = list(_held(optimizers))
         like = [*parameters, *(initial for _, _, _, initial in self._held)]
-        head, size = LINE * (1 + group.slots), SharedTensors.bytes_for(like)
-        known = SharedTensors.bytes_for(parameters) if clusters > 1 else 0
-        memory = group.region(head + clusters * (size + known))
+        head = LINE * (1 + group.slots)
+        memory = group.region(head + SharedTensors.bytes_for(like))
         words = np.frombuffer(memory, np.int64, head // 8).reshape(1 + group.slots, -1)
         self._filled: Flags = words[0, :1]
-        self.token: Flags = words[0, 1:2]
-        """The cluster whose turn it is to pass its changes on."""
         self._steps: Flags = words[1:, 0]
-        self._copies = [SharedTensors(memory[head + n * size :], like).views for n in range(clusters)]
-        places = [head + clusters * size + n * known for n in range(clusters if known else 0)]
-        self.known = [SharedTensors(memory[place:], parameters).views for place in places]
-        """Of each cluster: its parameters when it last passed its changes on. Any of its workers may have done so."""
-        self.cluster = self.cluster_of(group.slot)
-        own = self._copies[self.cluster]
-        self._own, self._states = own[: len(parameters)], own[len(parameters) :]
+        views = SharedTensors(memory[head:], like).views
+        self._values, self._states = views[: len(parameters)], views[len(parameters) :]
         self._known = {id(parameter) for parameter in parameters}
         self.attached = False
-
-    def cluster_of(self, slot: int) -> int:
-        """Return which copy a slot trains on: neighbours share one."""
-        return slot * self.clusters // self.group.slots
-
-    def values(self, cluster: int) -> list[Tensor]:
-        """Return the parameters of a cluster's copy."""
-        return self._copies[cluster][: len(self.parameters)]
 
     @property
     def is_filled(self) -> bool:
@@ -88,14 +69,13 @@ class SharedParameters:
         for optimizer, parameter, name, initial in self._held:
             kept = optimizer.state.get(parameter, {}).get(name)
             found.append(initial if kept is None else kept)
-        for copy in [*self._copies, *self.known]:
-            for shared, value in zip(copy, found, strict=False):  # `known` is of parameters alone
-                shared.copy_(value)
+        for shared, value in zip([*self._values, *self._states], found, strict=True):
+            shared.copy_(value)
 
     def attach(self) -> None:
         """Train on the copy from now on; what this worker had is forgotten."""
         self._filled[0] = 1
-        for parameter, shared in zip(self.parameters, self._own, strict=True):
+        for parameter, shared in zip(self.parameters, self._values, strict=True):
             parameter.data = shared
         for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
             optimizer.state[parameter][name] = shared

@@ -176,6 +176,33 @@ def test_replicas_become_equal_when_one_worker_wants_a_boundary_and_now_and_then
         assert found == [4, 5 + SETTLE_ROUNDS]
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_once_replicas_are_equal_the_first_fragment_is_next_as_for_a_newcomer(overlap: bool) -> None:
+    """Workers that offered different fragments would wait for each other; bytes tell which one has left."""
+    small, large = 1 << 4, 1 << 12
+
+    def body(world: WorkerWorld) -> Result:
+        parameters = [torch.zeros(size, requires_grad=True) for size in (small, large)]
+        made, optimizer = opened(world, parameters, AverageOuter(), 2, overlap=overlap, fragments=2)
+
+        def sent_by_next_fragment() -> int:
+            before = made.totals.sent
+            for _ in range(1 + 2 * overlap):  # it leaves when the second step begins, and lands when that ends
+                move(made, optimizer, parameters[0], torch.ones(small))
+                if made.totals.sent > before:
+                    break
+            return made.totals.sent - before
+
+        first = sent_by_next_fragment()
+        made.settle()
+        assert made.replicas_equal
+        return {"sent": torch.tensor([first, sent_by_next_fragment()])}
+
+    for result in run_world(2, body):
+        first, after = result["sent"].tolist()
+        assert first == after < large
+
+
 def test_a_change_that_is_not_finite_does_not_count_and_its_worker_goes_on() -> None:
     def body(world: WorkerWorld) -> Result:
         parameter = torch.zeros(4, 3, requires_grad=True)

@@ -52,9 +52,8 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         self.overlap, self.fragments = overlap, fragments
         self.each = max(1, steps // fragments)
         """Steps from one launch to the next."""
-        self._turn = 0
-        self._launches = 0
-        """Since all replicas were equal."""
+        self._turn = self._launches = 0
+        """The fragment that leaves next, and launches: both since all replicas were equal, where newcomers begin."""
         self._since: list[list[float]] = [[] for _ in range(fragments)]
         """By fragment: this worker's share of the samples in every interval since its last round."""
         self._bases: list[Tensor] = []
@@ -78,7 +77,13 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
                 f"more of them; write fragments={len(sizes)} or fewer"
             )
         self._groups = cut_evenly(sizes, self.fragments)
+        self._begin_cycle()
         return self._groups
+
+    def _begin_cycle(self) -> None:
+        """All replicas are equal: go on as a worker that enters now, or both would offer different fragments."""
+        self._turn = self._launches = 0
+        self._since, self._last = [[] for _ in self._groups], set(range(len(self._parameters)))
 
     def before_forward(self) -> None:
         self._launch_due()
@@ -218,8 +223,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         if self._closing and not self._left:
             super()._landed()
             self._closing = self._wanted = False
-            self._launches = 0
-            self._since, self._last = [[] for _ in self._groups], set(range(len(self._parameters)))
+            self._begin_cycle()
         elif not self._closing:
             self._wanted = self._rounds.words[4] > 0 or self._launches >= SETTLE_ROUNDS
 

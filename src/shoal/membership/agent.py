@@ -124,6 +124,11 @@ class MembershipAgent:
         return self._member.committed_view
 
     @property
+    def entered_view(self) -> MembershipView:
+        """What `committed_view` was when the training thread last entered an operation."""
+        return self._member.entered_view
+
+    @property
     def blank(self) -> bool:
         """Whether this worker has no state yet: it comes from `installed.donor`, or from a checkpoint; see `filled`."""
         return self._member.blank

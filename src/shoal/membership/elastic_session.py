@@ -56,7 +56,8 @@ class ElasticSession(MembershipSession):
         self.agent = MembershipAgent(member, address, run, key=key, look=look, holds=self._left)
         self._transport = OperationTransport()
         self._holds: Callable[[], bool] = lambda: False
-        self._number = 0
+        self._number, self._inside = 0, False
+        """The operation that was entered last, and whether it is under way, as far as the training thread knows."""
         self._accused = (-1, Deadline.after(0.0))
         self._early = False
         self._coordinator_timeout = coordinator_timeout
@@ -150,7 +151,9 @@ class ElasticSession(MembershipSession):
 
     @property
     def committed_view(self) -> MembershipView:
-        return self.agent.committed_view
+        # Steps may be made while an operation is under way. If a view ends then, the agents count the operation as
+        # complete while the members are in different steps, whose samples all must share out alike.
+        return self.agent.entered_view if self._inside else self.agent.committed_view
 
     @property
     def newest_view(self) -> MembershipView:
@@ -176,7 +179,7 @@ class ElasticSession(MembershipSession):
     def enter(self, holds: Callable[[], bool]) -> None:
         self._await_eviction()
         self._holds = holds
-        self._number = self.agent.enter(Deadline.after(self.seconds))
+        self._number, self._inside = self.agent.enter(Deadline.after(self.seconds)), True
         self._look()
 
     def hold(self) -> None:
@@ -193,6 +196,7 @@ class ElasticSession(MembershipSession):
         deadline = Deadline.after(self.seconds)
         while self._transport.all_stay():
             if self.agent.complete(self.view):
+                self._inside = False
                 return
             if self.disturbed:
                 break
@@ -209,6 +213,7 @@ class ElasticSession(MembershipSession):
             self.agent.wait_settled(deadline)
             if deadline.expired:
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for a new view of the members")
+        self._inside = False
         self._look()
         return self.agent.applied >= self._number
 

@@ -54,6 +54,8 @@ class MemberState:
     committed_view: MembershipView = field(default_factory=MembershipView)
     """The view that formed the last complete operation: its members share out the next step's samples."""
     inside: bool = False
+    entered_view: MembershipView = field(default_factory=MembershipView)
+    """`committed_view` when the operation under way began here, or the last one."""
     blank: bool = True
     """Whether it has no state yet; `filled` ends that."""
     streamed: bool = False
@@ -83,7 +85,7 @@ class MemberState:
     def enter(self) -> int:
         """Begin the next operation; its number."""
         assert self.settled
-        self.inside = True
+        self.inside, self.entered_view = True, self.committed_view
         return self.applied + 1
 
     def hold(self) -> ConfirmResult:

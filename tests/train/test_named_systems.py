@@ -16,7 +16,9 @@ from shoal.watch.tail import JournalTail
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[dms]*.py"))
 
 
-@pytest.mark.parametrize("script", [p for p in EXAMPLES if not p.name.startswith(("demo", "serve"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "script", [p for p in EXAMPLES if not p.name.startswith(("demo", "serve"))], ids=lambda p: p.name
+)
 def test_horovod_at_most_five_lines_of_a_script_change_for_training(script):
     """Lines that call Shoal; `run.log` and `run.report` only tell, and need not be there."""
     needed = {"start", "join", "epochs", "shoal"}

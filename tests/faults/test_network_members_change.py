@@ -33,7 +33,7 @@ def write(folder: Path, lab: str, samples: int, load: int, each: str) -> None:
     for name, value in (("SAMPLES", samples), ("BATCH", 2), ("EPOCHS", EPOCHS)):
         text = text.replace(name, str(value))
     text = text.replace("optimizer =", f"model.load = nn.Parameter(torch.zeros({load}))\noptimizer =", 1)
-    text = text.replace("loss =", "loss = model.load.sum() +", 1)
+    text = text.replace("loss = ((model", "loss = model.load.sum() + ((model", 1)
     (folder / "script.py").write_text(text[: text.index("if run.is_main")] + PRINT)
     (folder / "lab.toml").write_text(f"hosts = {HOSTS}\nrate = '100mbit'\ndelay = '1ms'\n{lab}")
 

@@ -52,8 +52,8 @@ def poisoned(folder: Path, who: str, **options: int) -> None:
     """From step 2 on, what these workers compute is not finite."""
     script(folder, **options)
     text = (folder / "script.py").read_text()
-    poison = f"if {who} and run.step >= 2: inputs = inputs * float('inf')\n        loss ="
-    (folder / "script.py").write_text(text.replace("loss =", poison, 1))
+    poison = f"if {who} and run.step >= 2: inputs = inputs * float('inf')\n        loss = ((model"
+    (folder / "script.py").write_text(text.replace("loss = ((model", poison, 1))
 
 
 @pytest.mark.parametrize("slot", [0, pytest.param(1, marks=pytest.mark.soak)])

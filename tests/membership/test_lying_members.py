@@ -21,11 +21,13 @@ from shoal.membership.protocol import (
     JoinRefused,
     JoinRequest,
     LeaseRenewal,
+    LeaseRequest,
     LeaveRequest,
     MemberEvicted,
     ProposeAck,
     ProposeView,
     Report,
+    SamplesLeased,
     SuspectMember,
 )
 from shoal.testing.hostile import changed, is_readable
@@ -204,6 +206,8 @@ class Trial:
         for name in (*HONEST, "g9"):
             self.hear(self.hello(name))
         self.steps = 0
+        self.leased = 0
+        """Batches that one of the run's own workers was given."""
 
     def hello(self, name: str) -> JoinRequest:
         return JoinRequest(member=name, info=guest(name)) if name[0] == "g" else JoinRequest(member=name)
@@ -235,6 +239,9 @@ class Trial:
                 member.install(order)
                 if member.blank:
                     member.filled(member.view)
+            case SamplesLeased() if member.id == "a":
+                self.leased += 1
+                assert (order.ahead, bool(order.ranges)) == (0, True), order
             case MemberEvicted():
                 assert member is self.liar, f"{member.id} was evicted: {order.reason}"
 
@@ -245,6 +252,15 @@ class Trial:
                 if standing is not None:
                     self.hear(standing)
             self.hear(member.beat(self.now, self.steps, 0.1))
+            if member.id[0] != "g":
+                self.hear(self.asks(member.id))
+
+    def asks(self, name: str) -> LeaseRequest:
+        """For a batch of a round that never ends."""
+        return LeaseRequest(
+            member=name, key=(0, 0, 0), round=0, pool=((0, 2**40),), batch=4, least=1, steps=2**30,
+            number=self.steps, wants=True, waits=True,
+        )  # fmt: skip
 
     def lie(self) -> None:
         """A message as a member makes it, with something changed; of itself, for others' ids are refused before."""
@@ -253,6 +269,7 @@ class Trial:
             liar.beat(self.now, self.steps, 0.1),
             liar._standing(),
             SuspectMember(member=liar.id, of=self.chance.choice(names)),
+            self.asks(liar.id),
             self.hello(f"g{self.number}"),
         ]
         said = changed(self.chance.choice(honest), self.chance, names, keep=("member", "guest"))
@@ -290,6 +307,7 @@ def play(seed: int, turns: int, lies: int) -> Trial:
     trial.check()
     views = {member.view.generation for member in trial.members.values()}
     assert views == {trial.coordinator.view.generation}, "somebody was left behind"
+    assert trial.leased > turns, "samples are given, whatever the liar says of them"
     assert set(HONEST) <= set(trial.coordinator.view.members), "the run's own and honest guests train on"
     return trial
 

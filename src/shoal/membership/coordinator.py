@@ -75,7 +75,7 @@ class MembershipCoordinator:
         self._missed = 0
         self._installs = 0
         self._plans = PlanRequests()
-        self._leases = LeaseBook(self.roster.is_remote)
+        self._leases = LeaseBook(self.roster.is_remote, restarted=bool(entries))
         self._ahead = rules.ahead
         self._detector = FailureDetector(rules, now)
         self._effects: list[Effect] = []
@@ -110,12 +110,19 @@ class MembershipCoordinator:
                 if report.member in self.view and not self.roster.is_remote(report.member):
                     self._plans.hear(report.plan, report.number, self.view)
             case LeaseRequest():
-                self._lease(report)
+                self._lease(report, now)
         return self._done()
 
-    def _lease(self, request: LeaseRequest) -> None:
+    @property
+    def _present(self) -> list[str]:
+        return [member for member in self.view.members if member in self.roster]
+
+    def _lease(self, request: LeaseRequest, now: float) -> None:
         """Give samples, among the members that are there: who is lost holds none any more."""
-        members = [member for member in self.view.members if member in self.roster]
+        members = self._present
+        if objection := self._leases.objection(request, members):
+            self._suspect(request.member, objection, now)
+            return
         for member, answer in self._leases.hear(request, members):
             self._send(member, answer)
 
@@ -163,7 +170,7 @@ class MembershipCoordinator:
     def _overdue(self, now: float) -> dict[str, str]:
         """Return the remote workers that beat, but keep all others waiting for an answer, and why they are given up."""
         seconds = self.roster.answer_seconds(self.view, self.rules)
-        found = self.roster.overdue(self.view, seconds, now)
+        found = self.roster.overdue(self.view, seconds, now) | self._leases.overdue(self._present, seconds, now)
         proposal = self.proposal
         if proposal is not None and now - proposal.asked > seconds and self.roster.all_remote(proposal.missing):
             found |= dict.fromkeys(proposal.missing, f"it did not answer a proposal within {seconds:.0f} s")

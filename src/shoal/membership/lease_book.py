@@ -13,8 +13,13 @@ round before it trains on. A fast worker asks more often, and gets more.
 Nothing of this is in the log. All members know what is left of a pass when a round ends, and say so; a lease that no
 round has counted is known to the worker that holds it, and void if that is lost. So a coordinator that is started
 again waits until all have said what they hold, and gives on from the highest position that anybody was given.
+
+A remote worker is given samples as all others are, and its word decides nothing for them: it begins no pass, sets no
+terms, and what it says it holds counts only after a restart, within bounds. One that takes samples and does not train
+them is given up.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +29,10 @@ AHEAD_UNTIL = 4
 """Leases ahead of need are given while so many batches for each member remain of a round: at its end a slow worker
 would hold what others wait for."""
 MOST_LOADERS = 64
+MOST_AHEAD = 64
+"""Leases for later rounds that a remote worker may hold: more than a loader reads ahead."""
+MOST_IDLE = 3
+"""Rounds in a row in which a remote worker may leave most of what it was given untrained."""
 
 Answers = list[tuple[str, SamplesLeased]]
 
@@ -33,6 +42,10 @@ class _LeasedPass:
     """One pass over one loader."""
 
     key: tuple[int, int, int]
+    terms: tuple[int, int, int]
+    """Batch, least and steps, as the run's own workers say."""
+    restarted: bool
+    """Whether workers may hold leases of it that this book knows nothing of."""
     met: dict[str, LeaseRequest] = field(default_factory=dict)
     """What members have said, until all have."""
     begun: bool = False
@@ -43,14 +56,46 @@ class _LeasedPass:
     held: dict[str, list[HeldLease]] = field(default_factory=dict)
     answers: dict[str, SamplesLeased] = field(default_factory=dict)
     """The last of each member: it may get lost, and is asked for again."""
+    idle: Counter[str] = field(default_factory=Counter)
+    """Rounds in a row in which a remote member trained less than half of what it held."""
+    awaited: float | None = None
+    """Since when all wait for what remote members hold."""
 
 
 class LeaseBook:
     """Of one coordinator; pure. `is_remote`: whether a member's word about the pool is not taken."""
 
-    def __init__(self, is_remote: Callable[[str], bool] = lambda member: False) -> None:
+    def __init__(self, is_remote: Callable[[str], bool] = lambda member: False, restarted: bool = True) -> None:
+        """`restarted`: another coordinator may have given leases before."""
         self._passes: dict[int, _LeasedPass] = {}
-        self._is_remote = is_remote
+        self._is_remote, self._restarted = is_remote, restarted
+
+    def objection(self, request: LeaseRequest, members: Sequence[str]) -> str:
+        """Why no honest remote worker asks so; empty: it may."""
+        found = self._passes.get(request.key[0])
+        if found is None or found.key != request.key or not self._is_remote(request.member):
+            return ""
+        if _terms(request) != found.terms:
+            return f"it leases by the terms {_terms(request)}, and the run's own workers by {found.terms}"
+        if found.idle[request.member] >= MOST_IDLE:
+            return f"in {MOST_IDLE} rounds in a row it trained less than half of the samples it was given"
+        ahead = [lease.ahead for lease in request.held if lease.ahead]
+        most = request.batch * (_quota(request, members) + MOST_AHEAD)
+        held = sum(count(lease.ranges) for lease in request.held)
+        if found.restarted and (max(ahead, default=0) > MOST_AHEAD or len(ahead) > MOST_AHEAD or held > most):
+            return f"it says that it holds {held} samples, up to {max(ahead, default=0)} rounds ahead"
+        return ""
+
+    def overdue(self, members: Sequence[str], seconds: float, now: float) -> dict[str, str]:
+        """Remote workers that have not said for so long what they hold, while all others wait for it, and why."""
+        late: dict[str, str] = {}
+        for found in self._passes.values():
+            silent = [member for member in members if member not in found.met and self._is_remote(member)]
+            waits = not found.begun and all(member in found.met for member in members if not self._is_remote(member))
+            found.awaited = (now if found.awaited is None else found.awaited) if waits else None
+            if found.awaited is not None and now - found.awaited > seconds:
+                late |= dict.fromkeys(silent, f"it did not say within {seconds:.0f} s which samples it holds")
+        return late
 
     def hear(self, request: LeaseRequest, members: Sequence[str]) -> Answers:
         """Take a request in, while these are the members; what to answer, to whom."""
@@ -68,18 +113,20 @@ class LeaseBook:
         loader = request.key[0]
         found = self._passes.get(loader)
         if found is None or found.key < request.key:
-            if self._is_remote(request.member) and found is not None:
+            if self._is_remote(request.member):
                 return None  # one of the run's own workers comes to that pass too
             if found is None and len(self._passes) >= MOST_LOADERS:
                 del self._passes[min(self._passes)]
-            found = self._passes[loader] = _LeasedPass(request.key)
+            restarted = self._restarted and found is None
+            found = self._passes[loader] = _LeasedPass(request.key, _terms(request), restarted)
         return found if found.key == request.key else None
 
     def _begin(self, found: _LeasedPass, members: Sequence[str]) -> Answers:
-        """Once all members have said what they hold, and one of the run's own what is left."""
-        said = [found.met[member] for member in members if member in found.met]
+        """Once all members have said what they hold; in a new pass remote ones hold nothing, and are not asked."""
+        asked = [member for member in members if found.restarted or not self._is_remote(member)]
+        said = [found.met[member] for member in asked if member in found.met]
         own = [request for request in said if not self._is_remote(request.member)]
-        if len(said) < len(members) or not own:
+        if len(said) < len(asked) or not own:
             return []
         newest = max(own, key=lambda request: request.round)
         reached = max(request.reached for request in said)
@@ -97,10 +144,18 @@ class LeaseBook:
             for member, leases in found.held.items()
             if member in members
         }
+        self._judge(found, request.pool)
         found.round, found.held = request.round, kept
         found.given = _given(kept, _quota(request, members))
         out = [one for leases in kept.values() for lease in leases for one in lease.ranges]
         found.pool = subtract(request.pool, out)
+
+    def _judge(self, found: _LeasedPass, pool: Sequence[Range]) -> None:
+        """A round is closed, and this is left of the pass: an honest worker has trained all it held for the round."""
+        for member in filter(self._is_remote, found.held):
+            ranges = [one for lease in found.held[member] if not lease.ahead for one in lease.ranges]
+            idle = count(ranges) - count(subtract(ranges, pool))
+            found.idle[member] = found.idle[member] + 1 if 2 * idle > count(ranges) else 0
 
     def _answer(self, found: _LeasedPass, request: LeaseRequest, members: Sequence[str]) -> Answers:
         answered = found.answers.get(request.member)
@@ -116,7 +171,7 @@ class LeaseBook:
 
     def _lease(self, found: _LeasedPass, request: LeaseRequest, quota: int) -> SamplesLeased:
         ahead, ranges = found.given // quota, tuple[Range, ...]()
-        if count(found.pool) >= request.least:
+        if count(found.pool) >= request.least and not (ahead and self._hoards(found, request.member)):
             taken, found.pool = take(found.pool, request.batch)
             ranges = tuple(taken)
             found.held.setdefault(request.member, []).append(HeldLease(ahead=ahead, ranges=ranges))
@@ -124,6 +179,14 @@ class LeaseBook:
         leased = SamplesLeased(key=request.key, round=found.round, number=request.number, ahead=ahead, ranges=ranges)
         found.answers[request.member] = leased
         return leased
+
+    def _hoards(self, found: _LeasedPass, member: str) -> bool:
+        ahead = [lease for lease in found.held.get(member, ()) if lease.ahead]
+        return self._is_remote(member) and len(ahead) >= MOST_AHEAD
+
+
+def _terms(request: LeaseRequest) -> tuple[int, int, int]:
+    return request.batch, request.least, request.steps
 
 
 def _quota(request: LeaseRequest, members: Sequence[str]) -> int:

@@ -23,22 +23,29 @@ class LeaseWorld:
     """When which worker is killed."""
     restarts: list[float] = field(default_factory=list)
     """When the coordinator loses its memory."""
+    remote: int = 0
+    """How many of the last workers are."""
 
     def __post_init__(self) -> None:
-        self.book, self.left, self.base = LeaseBook(), RemainingSamples(), 0
+        names = [f"w{rank}.0" for rank in range(len(self.seconds))]
+        self.own = set(names[: max(1, len(names) - self.remote)])
+        self.book, self.left, self.base = LeaseBook(self.is_remote, restarted=False), RemainingSamples(), 0
         self.counted: Counter[int] = Counter()
         self.made: Counter[str] = Counter()
         self.rounds, self.now, self._ids = 0, 0.0, count()
         self.workers: dict[str, LeasingWorker] = {}
-        names = [f"w{rank}.0" for rank in range(len(self.seconds))]
         self.workers = {name: LeasingWorker(self, name, s) for name, s in zip(names, self.seconds, strict=True)}
         for worker in self.workers.values():
             worker.begin()
+
+    def is_remote(self, member: str) -> bool:
+        return member not in self.own
 
     def carry(self, beat: bool = False) -> None:
         """Bring what has been said to the book, and its answers back."""
         for worker in list(self.workers.values()):
             for request in worker.client.unsaid(beat):
+                assert not self.book.objection(request, list(self.workers)), "it is honest"
                 for member, answer in self.book.hear(request, list(self.workers)):
                     self.workers[member].client.hear(answer)
 
@@ -50,10 +57,11 @@ class LeaseWorld:
         while events:
             self.now, _, what = heapq.heappop(events)
             if what is None:
-                self.book = LeaseBook()
+                self.book = LeaseBook(self.is_remote)
                 self.carry(beat=True)
             elif isinstance(what, int):
-                if len(self.workers) > 1:
+                if self.own - {f"w{what}.0"}:  # remote workers go with the last of the run's own
+                    self.own.discard(f"w{what}.0")
                     self.workers.pop(f"w{what}.0", None)
             elif what in self.workers and (seconds := self.workers[what].go_on()):
                 heapq.heappush(events, (self.now + seconds, next(self._ids), what))

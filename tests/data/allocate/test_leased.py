@@ -19,10 +19,11 @@ SECONDS = st.lists(st.sampled_from([0.1, 1.0, 1.3, 4.0]), min_size=1, max_size=5
     ahead=st.integers(0, 3),
     losses=st.dictionaries(st.floats(0, 60), st.integers(0, 4), max_size=3),
     restarts=st.lists(st.floats(0, 60), max_size=2),
+    remote=st.integers(0, 4),
 )
-def test_every_sample_counts_exactly_once(items, batch, steps, drop_last, seconds, ahead, losses, restarts):
+def test_every_sample_counts_exactly_once(items, batch, steps, drop_last, seconds, ahead, losses, restarts, remote):
     terms = LeaseTerms((0, 0, 0), items, batch, steps, drop_last)
-    world = LeaseWorld(terms, seconds, ahead, losses, restarts)
+    world = LeaseWorld(terms, seconds, ahead, losses, restarts, remote)
     world.run()
     assert all(times == 1 for times in world.counted.values())
     missing = items - len(world.counted)

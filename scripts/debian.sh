@@ -3,7 +3,7 @@
 # One line of `needs` per package: command:package
 set -eu
 needs="c++:g++ cc:gcc ip:iproute2"   # torch.compile and the lab's switch (link.c) are compiled; the lab makes namespaces
-needs="$needs chromium:chromium"   # opens the page of `shoal watch`
+needs="$needs chromium:chromium prometheus:prometheus"   # open the page of `shoal watch`, and scrape it
 # machines of tests/launch/engines: a Slurm of two nodes, sshd on ports of loopback, Open MPI; no service is started
 needs="$needs slurmctld:slurmctld slurmd:slurmd sbatch:slurm-client munged:munge sshd:openssh-server ssh:openssh-client"
 needs="$needs mpirun:openmpi-bin unshare:util-linux"

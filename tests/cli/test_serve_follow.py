@@ -13,6 +13,7 @@ from test_serve import WAIT, address, end
 from torch import nn
 
 from shoal.models.registry import Registry
+from shoal.serve.serving_notice import servers_of
 
 pytestmark = pytest.mark.usefixtures("tidy")
 RULE = "requests>=3,errors<=0"
@@ -80,6 +81,12 @@ def copy_as_later(folder: Path, runs: Path) -> Path:
     return folder_of(runs, step)
 
 
+def told(folder: Path) -> dict[int, str]:
+    """The checkpoints that `shoal watch` finds to be served now."""
+    (found,) = servers_of(folder / "runs/one")
+    return {each.step: each.role for each in found.versions if each.role}
+
+
 @pytest.mark.parametrize("words", [[], ["mine=train:1"]], ids=str)
 def test_a_new_checkpoint_is_tried_as_a_shadow_and_promoted(trained: Path, words: list[str]) -> None:
     first = max((trained / "runs/one/checkpoints").iterdir())
@@ -97,7 +104,9 @@ def test_a_new_checkpoint_is_tried_as_a_shadow_and_promoted(trained: Path, words
     assert soon(WAIT, lambda: answer()[0] == number)
     assert answer()[1] == pytest.approx(expected(later), abs=1e-5)
     assert f"{number} is tried: shadow" in running.err.read_text()
+    assert soon(WAIT, lambda: told(trained) == {number: "answers"}), "what the page shows"
     end(running)
+    assert servers_of(trained / "runs/one") == []
 
 
 @pytest.mark.parametrize(

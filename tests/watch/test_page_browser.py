@@ -16,6 +16,8 @@ from fake_runs import ended, logged, make_run, started, step
 from forked import soon
 
 from shoal.core.events import LayerTimes, ModelsJoined, ResultsReported, RunEvent, TrafficCounted, WarningRaised
+from shoal.core.process import HostProcess
+from shoal.serve.serving_notice import ServedCheckpoint, ServingNotice, write_notice
 from shoal.watch.worker_logs import LogWriter
 
 CHROMIUM = which("chromium")
@@ -95,7 +97,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedPage]:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         (folder / "runs").mkdir()
         make_runs(folder / "runs")
-        served = ServedPage(folder, browser, tmp_path_factory.mktemp("runtime"))
+        runtime = tmp_path_factory.mktemp("runtime")
+        serve_checkpoints(folder / "runs/quiet-one", runtime)
+        served = ServedPage(folder, browser, runtime)
         yield served
         stop = [sys.executable, "-m", "shoal", "stop", "--now", "live"]  # one that was resumed has no parent here
         subprocess.run(stop, env=served.environment, cwd=folder, check=False, stderr=subprocess.DEVNULL)
@@ -114,6 +118,18 @@ def make_runs(root: Path) -> None:
     logs = LogWriter(record.dir)
     logs.add(0, HOSTILE)
     logs.close()
+
+
+def serve_checkpoints(run: Path, runtime: Path) -> None:
+    """As a server does that follows the run; its process is this one."""
+    versions = (ServedCheckpoint(80, "answers", 40), ServedCheckpoint(120, "shadow", 10, 0, 10, 9))
+    notice = ServingNotice(
+        dir=str(run.resolve()), model="digits", address="http://127.0.0.1:8080", process=HostProcess.of(os.getpid()),
+        versions=versions, history=("120 is tried: shadow",),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        write_notice(notice)
 
 
 def quiet_worker(rank: int, loss: float) -> list[RunEvent]:
@@ -174,7 +190,7 @@ def test_every_view_of_a_run(page: ServedPage) -> None:
         "Agreement": "Staleness",
         "Model": "|g| 1.5000",
         "Plan": "allreduce(ring)",
-        "Checkpoints": "No checkpoint yet",
+        "Checkpoints": "120 is tried: shadow",
         "Log": "Worker",
         "Evaluation": "no evaluation",
     }
@@ -183,6 +199,8 @@ def test_every_view_of_a_run(page: ServedPage) -> None:
         tab.get_by_role("tabpanel").get_by_text(words).first.wait_for()
     tab.get_by_role("tab", name="Network").click()
     tab.get_by_role("cell", name="2.0 MB/s").first.wait_for()
+    tab.get_by_role("tab", name="Checkpoints").click()
+    tab.get_by_role("table", name="Served as digits").get_by_role("row", name="120 shadow 10 0 90 % of 10").wait_for()
     drawn = "document.querySelector('.gantt .scroll canvas')"
     tab.get_by_role("tab", name="Timeline").click()
     tab.get_by_label("Last").select_option("60")

@@ -110,18 +110,18 @@ class FollowSource:
     """The checkpoints of the run in `directory`."""
 
     def __init__(self, name: str, directory: Path, programs: "RefreshedPrograms | FilledModules") -> None:
-        self.name, self._directory, self._programs = name, directory, programs
+        self.name, self.directory, self._programs = name, directory, programs
         self._loaders: dict[int, CheckpointLoader] = {}
 
     def poll(self) -> Mapping[int, ServableLoader]:
         found = {step: each for step, each in self._loaders.items() if each.is_loaded}
-        for folder in listed(self._directory)[:MOST_LISTED]:
+        for folder in listed(self.directory)[:MOST_LISTED]:
             step = int(folder.name.removeprefix("step-"))
             if (folder / MANIFEST).is_file():
                 found[step] = self._loaders.get(step) or CheckpointLoader(folder, self._programs)
         self._loaders = found
         if not found:
-            raise UsageError(f"{str(self._directory)!r} has no checkpoint yet; train with --checkpoint, and try again")
+            raise UsageError(f"{str(self.directory)!r} has no checkpoint yet; train with --checkpoint, and try again")
         return dict(found)
 
 

@@ -19,6 +19,7 @@ from shoal.serve.grpc_server import check_grpc, start_grpc
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example
 from shoal.serve.scaling import ScalingGoal
+from shoal.serve.serving_notice import announce_for_ever
 from shoal.serve.shared_metrics import SharedMetrics
 from shoal.serve.supervisor import PERIOD, WorkerSupervisor
 from shoal.serve.tls import TlsFiles
@@ -198,11 +199,14 @@ async def answer_requests(
             place = address_of(options.host, options.grpc_port)
             grpc = await start_grpc(core, place, options.token, options.limits, options.tls)
         greet()  # connections over HTTP wait in the socket's queue until they are accepted
-        beside = [asyncio.create_task(core.poll_for_ever(options.poll)), asyncio.create_task(report_for_ever(report))]
+        announcing = announce_for_ever(core, address_to_ask(options, listening), options.poll)
+        loops = (core.poll_for_ever(options.poll), report_for_ever(report), announcing)
+        beside = [asyncio.create_task(each) for each in loops]
         await server.serve(sockets=[listening])
     finally:
         for task in beside:
             task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
         if grpc is not None:
             await grpc.stop(GRACE)
         await core.close()
@@ -211,11 +215,15 @@ async def answer_requests(
 
 def greeting(core: ServingCore, options: ServerOptions, listening: socket.socket) -> list[str]:
     """What is served and where, and a command that asks the first model."""
-    scheme = "http" if options.tls is None else "https"
-    address = f"{scheme}://{address_of(options.host, listening.getsockname()[1])}"
+    address = address_to_ask(options, listening)
     served = [f"{name}:{core.manager.serving(name)}" for name in core.models] + [*core.composites]
     grpc = [] if options.grpc_port is None else [f"gRPC at {address_of(options.host, options.grpc_port)}"]
     return [f"serving {', '.join(served)} at {address}", *grpc, f"try: {curl_line(core, address, bool(options.token))}"]
+
+
+def address_to_ask(options: ServerOptions, listening: socket.socket) -> str:
+    scheme = "http" if options.tls is None else "https"
+    return f"{scheme}://{address_of(options.host, listening.getsockname()[1])}"
 
 
 def address_of(host: str, port: int) -> str:

@@ -22,6 +22,7 @@ from shoal.core.errors import ShoalError
 from shoal.launch.live_runs import RunNotice
 from shoal.launch.run_requests import ScaleRequest, SwitchRequest, write_request
 from shoal.plan.plan import Plan
+from shoal.serve.serving_notice import servers_of
 from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
 from shoal.watch.page.agreement import agreement
@@ -189,11 +190,11 @@ class WatchApp:
             return hash(tuple((row.id, row.state, row.steps) for row in self.catalog.rows()))
         with contextlib.suppress(OSError, ShoalError):  # its folder may be removed while it is watched
             state.read(SLICE)
-            notice = self.catalog.notice(state.dir)
+            notice, servers = self.catalog.notice(state.dir), hash(tuple(servers_of(state.dir)))
             if notice is None:
-                return state.version
+                return (state.version, servers)
             fates = tuple(slot.fate for slot in notice.slots)
-            return (state.version, notice.stopping, fates, notice.members, notice.room)
+            return (state.version, servers, notice.stopping, fates, notice.members, notice.room)
         return "gone"
 
 

@@ -10,6 +10,7 @@ import msgspec
 from shoal.core.errors import ShoalError
 from shoal.plan.explain import explain
 from shoal.plan.load import load
+from shoal.serve.serving_notice import servers_of
 from shoal.train.checkpoint.manifest import listed
 from shoal.watch.page.catalog import RunCatalog, state_of
 from shoal.watch.page.culprit import WINDOW, name_culprit
@@ -61,6 +62,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "chosen": [event for record in records[:1] for event in record.chosen],
         "guarded": [event for record in records for event in record.guarded][-5:],
         "checkpoints": checkpoints(state),
+        "servers": servers_of(state.dir),
         "reports": state.reports[-50:],
         "evaluation": (state.dir / "evaluation.json").exists(),
         "can_switch": changes,

@@ -277,8 +277,19 @@ class CheckpointsPart {
       ["step", "number", (c) => count(c.step)], ["when", "", (c) => (c.at ? when(c.at) : null)], ["on disk", "", (c) => (c.kept ? "yes" : "replaced")],
       ["size", "number", (c) => size(c.size)], ["training waited", "number", (c) => seconds(c.paused)], ["until durable", "number", (c) => seconds(c.seconds)],
     ], rows, "Checkpoints") : el("p", { class: "hint" }, "No checkpoint yet."),
-    rows.some((c) => c.kept) ? el("p", { class: "hint" }, `Go on from the newest with: shoal run --resume ${found.run}`) : "");
+    rows.some((c) => c.kept) ? el("p", { class: "hint" }, `Go on from the newest with: shoal run --resume ${found.run}`) : "",
+    ...found.servers.map(servedPanel));
   }
+}
+
+function servedPanel(server) {
+  const share = (c) => (c.compared ? `${Math.round(100 * c.agreed / c.compared)} % of ${count(c.compared)}` : null);
+  return el("section", { class: "panel" }, el("h2", {}, `Served as ${server.model} at ${server.address}`),
+    table([
+      ["checkpoint", "number", (c) => count(c.step)], ["now", "", (c) => c.role || "replaced"], ["requests", "number", (c) => count(c.requests)],
+      ["failed", "number", (c) => count(c.failed)], ["agreed with the one in service", "number", share],
+    ], [...server.versions].reverse(), `Served as ${server.model}`),
+    server.history.length ? el("ul", {}, [...server.history].reverse().map((line) => el("li", {}, line))) : "");
 }
 
 class LogPart {

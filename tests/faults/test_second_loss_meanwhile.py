@@ -19,9 +19,10 @@ from shoal.membership import wal
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import ASKING, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
-from shoal.membership.grants import JoinPolicy, KeyBound, SlotGranted
+from shoal.membership.grants import JoinPolicy, SlotGranted
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief, RunQuery
+from shoal.membership.key_register import KeyBound
 from shoal.membership.protocol import JoinRequest, MemberInfo
 from shoal.membership.server import CoordinatorSetup
 from shoal.transport.keys import CurveKeyPair
@@ -176,7 +177,7 @@ def asked_until_answered(handle: CoordinatorHandle, key: ClientCredentials, *fra
 
 
 def test_p13_a_slot_is_promised_and_a_key_bound_once_though_the_coordinator_dies(tmp_path: Path) -> None:
-    """A machine that may bring one worker asks for its slot and says Hello, through three deaths at each entry."""
+    """A machine that may bring one worker asks for its slot and joins, through three deaths at each entry."""
     ours, theirs = CurveKeyPair.new(), CurveKeyPair.new()
     lock, versions = ServerCredentials(ours, {theirs.public: 1}), {"shoal": "1", "torch": "2"}
     brief = RunBrief(run="one", name="s.py", script=b"pass", arguments=(), plan="none", seed=0, checkpoint="auto")

@@ -143,7 +143,7 @@ def converse(line: CoordinatorClient, deadline: Deadline) -> None:
 
 def test_a_run_that_does_not_listen_says_so(tmp_path: Path) -> None:
     with office(tmp_path, welcome=False) as here:
-        refused("lets nobody in", here.address, key(MACHINE), question(1))
+        refused("admits no other machines", here.address, key(MACHINE), question(1))
 
 
 def test_nobody_there(tmp_path: Path) -> None:

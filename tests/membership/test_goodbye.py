@@ -18,8 +18,9 @@ from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief
+from shoal.membership.launcher_channel import StopCoordinator
 from shoal.membership.protocol import MemberInfo
-from shoal.membership.server import CoordinatorSetup, StopCoordinator
+from shoal.membership.server import CoordinatorSetup
 from shoal.transport.keys import CurveKeyPair
 
 WAIT = 30.0

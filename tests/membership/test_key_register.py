@@ -1,6 +1,6 @@
 """Who may speak for whom: an id belongs to its key, and a key to as many members as it may have (A3)."""
 
-from shoal.membership.grants import KeyBound, KeyRegister
+from shoal.membership.key_register import KeyBound, KeyRegister
 from shoal.membership.protocol import Heartbeat, JoinRequest, ProcessExited, Report
 from shoal.membership.view import MOST_MEMBERS
 
@@ -33,8 +33,8 @@ def test_an_id_belongs_to_the_key_it_came_with() -> None:
         assert "belongs to another key" in here.objection(report, TWO, ("a",), 1)
 
 
-def test_who_has_not_said_hello_is_not_heard() -> None:
-    assert "has not said Hello" in register().objection(beat("z"), ONE, (), 0)
+def test_reports_before_the_join_request_are_ignored() -> None:
+    assert "has not asked to join" in register().objection(beat("z"), ONE, (), 0)
 
 
 def test_on_one_host_there_are_no_keys_but_only_a_launcher_reports_deaths() -> None:

@@ -127,7 +127,7 @@ def test_a_remote_worker_that_beats_and_does_not_answer_is_given_up(step: int) -
         coordinator.tick(0.0)
     else:
         hello(coordinator, "b")
-        coordinator._propose(0.0)
+        coordinator.views.propose(0.0)
     for tenth in range(1, 130):
         now, proposal = tenth / 10, coordinator.proposal
         for member in ("a", "b", "g1"):
@@ -293,9 +293,9 @@ class Trial:
         lost = self.coordinator.memory.lost
         assert not set(lost) & set(HONEST), lost
         assert self.coordinator.memory.generation < 20 * (self.number + 10), "generations went away with a lie"
-        held = len(self.coordinator.suspicions._held)
+        held = len(self.coordinator.suspicions)
         assert held <= len(self.coordinator.view) ** 2, f"{held} doubts are kept"
-        assert sys.getsizeof(self.coordinator._effects) < 10_000
+        assert sys.getsizeof(self.coordinator.views.effects) < 10_000
 
 
 def play(seed: int, turns: int, lies: int) -> Trial:

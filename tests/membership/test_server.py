@@ -23,9 +23,10 @@ from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.envelope import LARGEST_REPORT, PROTOCOL, MessageEnvelope
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.launcher_channel import CoordinatorFailed
 from shoal.membership.log_entries import MemberLost, ViewInstalled
 from shoal.membership.protocol import Heartbeat, JoinRefused, JoinRequest, ProcessExited, ProposeAck
-from shoal.membership.server import CoordinatorFailed, CoordinatorSetup
+from shoal.membership.server import CoordinatorSetup
 from shoal.membership.wal import members, read
 from shoal.transport.keys import CurveKeyPair
 

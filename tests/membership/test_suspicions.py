@@ -1,7 +1,8 @@
 """Doubts: who is given up when members no longer hear each other, and who is not."""
 
-from shoal.membership.failure_detector import BEATS, HOLD, LASTS, PERSISTS, SuspicionTable, address
 from shoal.membership.protocol import MemberInfo, SuspectMember
+from shoal.membership.roster import host_of
+from shoal.membership.suspicions import BEATS, HOLD, LASTS, PERSISTS, SuspicionTable
 from shoal.membership.view import MembershipView
 
 VIEW = MembershipView(3, ("a", "b", "c"))
@@ -58,11 +59,11 @@ def test_a_new_view_begins_without_doubts() -> None:
 def test_its_machine_is_kept_out_for_a_while_and_longer_every_time() -> None:
     doubts, here, there = (
         SuspicionTable(),
-        address(MemberInfo("tcp://10.0.0.3:7001")),
-        address(MemberInfo("tcp://10.0.0.4:7001")),
+        host_of(MemberInfo("tcp://10.0.0.3:7001")),
+        host_of(MemberInfo("tcp://10.0.0.4:7001")),
     )
     doubts.given_up(here, 100.0)
-    again = address(MemberInfo("tcp://10.0.0.3:9999"))
+    again = host_of(MemberInfo("tcp://10.0.0.3:9999"))
     assert doubts.kept_out(again, 99.0 + HOLD)
     assert not doubts.kept_out(again, 101.0 + HOLD)
     assert not doubts.kept_out(there, 101.0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shoal.core.disk import Buffer, Disk
 from shoal.core.errors import ShoalError
-from shoal.membership.grants import KeyBound
+from shoal.membership.key_register import KeyBound
 from shoal.membership.log_entries import MemberLost, ViewInstalled, ViewProposed
 from shoal.membership.protocol import InstallView
 from shoal.membership.view import MembershipView

@@ -25,7 +25,7 @@ from shoal.membership.credentials import ClientCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.handle import CoordinatorHandle
 from shoal.membership.invitation import RunBrief
-from shoal.membership.server import Command, News, StopCoordinator
+from shoal.membership.launcher_channel import Command, News, StopCoordinator
 from shoal.membership.session import slot_of
 from shoal.transport.endpoint import LinkEndpoint
 from shoal.transport.keys import CurveKeyPair

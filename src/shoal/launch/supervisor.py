@@ -23,8 +23,9 @@ from shoal.launch.scaling import WorkerScaling, WorkerSlot
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
+from shoal.membership.launcher_channel import CoordinatorFailed, ReplicaHeld, StopCoordinator
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
-from shoal.membership.server import CoordinatorFailed, CoordinatorSetup, ReplicaHeld, StopCoordinator
+from shoal.membership.server import CoordinatorSetup
 from shoal.membership.session import member_name, slot_of, start_of
 from shoal.membership.wal import Written, members, read
 

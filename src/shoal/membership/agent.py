@@ -1,4 +1,4 @@
-"""A worker's agent: one thread that talks to the coordinator, so that the training thread never has to."""
+"""A worker's agent: one thread that talks to the coordinator, so that the training thread never waits for a socket."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -35,23 +35,22 @@ from shoal.membership.view import MembershipView
 BEAT = 0.25
 """Seconds between beats."""
 LOOK = 0.02
-"""Longest wait of the agent's thread: what the training thread has to say leaves by then."""
+"""Longest wait of the agent's thread, so that messages of the training thread leave soon."""
 RETRY = 0.02
-"""Seconds after which one is tried again that found nobody connected."""
+"""Seconds after which a beat is tried again if there was no connection."""
 PERSIST = 6.0
-"""Seconds of asking again after a refusal: a host that comes back at once is still listed as its former self."""
+"""Seconds of asking again after a refusal: a host that restarts quickly is still listed under its old id."""
 NAP = 0.5
-"""Longest wait of the training thread between two looks at the clock: leases end without a message."""
+"""Longest wait of the training thread between two checks of the lease, which ends without a message."""
 
 
 class MembershipAgent:
-    """Public methods are for the training thread; callbacks are called in the agent's, under its lock: be brief.
+    """Public methods are for the training thread; callbacks run in the agent's, under its lock, and must be short.
 
-    `holds(generation)`  a view of `generation` is being made: show all peers that this worker has left every older one
-                    (in shared memory: write `generation` where they look before they complete anything), then return
-                    whether every part of the operation under way can be read here. Over links, `hold` tells it.
-    `on_install(install)`  the view is there; `install.donor` gives its state to `install.fresh`.
-    `look`          the training loop's step and state, see `pulse`.
+    `holds(generation)`    show all peers that this worker has left every view before `generation`, then return whether
+                           it can read every part of the operation under way. Over links, `hold` does this instead.
+    `on_install(install)`  a view was installed; `install.donor` sends its state to `install.fresh`.
+    `look`                 returns the training loop's step and state, see `step_watchdog`.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class MembershipAgent:
     ) -> None:
         self.id, self.address = check_id(member, "member"), address
         self.info = MemberInfo()
-        """Where the others reach this worker; to be set before `start`."""
+        """Where other members reach this worker; set it before `start`."""
         self.streaming_partners = StreamingPartners()
         self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
@@ -89,10 +88,10 @@ class MembershipAgent:
         self._goodbye: LeaveRequest | None = None
         self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
         self.disturbed = True
-        """Whether waits for peers should end: no view, another one is being made, or this worker is out."""
+        """Whether waits for peers must end: there is no view, another one is being made, or this worker is out."""
 
     def start(self) -> None:
-        """Call it in the training thread, which it watches, after any fork: threads and sockets do not survive one."""
+        """Start the thread. Call it after any fork, which ends threads, in the training thread, which is watched."""
         self._rest = ThreadIdleTime()
         self._began = self._heard = now()
         self._thread.start()
@@ -100,9 +99,9 @@ class MembershipAgent:
     def close(
         self, leave: bool = True, seconds: float = 5.0, early: bool = False, held: tuple[int, str] = (0, "")
     ) -> None:
-        """End the thread; `leave` tells the others that this worker goes, `early` that there is more to be done.
+        """End the thread. `leave` tells the coordinator that this worker goes, `early` that the training is not over.
 
-        `held`: the step after which it goes, and the fingerprint of what it holds then.
+        `held`: the last step, and the fingerprint of the parameters after it.
         """
         goodbye = LeaveRequest(member=self.id, early=early, step=held[0], fingerprint=held[1])
         self._goodbye, self._closing = goodbye if leave else None, True
@@ -115,46 +114,46 @@ class MembershipAgent:
 
     @property
     def applied(self) -> int:
-        """How many operations are complete."""
+        """Return how many operations are complete."""
         return self._member.applied
 
     @property
     def committed_view(self) -> MembershipView:
-        """The view that formed the last complete operation."""
+        """Return the view that formed the last complete operation."""
         return self._member.committed_view
 
     @property
     def entered_view(self) -> MembershipView:
-        """What `committed_view` was when the training thread last entered an operation."""
+        """Return `committed_view` as it was when the training thread last entered an operation."""
         return self._member.entered_view
 
     @property
     def blank(self) -> bool:
-        """Whether this worker has no state yet: it comes from `installed.donor`, or from a checkpoint; see `filled`."""
+        """Return whether this worker still needs a state, from `installed.donor` or a checkpoint; see `filled`."""
         return self._member.blank
 
     @property
     def installed(self) -> InstallView | None:
-        """What came with the view."""
+        """Return the message that installed the current view."""
         return self._installed
 
     @property
     def unheard(self) -> float:
-        """Seconds since the coordinator was heard last, or since this agent was started."""
+        """Return the seconds since the coordinator was last heard, or since this agent was started."""
         return now() - self._heard
 
     def filled(self, dealt: MembershipView | None = None) -> None:
-        """The state is here, as it was after operation `applied`, which the view `dealt` formed (none: the first)."""
+        """Note that the state has come, as of operation `applied`, formed in the view `dealt` (None: the first)."""
         with self._changed:
             self._member.filled(dealt if dealt is not None else self._member.view)
 
     def note_streamed(self) -> None:
-        """The state has been streamed to this worker, so the donor need not give all of it."""
+        """Note that the state was streamed to this worker, so the donor need not send all of it."""
         with self._changed:
             self._member.streamed = True
 
     def begin(self, step: int, deadline: Deadline) -> None:
-        """A step is about to begin: newcomers enter here, before it; waits while they do."""
+        """Call before every step: newcomers enter here, and this worker waits while they do."""
         with self._changed:
             self.check()
             while (standing := self._member.begin(step)) is not None:
@@ -163,11 +162,11 @@ class MembershipAgent:
 
     @property
     def proposed(self) -> bool:
-        """Whether a view with newcomers waits for its step to begin."""
+        """Return whether a view with newcomers waits for its step to begin."""
         return self._member.waiting is not None
 
     def enter(self, deadline: Deadline) -> int:
-        """Begin the next operation, once a view stands and the lease holds; its number."""
+        """Begin the next operation and return its number; wait until there is a view and a lease."""
         with self._changed:
             self._wait_free(deadline)
             if self._member.blank:
@@ -175,36 +174,39 @@ class MembershipAgent:
             return self._member.enter()
 
     def doubt(self, others: Mapping[str, bool]) -> None:
-        """Of whom nothing is heard here, and whether its endpoint is closed; said with every beat until it changes."""
+        """Report the members that are not heard, and whether their endpoint is closed; repeated with every beat."""
         self._doubts = tuple(SuspectMember(member=self.id, of=other, closed=closed) for other, closed in others.items())
 
     def accuse(self, other: str, reason: str, late: bool = False) -> None:
-        """A member breaks the protocol; said with every beat until the view has changed."""
+        """Report a member that breaks the protocol; repeated with every beat until the view changes."""
         said = printable(reason)
         self._accusations[other] = SuspectMember(member=self.id, of=other, reason=said, late=late)
 
     def request_plan(self, plan: str) -> None:
-        """The script wants another plan; said with every beat until a view has it, or a later one."""
+        """Ask for another plan; repeated with every beat until a view has it, or a later one."""
         with self._changed:
             asked = self._plan_request.number if self._plan_request is not None else 0
             number = max(self._member.view.switches, asked) + 1
             self._plan_request = PlanRequest(member=self.id, plan=plan, number=number)
 
     def hold(self) -> ConfirmResult | None:
-        """Over links: the result is whole here; what to tell all others. None: a view is being made meanwhile."""
+        """Note, over links, that this worker holds the result; return the message for all others.
+
+        None: a view is being made, so the operation can no longer complete in this one.
+        """
         with self._changed:
             self.check()
             return self._member.hold() if self._member.settled else None
 
     def confirmed(self, said: ConfirmResult) -> None:
-        """Over links: a peer holds the result."""
+        """Note, over links, that a peer holds the result."""
         with self._changed:
             self._member.confirmed(said)
 
     def complete(self, seen: MembershipView | None = None) -> bool:
-        """Count the operation under way as done, if everybody holds it; then take its result.
+        """Complete the operation under way if all members hold its result; return whether it is complete.
 
-        `seen`: all its parts were seen in memory that all can read, and nobody had left this view after that.
+        `seen`: the view in which all parts were seen in shared memory before any member left it.
         """
         with self._changed:
             self.check()
@@ -216,16 +218,16 @@ class MembershipAgent:
             return True
 
     def wait_settled(self, deadline: Deadline) -> bool:
-        """Wait for a view in which this worker may go on; whether no operation is under way any more.
+        """Wait for a view in which this worker may go on; return whether no operation is under way any more.
 
-        True: what was under way counts as complete. False: the part has to be handed in again, in the new view.
+        True: the operation counts as complete. False: this worker must hand in its part again, in the new view.
         """
         with self._changed:
             self._wait_free(deadline)
             return not self._member.inside
 
     def check(self) -> None:
-        """Raise what ended this worker's part, if something has."""
+        """Raise the error that ended this worker's membership, if there is one."""
         if self._error is not None:
             raise self._error
 
@@ -249,13 +251,13 @@ class MembershipAgent:
         return f"for a view of {', '.join(self._waits_for) or 'all members'}, which did not answer the coordinator"
 
     def _wake(self) -> None:
-        """There is something to say."""
-        with self._changed:  # so that it is not closed meanwhile
+        """Make the agent's thread send now."""
+        with self._changed:  # the thread closes the connection under this lock
             if self._line is not None:
                 self._line.wake()
 
     def _run(self) -> None:
-        """The thread."""
+        """Run the agent's thread."""
         try:
             line = self._line = CoordinatorClient(self.address, self._envelope, self._key).connect()
             try:
@@ -268,7 +270,7 @@ class MembershipAgent:
             self._fail(errors.UsageError(f"{self.id} cannot join at {self.address}: {error}"))
         except errors.ShoalError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001  (the training thread raises it)
+        except Exception as error:  # noqa: BLE001  (raised in the training thread, by `check`)
             self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
 
     def _serve(self, line: CoordinatorClient) -> None:
@@ -294,7 +296,7 @@ class MembershipAgent:
             line.say(self._goodbye)
 
     def _answer(self, line: CoordinatorClient) -> None:
-        """What the training thread has to say; if it gets lost, the coordinator asks again."""
+        """Send the training thread's answer to a proposal; if it gets lost, the coordinator asks again."""
         with self._changed:
             standing, self._unsaid = self._unsaid, None
             if standing is not None:

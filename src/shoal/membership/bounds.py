@@ -1,7 +1,7 @@
-"""What a coordinator believes of a member's numbers: only what its own log allows.
+"""Which of a member's numbers the coordinator believes: only those that its own log allows.
 
-A remote worker holds a key, and nothing else is known of it. Its numbers decide nothing for others: those of the run's
-own workers do. A number that no member can have is a lie, and costs the member that says it its membership.
+A remote worker holds a key, and nothing else is known of it. Its numbers decide nothing for others: only those of
+the run's own workers do. A number that no honest member can send evicts its sender.
 """
 
 import ipaddress
@@ -13,12 +13,12 @@ from zmq.utils import z85
 from shoal.membership.protocol import Heartbeat, MemberInfo, ProposeAck, Report
 
 FORGOTTEN_VIEWS = 1024
-"""Views of which the run's own workers may know and the log does not: a damaged disk may have lost its end."""
+"""How far the run's own workers may be ahead of the log, whose end a damaged disk may have lost."""
 LONGEST_STEP = 600.0
 
 
 def false_number(report: Report, newest: int, remote: bool) -> str:
-    """Why a report cannot be true; empty: it may be. `newest` is the highest generation in the log."""
+    """Return why a report cannot be true, or "". `newest`: the highest generation in the log."""
     if isinstance(report, Heartbeat):
         if not (math.isfinite(report.period) and math.isfinite(report.idle)):
             return f"its steps take {report.period} s and it idles for {report.idle} s; both are finite"
@@ -35,10 +35,10 @@ def false_number(report: Report, newest: int, remote: bool) -> str:
 
 
 def forged(standings: Collection[ProposeAck], is_remote: Callable[[str], bool]) -> dict[str, str]:
-    """Remote members whose `applied` contradicts the run's own workers, and why.
+    """Return the remote members whose `applied` contradicts the run's own workers, and why.
 
-    Nobody completes an operation before everybody holds its result. So all are equally far, or one operation apart,
-    and a member that is behind then holds the result of the next one.
+    No member completes an operation before all hold its result. So all are equally far, or one operation apart, and a
+    member that is behind then holds the result of the next operation.
     """
     own = [standing for standing in standings if not is_remote(standing.member)]
     if not own:
@@ -55,12 +55,12 @@ def forged(standings: Collection[ProposeAck], is_remote: Callable[[str], bool]) 
 
 
 def step_seconds(beats: Collection[Heartbeat]) -> float:
-    """The longest median step of these members; 0 as long as none is known."""
+    """Return the longest median step of these members; 0 while none is known."""
     return min(LONGEST_STEP, max((beat.period for beat in beats), default=0.0))
 
 
 def info_objection(member: str, info: MemberInfo, others: Mapping[str, MemberInfo], owner: Callable[[str], str]) -> str:
-    """Why a member cannot be reached as it says, or says it is reached as another one is; empty: it may be."""
+    """Return why a member's address or key is invalid, or is that of another member; "" if it is fine."""
     if info.address and not _is_address(info.address):
         return f"{info.address!r} cannot be connected; an address is tcp:// with an IPv4 address and a port"
     if info.public and not _is_key(info.public):
@@ -92,5 +92,5 @@ def _is_address(address: str) -> bool:
 def _is_key(public: str) -> bool:
     try:
         return len(z85.decode(public)) == 32
-    except Exception:  # noqa: BLE001  (whatever the decoder trips over, it is no key)
+    except Exception:  # noqa: BLE001  (whatever error the decoder raises, this is no key)
         return False

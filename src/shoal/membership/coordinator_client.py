@@ -15,28 +15,28 @@ from shoal.membership.invitation import RunQuery
 from shoal.membership.protocol import Order, Report
 
 FIRST = 2.0
-"""Seconds of a call as long as nothing is known of the link."""
+"""Seconds before the first reconnection, while nothing is known of the link."""
 SHORTEST, LONGEST = 1.0, 16.0
 ROUND_TRIPS = 10
 
 
 class ReconnectBackoff:
-    """Of one connection that was called at `now`."""
+    """When to reconnect; the first connection was begun at `now`."""
 
     def __init__(self, now: float) -> None:
         self._since = now
         self._usual = self._patience = FIRST
 
     def heard(self, now: float) -> None:
-        """The coordinator has said something."""
+        """Note that the coordinator was heard."""
         self._since, self._patience = now, self._usual
 
     def round_trip(self, seconds: float) -> None:
-        """What it has answered took so long."""
+        """Note how long an answer took."""
         self._usual = self._patience = min(max(SHORTEST, ROUND_TRIPS * seconds), LONGEST)
 
     def due(self, now: float) -> bool:
-        """Whether to call again; then that call has begun."""
+        """Return whether to reconnect now; if so, the next wait begins."""
         if now - self._since <= self._patience:
             return False
         self._since, self._patience = now, min(2 * self._patience, LONGEST)
@@ -44,7 +44,7 @@ class ReconnectBackoff:
 
 
 LINGER_MS = 300
-"""How long the last word (`Leave`) may take to get out."""
+"""Milliseconds the last message (`LeaveRequest`) may take to leave."""
 
 
 class CoordinatorClient:
@@ -53,7 +53,7 @@ class CoordinatorClient:
     def __init__(
         self, address: str, envelope: MessageEnvelope, key: ClientCredentials | None, largest: int = LARGEST_ORDER
     ) -> None:
-        """`largest`: bytes of what the coordinator says."""
+        """`largest`: bytes of the coordinator's longest message."""
         if not address.startswith("ipc://") and key is None:
             raise UsageError(f"the coordinator at {address} is on a network and there is no key; give the key file")
         self.envelope = envelope
@@ -72,26 +72,26 @@ class CoordinatorClient:
         self._poller.register(self._wakes, zmq.POLLIN)
 
     def wake(self) -> None:
-        """End a wait in `messages`, from any thread: there is something to say."""
+        """End a wait in `messages`, from any thread, because there is something to send."""
         os.eventfd_write(self._wakes, 1)
 
     def connect(self) -> "CoordinatorClient":
-        """Nothing is said or heard before."""
+        """Connect; nothing is sent or received before."""
         self._socket.connect(self._address)
         return self
 
     def renew(self) -> None:
-        """Reconnect: after a break TCP may wait as long again as the break was before it retries."""
+        """Reconnect. After an outage TCP may wait as long again before it retries, so a new connection is faster."""
         with contextlib.suppress(zmq.ZMQError):  # it was not connected
             self._socket.disconnect(self._address)
         self._socket.connect(self._address)
 
     def watch(self) -> "zmq.Socket[bytes]":
-        """What becomes of the connection, as events of ZeroMQ: to be read, or it stops in the end. Before `connect`."""
+        """Return a socket of ZeroMQ events about the connection. Call it before `connect`, and keep reading it."""
         return self._socket.get_monitor_socket(zmq.EVENT_ALL)
 
     def say(self, report: Report | RunQuery) -> bool:
-        """Whether there is somebody to hear it."""
+        """Send a message if there is a connection; return whether there is one."""
         try:
             self._socket.send_multipart(self.envelope.seal(report), zmq.NOBLOCK)
         except zmq.Again:
@@ -99,13 +99,13 @@ class CoordinatorClient:
         return True
 
     def orders(self, seconds: float) -> Iterator[Order]:
-        """Messages that arrive within `seconds`, returned with the first; `Mismatch` for another protocol."""
+        """Yield the orders that arrive within `seconds`; raise ProtocolMismatch for another protocol or run."""
         for frames in self.messages(seconds):
             with contextlib.suppress(UnreadableMessage):
                 yield self.envelope.order(frames)
 
     def messages(self, seconds: float) -> Iterator[list[bytes]]:
-        """The same, unread."""
+        """Yield the messages that arrive within `seconds`, not decoded."""
         ready = dict(self._poller.poll(int(seconds * 1000) + 1))
         if self._wakes in ready:
             os.eventfd_read(self._wakes)
@@ -120,7 +120,7 @@ class CoordinatorClient:
 
 
 _OPTIONS = {
-    zmq.IMMEDIATE: 1,  # no connection, no message
+    zmq.IMMEDIATE: 1,  # without a connection `say` fails, instead of queueing what is outdated when it leaves
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 1024,
     zmq.RECONNECT_IVL: 50,

@@ -19,23 +19,23 @@ from shoal.transport.pending_connections import HANDSHAKE_SECONDS, PendingLimite
 from shoal.transport.unfinished import UnfinishedLimiter
 
 MOST_AT_ONCE = 256
-"""Messages taken in before the clock is looked at again."""
+"""Messages taken in between two ticks: a flood must not keep the clock from being looked at."""
 MOST_WAITING = 1024
 
 
 @dataclass(frozen=True)
 class CoordinatorMessage:
-    """What came in, from whom."""
+    """A message, and its sender."""
 
     sender: bytes
-    """The connection; where an answer goes."""
+    """The connection, for an answer."""
     key: str
-    """The public key it showed; empty where there are none."""
+    """The public key that the sender proved to have; empty if keys are not used."""
     frames: list[Frame]
 
 
 class CoordinatorSocket:
-    """Used by one thread; `address` is where it is really bound (`tcp://10.0.0.1:*` takes any free port)."""
+    """Used by one thread. `address` is the bound address: `tcp://10.0.0.1:*` takes any free port."""
 
     def __init__(self, address: str, lock: ServerCredentials | None) -> None:
         check_address(address, lock)
@@ -49,7 +49,7 @@ class CoordinatorSocket:
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
         if lock is not None:
-            # A joiner whose key is unknown is told so at once: it is a user who waits, and may use the wrong file.
+            # Unknown keys are refused at once instead of parked: a user waits, and may have given the wrong file.
             self._authenticator = ZapAuthenticator(self._context, self._identify, most_parked=0)
             self._poller.register(self._authenticator.socket, zmq.POLLIN)
             self._socket.curve_server = True
@@ -69,14 +69,14 @@ class CoordinatorSocket:
             self._limiter.start()
 
     def watch(self, descriptor: int) -> None:
-        """`wait` ends also when there is something to be read here."""
+        """End `wait` also when this descriptor is readable."""
         self._poller.register(descriptor, zmq.POLLIN)
 
     def unwatch(self, descriptor: int) -> None:
         self._poller.unregister(descriptor)
 
     def wait(self, seconds: float) -> None:
-        """Until something comes, but no longer."""
+        """Wait until something arrives, at most this long."""
         self._poller.poll(int(seconds * 1000))
         if self._authenticator is not None:
             self._authenticator.answer()
@@ -84,7 +84,7 @@ class CoordinatorSocket:
             self._unfinished.look(now(), drained=not is_readable(self._socket))
 
     def messages(self) -> Iterator[CoordinatorMessage]:
-        """What has come, not more than is good for the clock."""
+        """Yield the messages that have arrived, at most `MOST_AT_ONCE`."""
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):
                 sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -94,7 +94,7 @@ class CoordinatorSocket:
                 yield CoordinatorMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
-        """Without waiting: who does not read loses what is said to it, and is told again by and by."""
+        """Send without waiting. A receiver that does not read loses messages; the protocol repeats all that matter."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart([to, *frames], zmq.NOBLOCK)
 
@@ -104,7 +104,7 @@ class CoordinatorSocket:
         return shown.decode() if self._lock is not None and self._lock.admits(shown) else None
 
     def close(self) -> None:
-        """What was said last still has a moment to leave."""
+        """Close the socket, after a moment in which the last messages may leave."""
         if self._limiter is not None:
             self._limiter.close()
         if self._unfinished is not None:
@@ -118,12 +118,12 @@ _OPTIONS = {
     zmq.RCVHWM: MOST_WAITING,
     zmq.SNDHWM: MOST_WAITING,
     zmq.HEARTBEAT_IVL: 2_000,
-    zmq.HEARTBEAT_TIMEOUT: 10_000,  # a connection whose host is gone is forgotten
+    zmq.HEARTBEAT_TIMEOUT: 10_000,  # closes the connections of a host that is gone, which TCP would keep
 }
 
 
 def check_address(address: str, lock: ServerCredentials | None) -> None:
-    """Refuse what a stranger could reach."""
+    """Raise UsageError for an address that a stranger could reach without a key."""
     if address.startswith("ipc://"):
         check_socket_folder(Path(address.removeprefix("ipc://")).parent)
     elif not address.startswith("tcp://"):

@@ -1,4 +1,4 @@
-"""A session whose view changes: the agent talks to the coordinator, the training thread asks here."""
+"""A session whose view changes: its agent talks to the coordinator, and the training thread asks the session."""
 
 import time
 from collections.abc import Callable
@@ -17,26 +17,26 @@ from shoal.membership.step_watchdog import from_board
 from shoal.membership.view import MembershipView
 
 EVICTION = 10.0
-"""Seconds in which a coordinator evicts a member that breaks the protocol; a beat and a round trip are enough."""
+"""Seconds to wait for the coordinator to evict an accused member; it needs a beat and a round trip."""
 PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
 
 
 class StateStream(Protocol):
-    """The state of a member, as it is streamed to a newcomer before it enters."""
+    """The state that a member streams to a newcomer before it enters."""
 
     @property
     def proved(self) -> bool:
-        """Whether all of it has come, and holds the bits of the sender."""
+        """Return whether all of it has come, bit for bit as the sender holds it."""
 
     def receive(self, offer: StreamStateFrom | None) -> bool:
-        """Take in what has come; False once the state is complete, or cannot be had."""
+        """Take in what has come; return False once the state is complete, or the stream has failed."""
 
     def catch_up(self) -> None:
-        """Take in the updates that have come since."""
+        """Take in the updates that have come since then."""
 
 
 class ElasticSession(MembershipSession):
-    """Of one worker; its waits end after `seconds`."""
+    """The membership of one worker. All its waits end after `seconds`."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ElasticSession(MembershipSession):
         key: ClientCredentials | None = None,
         coordinator_timeout: float | None = None,
     ) -> None:
-        """`coordinator_timeout`: a newcomer that hears nothing for so many seconds takes the run to be over."""
+        """`coordinator_timeout`: seconds of silence after which a newcomer takes the run to be over."""
         super().__init__()
         self.member, self.seconds = member, seconds
         self.view = MembershipView()
@@ -57,19 +57,19 @@ class ElasticSession(MembershipSession):
         self._transport = OperationTransport()
         self._holds: Callable[[], bool] = lambda: False
         self._number, self._inside = 0, False
-        """The operation that was entered last, and whether it is under way, as far as the training thread knows."""
+        """The last operation the training thread entered, and whether it is still under way."""
         self._accused = (-1, Deadline.after(0.0))
         self._early = False
         self._coordinator_timeout = coordinator_timeout
 
     def attach(self, transport: OperationTransport, info: MemberInfo | None = None) -> None:
-        """Let a group carry the operations of this session, before it starts; `info`: where others reach this one."""
+        """Let a group carry the operations of this session; call it before `start`. `info`: where others reach it."""
         self._transport = transport
         if info is not None:
             self.agent.info = info
 
     def start(self) -> None:
-        """Become a member with all other founders. Evicted: the run has begun without this one."""
+        """Become a member with all other founders; raise Evicted if the run has begun without this worker."""
         self.agent.start()
         self._await_view(Deadline.after(self.seconds), None)
         if self.install.donor and self.member in self.install.fresh:
@@ -78,9 +78,9 @@ class ElasticSession(MembershipSession):
         self._look()
 
     def join_running(self, take: Callable[[], MembershipView | None], stream: StateStream | None = None) -> None:
-        """A newcomer becomes a member; `take` looks for the donor's state: None as long as it is not there.
+        """Become a member of a run that trains. `take` looks for the donor's state, and returns None until it is there.
 
-        Where nobody is left to give it, because training is over or everybody is lost, the launcher ends this worker.
+        If no donor is left, because training is over or all are lost, the launcher ends this worker.
         """
         self.agent.streaming_partners.waits = stream is not None
         self.agent.start()
@@ -98,7 +98,7 @@ class ElasticSession(MembershipSession):
             time.sleep(PAUSE)
 
     def _receive_stream(self, stream: StateStream) -> None:
-        """Take in the stream until it is complete or fails, or a view needs this worker because others were lost."""
+        """Take in the stream until it is complete, has failed, or a view needs this worker because others were lost."""
         streaming_partners = self.agent.streaming_partners
         while self.agent.view.generation == 0 and stream.receive(streaming_partners.offer):
             self.agent.check()
@@ -123,7 +123,7 @@ class ElasticSession(MembershipSession):
                 return
 
     def leave_early(self) -> None:
-        """Leave at `close` as one without whom the training goes on."""
+        """At `close`, say that training goes on without this worker."""
         self._early = True
 
     @property
@@ -131,7 +131,7 @@ class ElasticSession(MembershipSession):
         return self._early
 
     def close(self, leave: bool = True, held: tuple[int, str] = (0, "")) -> None:
-        """Say goodbye, or end without a word: the launcher then says why."""
+        """Say goodbye, or leave without a message, if the launcher is to report why."""
         self.agent.close(leave, early=self._early, held=held)
 
     @property
@@ -144,15 +144,15 @@ class ElasticSession(MembershipSession):
 
     @property
     def install(self) -> InstallView:
-        """What came with the view the agent is in."""
+        """Return the message that installed the agent's view."""
         install = self.agent.installed
         assert install is not None
         return install
 
     @property
     def committed_view(self) -> MembershipView:
-        # Steps may be made while an operation is under way. If a view ends then, the agents count the operation as
-        # complete while the members are in different steps, whose samples all must share out alike.
+        # Steps may be made while an operation is under way. If the view ends then, agents may count the operation as
+        # complete while members are in different steps; all must still share the samples of each step alike.
         return self.agent.entered_view if self._inside else self.agent.committed_view
 
     @property
@@ -164,12 +164,12 @@ class ElasticSession(MembershipSession):
         return self.agent.disturbed or self.agent.view.generation != self.view.generation
 
     def _left(self, generation: int) -> bool:
-        """In the agent's thread: this worker leaves its view."""
+        """Leave the view, in the agent's thread; return whether all parts of the operation have arrived."""
         self._transport.leave_view(generation)
         return self._holds()
 
     def _look(self) -> None:
-        """Take over the agent's view."""
+        """Take over the agent's view, in the training thread, and tell the listeners if it is new."""
         install = self.install
         if install.view.generation != self.view.generation:
             self.view, self.fresh = install.view, install.fresh if install.donor else ()
@@ -183,7 +183,7 @@ class ElasticSession(MembershipSession):
         self._look()
 
     def hold(self) -> None:
-        """Over links: the result is whole here."""
+        """Note, over links, that this worker holds the result."""
         if self.agent.hold() is None:
             raise ViewEnded("the members change")
 
@@ -200,7 +200,7 @@ class ElasticSession(MembershipSession):
                 return
             if self.disturbed:
                 break
-            self.agent.wait_settled(deadline)  # the lease is over: everybody waits for the coordinator
+            self.agent.wait_settled(deadline)  # the lease has ended, so all wait for the coordinator
         raise ViewEnded("the members change")
 
     def settle(self) -> bool:
@@ -208,7 +208,7 @@ class ElasticSession(MembershipSession):
             raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
         deadline = Deadline.after(self.seconds)
         self.agent.wait_settled(deadline)
-        while self.agent.view.generation == self.view.generation:  # another has heard of it before this one
+        while self.agent.view.generation == self.view.generation:  # a peer heard of the new view first
             time.sleep(PAUSE)
             self.agent.wait_settled(deadline)
             if deadline.expired:
@@ -218,12 +218,12 @@ class ElasticSession(MembershipSession):
         return self.agent.applied >= self._number
 
     def remote(self, member: str) -> bool:
-        """Whether a member of the view is of another machine than the one the run began on."""
+        """Return whether a member of the view runs on another machine than the run began on."""
         infos = zip(self.install.view.members, self.install.infos, strict=False)
         return any(info.remote for name, info in infos if name == member)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
-        """Have a remote worker evicted, and wait for the view without it; an error of the run's own is raised."""
+        """Have a remote worker evicted, and wait for the view without it; raise the error if it is the run's own."""
         self.distrust(member, error)
         deadline = Deadline.after(self.seconds)
         while not self.disturbed:
@@ -240,14 +240,14 @@ class ElasticSession(MembershipSession):
         self._accused = (self.view.generation, Deadline.after(min(EVICTION, self.seconds)))
 
     def _await_eviction(self) -> None:
-        """Nothing more is done with a member that was accused, if the coordinator takes this worker's word."""
+        """Wait until an accused member is out, as long as the coordinator may still believe this worker."""
         generation, deadline = self._accused
         while generation == self.view.generation and not self.disturbed and not deadline.expired:
             self.agent.check()
             time.sleep(PAUSE)
 
     def request_plan(self, plan: str) -> None:
-        # the same script asks on the run's own workers too, and only their word counts
+        # The coordinator ignores remote workers; the run's own workers run the same script, and ask too.
         if not self.agent.info.remote:
             self.agent.request_plan(plan)
 

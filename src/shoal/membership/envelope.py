@@ -1,8 +1,8 @@
-"""The envelope of a message between a member and the coordinator: protocol and run. Two frames:
+"""The envelope of a message between a member and the coordinator names protocol and run. Two frames:
 
     | shoal 6 run-20260131-142501-4f2a |  | a message of the closed set, in msgpack |
 
-The first frame keeps its form in every version to come, so that two that differ can tell each other so.
+The first frame keeps its form in every version, so that two different versions can tell each other so.
 """
 
 import re
@@ -19,9 +19,9 @@ from shoal.membership.protocol import JoinRefused, Order, ProtocolMessage, Repor
 PROTOCOL = 6
 LARGEST_HEAD = 96
 LARGEST_REPORT = 16 << 10
-"""Bytes of what a member says: the most ranges of a pass that is leased fit in."""
+"""Bytes of a member's message: enough for the most ranges of a leased pass."""
 LARGEST_ORDER = 128 << 10
-"""Bytes of what a coordinator says: a view of the most members fits in."""
+"""Bytes of a coordinator's message: enough for a view of the most members."""
 _HEAD = re.compile(rb"shoal ([0-9]{1,6}) (" + PATTERN.pattern.encode() + rb")")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -37,16 +37,16 @@ Frame = bytes | memoryview
 
 
 class UnreadableMessage(ShoalError):  # noqa: N818  (of a message, not a mistake of ours)
-    """Not one of our messages; it is dropped."""
+    """The message is not Shoal's; it is dropped."""
 
 
 class ProtocolMismatch(ShoalError):  # noqa: N818
-    """It is one of Shoal's, but of another protocol or run; the error says which."""
+    """The message is Shoal's, but of another protocol or run; the error says which."""
 
 
 @dataclass(frozen=True)
 class MessageEnvelope:
-    """Writes and reads for one run."""
+    """Encodes and decodes the messages of one run."""
 
     run: str
     protocol: int = PROTOCOL
@@ -55,7 +55,7 @@ class MessageEnvelope:
         return [f"shoal {self.protocol} {self.run}".encode(), _encoder.encode(message)]
 
     def report(self, frames: Sequence[Frame]) -> Report:
-        """What a member said, or one of the two errors above."""
+        """Decode a member's message, or raise one of the two errors above."""
         body = self._body(frames, LARGEST_REPORT)
         try:
             return _reports.decode(body)
@@ -63,7 +63,7 @@ class MessageEnvelope:
             raise UnreadableMessage(f"not a member's message: {error}") from None
 
     def order(self, frames: Sequence[Frame]) -> Order:
-        """What a coordinator said, or one of the two errors above."""
+        """Decode a coordinator's message, or raise one of the two errors above."""
         body = self._body(frames, LARGEST_ORDER)
         try:
             return _orders.decode(body)
@@ -71,7 +71,7 @@ class MessageEnvelope:
             raise UnreadableMessage(f"not a coordinator's message: {error}") from None
 
     def ask(self, frames: Sequence[Frame]) -> RunQuery:
-        """What one said that does not know the run, or one of the two errors above."""
+        """Decode the question of a machine that does not know the run yet, or raise one of the two errors above."""
         body = self._body(frames, LARGEST_REPORT)
         try:
             return _asks.decode(body)
@@ -79,7 +79,7 @@ class MessageEnvelope:
             raise UnreadableMessage(f"not a question: {error}") from None
 
     def answer(self, frames: Sequence[Frame]) -> RunBrief | JoinRefused:
-        """What a coordinator answered to it."""
+        """Decode the coordinator's answer to that question."""
         body = self._body(frames, LARGEST_ANSWER)
         try:
             return _answers.decode(body)
@@ -105,10 +105,10 @@ class MessageEnvelope:
 
 
 ASKING = MessageEnvelope(ANY_RUN)
-"""For those that do not know the run yet."""
+"""The envelope for machines that do not know the run yet."""
 
 
 def asks(frames: Sequence[Frame]) -> bool:
-    """Whether a message is addressed to any run."""
+    """Return whether a message is addressed to any run."""
     head = _HEAD.fullmatch(bytes(frames[0])) if frames and len(frames[0]) <= LARGEST_HEAD else None
     return head is not None and head[2] == ANY_RUN.encode()

@@ -1,4 +1,8 @@
-"""Which key may speak for which member id, and the slots granted to workers of other machines."""
+"""Slots granted to workers of other machines: which key gets which member ids, how many, and how often.
+
+`invitation` draws the conversation. A grant is written to the log before the machine hears of it, so a coordinator that
+is started again keeps its promise.
+"""
 
 from collections import deque
 from collections.abc import Container, Iterator, Mapping
@@ -8,70 +12,22 @@ import msgspec
 
 from shoal.hosts.status_board import MOST_WORKERS
 from shoal.membership.invitation import RunBrief, RunQuery, Token, find_version_mismatch
-from shoal.membership.protocol import JoinRequest, ProcessExited, Report
+from shoal.membership.protocol import JoinRequest, Report
 from shoal.membership.session import member_name, slot_of
-from shoal.membership.view import MOST_MEMBERS, Name
-
-
-class KeyBound(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An entry of the log: this id came with this key."""
-
-    member: Name
-    key: str
-
-
-class KeyRegister:
-    """`allowed` is None where no keys are used."""
-
-    def __init__(self, allowed: Mapping[bytes, int] | None) -> None:
-        self._allowed = allowed  # read each time, because invitations are added and withdrawn
-        self._keys: dict[str, str] = {}
-
-    def add(self, entry: KeyBound) -> None:
-        self._keys[entry.member] = entry.key
-
-    def owner(self, member: str) -> str:
-        """The key a member came with; where there are none, each stands for itself."""
-        return self._keys.get(member, member)
-
-    def objection(self, report: Report, key: str, living: Container[str], taken: int) -> str:
-        """Why a report is not to be heard; empty: it may be. `living` are the ids that live, `taken` their number."""
-        if isinstance(report, JoinRequest) and report.member not in living and taken >= MOST_MEMBERS:
-            return f"there are {taken} members already, and no more can be"
-        if isinstance(report, ProcessExited):
-            return "only a launcher says that a process is gone"
-        if self._allowed is None:
-            return ""
-        owner = self._keys.get(report.member)
-        if owner is not None:
-            return "" if owner == key else f"the id {report.member} belongs to another key"
-        if not isinstance(report, JoinRequest):
-            return f"{report.member} has not said Hello"
-        most = self._allowed.get(key.encode(), 0)
-        held = sum(owner == key and member in living for member, owner in self._keys.items())
-        return "" if held < most else f"{held} of {most} members live under this key already"
-
-    def binds(self, report: Report, key: str) -> KeyBound | None:
-        """What has to be written down before this report is heard."""
-        if self._allowed is None or report.member in self._keys:
-            return None
-        bound = KeyBound(member=report.member, key=key)
-        self.add(bound)
-        return bound
-
+from shoal.membership.view import Name
 
 PATIENCE = 600.0
-"""Seconds in which a worker that was promised a slot must come."""
+"""Seconds a granted slot waits for its worker."""
 RETRY = 10.0
-"""Seconds after which it gives way to another of its key, if it has not come: that machine may have begun again."""
+"""Seconds after which an unused grant gives way to another worker of its key: that machine may have begun again."""
 
 GRANTS, PERIOD = 30, 3600.0
-"""Ids that one key may be given for each worker that it is good for, in so many seconds: each costs the log a few
-entries. A machine that comes back every two minutes does not come to that."""
+"""Ids granted per worker of a key in this many seconds. Each grant costs log entries, so a loop must not fill
+the disk; a machine that comes back every two minutes stays below the limit."""
 
 
 class SlotGranted(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """An entry of the log: this id belongs to the holder of this key."""
+    """Log entry: this id belongs to the holder of this key."""
 
     member: Name
     key: str
@@ -85,15 +41,15 @@ class JoinPolicy:
     brief: RunBrief
     versions: Mapping[str, str]
     allowed: Mapping[bytes, int]
-    """By public key: how many members may come with it."""
+    """How many members may join with each public key."""
     first: int
-    """Slots below are those of the run's own machine."""
+    """The first slot for other machines; those below are the run's own."""
     most: int = MOST_WORKERS
     """Members of other machines, under all keys together."""
 
 
 class SlotGrants:
-    """`lost`: the ids that are no members any more."""
+    """The slots granted in one run. `lost`: ids of members that are gone, whose slots are free again."""
 
     def __init__(self, welcome: JoinPolicy | None, lost: Container[str]) -> None:
         self.welcome, self.lost = welcome, lost
@@ -101,16 +57,16 @@ class SlotGrants:
         self._granted: dict[str, SlotGranted] = {}
         self._since: dict[str, float] = {}
         self._recent: dict[str, deque[float]] = {}
-        """By key: when it was given ids, since this coordinator began."""
+        """By key: when ids were granted to it, since this coordinator began."""
 
     def add(self, entry: SlotGranted, now: float) -> None:
         self._granted[entry.member] = entry
         self._since[entry.member] = now
 
     def refusal(self, ask: RunQuery, key: str) -> str:
-        """Why there is nothing for this one; empty: there may be."""
+        """Return why this request gets no slot, or ""."""
         if self.welcome is None:
-            return "this run lets nobody in; start it with shoal run --listen"
+            return "this run admits no other machines; start it with shoal run --listen"
         if reason := find_version_mismatch(self.welcome.versions, ask.versions):
             return reason
         if self.told(ask, key):
@@ -130,7 +86,7 @@ class SlotGrants:
         return ""
 
     def may_soon(self, ask: RunQuery, key: str) -> bool:
-        """Whether a key that is good for no more now would be, if the workers under it were given up.
+        """Return whether the key would be good for these workers if those it has now were lost.
 
         A machine that was killed and is started again at once asks before the others have missed it.
         """
@@ -140,7 +96,7 @@ class SlotGrants:
         return ask.workers <= most < have + ask.workers
 
     def too_often(self, ask: RunQuery, key: str, now: float) -> str:
-        """Why a key that may join must wait; empty: it need not."""
+        """Return why a key that may join must wait, or ""."""
         recent, most = self._recent.get(key, deque()), GRANTS * self._most.get(key.encode(), 0)
         while recent and now - recent[0] > PERIOD:
             recent.popleft()
@@ -150,27 +106,27 @@ class SlotGrants:
         return f"workers under this key have joined {len(recent)} times in an hour, and may {most}; wait {wait:.0f} s"
 
     def told(self, ask: RunQuery, key: str) -> list[str]:
-        """What was promised to this very question before."""
+        """Return the ids granted to this very request before; it is sent again when the answer was lost."""
         return [e.member for e in self._granted.values() if (e.key, e.token) == (key, ask.token)]
 
     def replaced(self, ask: RunQuery, key: str) -> list[str]:
-        """The lost members whose slots the asking launcher's workers take: it knows that they are gone."""
+        """Return the members whose slots the request takes over: their launcher asks, so it knows they are gone."""
         return [e.member for e in self._open() if (e.key, slot_of(e.member)) == (key, ask.slot)]
 
     def abandoned(self, ask: RunQuery, key: str, here: Container[str], now: float) -> list[str]:
-        """Members promised a slot under this key that have not come, if the key has no other slot left."""
+        """Return members granted a slot under this key that never came, if the key has no other slot left."""
         own = [entry.member for entry in self._open() if entry.key == key]
         if len(own) + ask.workers <= self._most.get(key.encode(), 0) or self.told(ask, key):
             return []
         return [member for member in own if member not in here and now - self._since[member] > RETRY]
 
     def choose(self, ask: RunQuery, key: str, now: float = 0.0) -> list[SlotGranted]:
-        """Free slots, as many as asked for, or none; to be written down, then to be told."""
+        """Choose as many free slots as requested, or none. The caller logs them before it answers."""
         assert self.welcome is not None
         taken = {slot_of(entry.member) for entry in self._open()}
         used = {slot_of(member) for member in self._granted}
         free = [slot for slot in range(self.welcome.first, MOST_WORKERS) if slot not in taken]
-        # one that was never used, if there is: a machine that comes back finds its own
+        # Slots that were never used come first, so that a machine that comes back finds its old one free.
         free.sort(key=lambda slot: (slot != ask.slot, slot in used, slot))
         if len(free) < ask.workers:
             return []
@@ -180,7 +136,7 @@ class SlotGrants:
         return [SlotGranted(member=name, key=key, token=ask.token) for name in names]
 
     def objection(self, report: Report, key: str) -> str:
-        """Why a Hello is not to be heard; empty: it may be."""
+        """Return why a JoinRequest is ignored, or ""."""
         if not isinstance(report, JoinRequest):
             return ""
         granted = self._granted.get(report.member)
@@ -192,7 +148,7 @@ class SlotGrants:
         return ""
 
     def late(self, here: Container[str], now: float) -> list[str]:
-        """Members that were promised a slot and have not come."""
+        """Return members that were granted a slot long ago and have not come."""
         coming = [entry.member for entry in self._open() if entry.member not in here]
         return [member for member in coming if now - self._since[member] > PATIENCE]
 

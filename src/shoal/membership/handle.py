@@ -16,19 +16,18 @@ from typing import NoReturn
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import DeadlineError, ShoalError
 from shoal.core.signals import held_back
-from shoal.membership.protocol import ProcessExited
-from shoal.membership.server import (
+from shoal.membership.launcher_channel import (
     Command,
     CoordinatorFailed,
     CoordinatorReady,
-    CoordinatorServer,
-    CoordinatorSetup,
     ExpectRemote,
     LauncherChannel,
     News,
     StopCoordinator,
     SwitchPlan,
 )
+from shoal.membership.protocol import ProcessExited
+from shoal.membership.server import CoordinatorServer, CoordinatorSetup
 
 SHORTEST, LONGEST = 1.0, 16.0
 """Seconds before the second start, and the most between two later ones; each is twice the one before."""

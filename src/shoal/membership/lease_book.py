@@ -1,4 +1,4 @@
-"""The coordinator's book of leases: which worker trains which samples of a pass, while no round has counted them.
+"""The coordinator's lease book: which worker trains which samples of a pass, until a round has counted them.
 
     worker                                       coordinator
       │ LeaseRequest(round, pool, number)            │
@@ -7,16 +7,15 @@
       │ … trains; all close the round …              │
       │ LeaseRequest(next round, what is left, …)    │ what the round has not counted is in the pool again
 
-A round has `steps` batches for every member. A lease beyond that is for the next round, so whoever gets one closes the
-round before it trains on. A fast worker asks more often, and gets more.
+A round has `steps` batches for every member. A lease beyond that is for the next round, so the worker that gets it
+closes the current round first. A fast worker asks more often, and gets more.
 
-Nothing of this is in the log. All members know what is left of a pass when a round ends, and say so; a lease that no
-round has counted is known to the worker that holds it, and void if that is lost. So a coordinator that is started
-again waits until all have said what they hold, and gives on from the highest position that anybody was given.
+The log does not hold leases. When a round ends all members know what is left of the pass, and report it; a lease that
+no round has counted is known to its holder, and void if that worker is lost. So a restarted coordinator waits until
+all members have reported what they hold, and continues behind the highest position that any of them was given.
 
-A remote worker is given samples as all others are, and its word decides nothing for them: it begins no pass, sets no
-terms, and what it says it holds counts only after a restart, within bounds. One that takes samples and does not train
-them is given up.
+A remote worker leases samples like all others, but decides nothing for them: it begins no pass, sets no terms, and what
+it claims to hold counts only after a restart, within bounds. One that takes samples and does not train them is evicted.
 """
 
 from collections import Counter
@@ -26,8 +25,8 @@ from dataclasses import dataclass, field
 from shoal.membership.protocol import HeldLease, LeaseRequest, Range, SamplesLeased
 
 AHEAD_UNTIL = 4
-"""Leases ahead of need are given while so many batches for each member remain of a round: at its end a slow worker
-would hold what others wait for."""
+"""Workers may lease ahead while this many batches per member remain of a round. Near its end they may not, because a
+slow worker would hold samples that the others wait for."""
 MOST_LOADERS = 64
 MOST_AHEAD = 64
 """Leases for later rounds that a remote worker may hold: more than a loader reads ahead."""
@@ -43,35 +42,35 @@ class _LeasedPass:
 
     key: tuple[int, int, int]
     terms: tuple[int, int, int]
-    """Batch, least and steps, as the run's own workers say."""
+    """Batch, least and steps, as reported by the run's own workers."""
     restarted: bool
-    """Whether workers may hold leases of it that this book knows nothing of."""
+    """Whether workers may hold leases of the pass that this book does not know."""
     met: dict[str, LeaseRequest] = field(default_factory=dict)
-    """What members have said, until all have."""
+    """The reports of members, until all have reported."""
     begun: bool = False
     round: int = 0
     pool: list[Range] = field(default_factory=list)
     given: int = 0
-    """Leases since the round began, and those for it from before."""
+    """Leases for the current round, including those given before it began."""
     held: dict[str, list[HeldLease]] = field(default_factory=dict)
     answers: dict[str, SamplesLeased] = field(default_factory=dict)
-    """The last of each member: it may get lost, and is asked for again."""
+    """The last answer to each member, to repeat it if it got lost."""
     idle: Counter[str] = field(default_factory=Counter)
     """Rounds in a row in which a remote member trained less than half of what it held."""
     awaited: float | None = None
-    """Since when all wait for what remote members hold."""
+    """Since when all others wait for the reports of remote members."""
 
 
 class LeaseBook:
-    """Of one coordinator; pure. `is_remote`: whether a member's word about the pool is not taken."""
+    """The leases of one run, without clocks or sockets. What a remote member says about the pool is not believed."""
 
     def __init__(self, is_remote: Callable[[str], bool] = lambda member: False, restarted: bool = True) -> None:
-        """`restarted`: another coordinator may have given leases before."""
+        """`restarted`: an earlier coordinator of this run may have given leases."""
         self._passes: dict[int, _LeasedPass] = {}
         self._is_remote, self._restarted = is_remote, restarted
 
     def objection(self, request: LeaseRequest, members: Sequence[str]) -> str:
-        """Why no honest remote worker asks so; empty: it may."""
+        """Return why no honest remote worker sends this request, or ""."""
         found = self._passes.get(request.key[0])
         if found is None or found.key != request.key or not self._is_remote(request.member):
             return ""
@@ -87,7 +86,7 @@ class LeaseBook:
         return ""
 
     def overdue(self, members: Sequence[str], seconds: float, now: float) -> dict[str, str]:
-        """Remote workers that have not said for so long what they hold, while all others wait for it, and why."""
+        """Return the remote workers that keep all others waiting for their report, and why they must go."""
         late: dict[str, str] = {}
         for found in self._passes.values():
             silent = [member for member in members if member not in found.met and self._is_remote(member)]
@@ -98,7 +97,7 @@ class LeaseBook:
         return late
 
     def hear(self, request: LeaseRequest, members: Sequence[str]) -> Answers:
-        """Take a request in, while these are the members; what to answer, to whom."""
+        """Take in a request, and return the answers to send. `members`: the living members of the view."""
         found = self._find(request)
         if request.member not in members or found is None:
             return []
@@ -114,7 +113,7 @@ class LeaseBook:
         found = self._passes.get(loader)
         if found is None or found.key < request.key:
             if self._is_remote(request.member):
-                return None  # one of the run's own workers comes to that pass too
+                return None  # else a lie would end the pass; one of the run's own workers opens the next one
             if found is None and len(self._passes) >= MOST_LOADERS:
                 del self._passes[min(self._passes)]
             restarted = self._restarted and found is None
@@ -122,7 +121,7 @@ class LeaseBook:
         return found if found.key == request.key else None
 
     def _begin(self, found: _LeasedPass, members: Sequence[str]) -> Answers:
-        """Once all members have said what they hold; in a new pass remote ones hold nothing, and are not asked."""
+        """Start leasing once all members have reported what they hold; in a new pass remote ones hold nothing."""
         asked = [member for member in members if found.restarted or not self._is_remote(member)]
         said = [found.met[member] for member in asked if member in found.met]
         own = [request for request in said if not self._is_remote(request.member)]
@@ -138,7 +137,7 @@ class LeaseBook:
         return [answer for request in waiting.values() for answer in self._answer(found, request, members)]
 
     def _advance(self, found: _LeasedPass, request: LeaseRequest, members: Sequence[str]) -> None:
-        """All have closed a round: what it did not count is in the pool again, but for leases of later rounds."""
+        """Enter the next round: what the last one did not count returns to the pool, except leases for later rounds."""
         kept = {
             member: [HeldLease(ahead=lease.ahead - 1, ranges=lease.ranges) for lease in leases if lease.ahead]
             for member, leases in found.held.items()
@@ -151,7 +150,7 @@ class LeaseBook:
         found.pool = subtract(request.pool, out)
 
     def _judge(self, found: _LeasedPass, pool: Sequence[Range]) -> None:
-        """A round is closed, and this is left of the pass: an honest worker has trained all it held for the round."""
+        """Count the rounds in which a remote worker left most of its samples untrained; `pool`: what is left."""
         for member in filter(self._is_remote, found.held):
             ranges = [one for lease in found.held[member] if not lease.ahead for one in lease.ranges]
             idle = count(ranges) - count(subtract(ranges, pool))
@@ -190,23 +189,23 @@ def _terms(request: LeaseRequest) -> tuple[int, int, int]:
 
 
 def _quota(request: LeaseRequest, members: Sequence[str]) -> int:
-    """Batches of a round."""
+    """Return how many batches a round has."""
     return request.steps * len(members)
 
 
 def _given(held: Mapping[str, Sequence[HeldLease]], quota: int) -> int:
-    """Leases of a round so far. No worker may get one for an earlier round than those it holds."""
+    """Count the leases of a round so far, so that no worker gets one for an earlier round than those it holds."""
     leases = [lease for found in held.values() for lease in found]
     return max(len(leases), quota * max((lease.ahead for lease in leases), default=0))
 
 
 def count(pool: Iterable[Range]) -> int:
-    """Positions in ranges."""
+    """Count the positions in ranges."""
     return sum(end - begin for begin, end in pool)
 
 
 def take(pool: Sequence[Range], number: int) -> tuple[list[Range], list[Range]]:
-    """The lowest `number` positions, and the rest."""
+    """Split a pool into its lowest `number` positions and the rest."""
     taken, rest = list[Range](), list[Range]()
     for begin, end in sorted(pool):
         cut = min(end, begin + number)
@@ -217,7 +216,7 @@ def take(pool: Sequence[Range], number: int) -> tuple[list[Range], list[Range]]:
 
 
 def subtract(pool: Iterable[Range], out: Iterable[Range]) -> list[Range]:
-    """The positions of `pool` that are not in `out`."""
+    """Return the positions of `pool` that are not in `out`."""
     kept = list(pool)
     for begin, end in out:
         kept = [part for a, b in kept for part in ((a, min(b, begin)), (max(a, end), b)) if part[0] < part[1]]

@@ -1,4 +1,4 @@
-"""A worker's end of the coordinator's book of leases: the training thread asks here, the agent's thread carries it."""
+"""A worker's end of the coordinator's lease book: the training thread asks here, the agent's thread sends."""
 
 import threading
 from collections.abc import Callable
@@ -10,22 +10,22 @@ from shoal.core.errors import DeadlineError
 from shoal.membership.protocol import HeldLease, LeaseRequest, SamplesLeased
 
 NAP = 0.5
-"""Longest wait between two looks at what may have ended this worker's part."""
+"""Longest wait between two checks whether this worker has been evicted or the run has ended."""
 
 
 class LeaseClient:
-    """`wake` makes the agent's thread look now; `check` raises what ended this worker's part."""
+    """`wake` makes the agent's thread send now; `check` raises if this worker is out or the run is over."""
 
     def __init__(self, wake: Callable[[], None], check: Callable[[], None]) -> None:
         self._wake, self._check = wake, check
         self._heard = threading.Condition()
         self._requests: dict[int, LeaseRequest] = {}
-        """By loader: the last one, as it stands now."""
+        """The current request of each loader."""
         self._answers: dict[int, SamplesLeased] = {}
         self._unsaid = False
 
     def say(self, request: LeaseRequest) -> None:
-        """Replace what this worker says of a pass; said at once, and with every beat."""
+        """Replace this worker's request for a pass. It is sent at once, and again with every beat."""
         loader = request.key[0]
         with self._heard:
             answer = self._answers.get(loader)
@@ -35,7 +35,7 @@ class LeaseClient:
         self._wake()
 
     def wait(self, request: LeaseRequest, deadline: Deadline) -> SamplesLeased:
-        """Say that the training thread waits for it, and wait for the answer."""
+        """Send a request that says the training thread stands still, and wait for the answer."""
         self.say(msgspec.structs.replace(request, wants=True, waits=True))
         with self._heard:
             while (answer := self._answers.get(request.key[0])) is None or not _is_for(answer, request):
@@ -49,19 +49,19 @@ class LeaseClient:
             return answer
 
     def forget(self, loader: int) -> None:
-        """The pass is over."""
+        """Drop the request of a loader whose pass is over."""
         with self._heard:
             self._requests.pop(loader, None)
             self._answers.pop(loader, None)
 
     def unsaid(self, beat: bool) -> list[LeaseRequest]:
-        """In the agent's thread: what to say now; with a beat all is said again, because messages get lost."""
+        """Return what the agent's thread sends now: with a beat all requests again, because messages get lost."""
         with self._heard:
             due, self._unsaid = beat or self._unsaid, False
             return list(self._requests.values()) if due else []
 
     def hear(self, answer: SamplesLeased) -> None:
-        """In the agent's thread: samples have come. What a coordinator that is started again must know is noted."""
+        """Take in leased samples, in the agent's thread; the request then says what a restarted coordinator needs."""
         loader = answer.key[0]
         with self._heard:
             request = self._requests.get(loader)

@@ -1,6 +1,4 @@
-"""What the coordinator writes to its log before it tells anybody, what it knows again after a restart, and the effects
-(write, send) that its decisions consist of.
-"""
+"""The entries of the coordinator's log, the state they add up to, and the effects (write, send) of its decisions."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +9,7 @@ from shoal.membership.protocol import InstallView, Order
 from shoal.membership.view import WIRE_NAMES, MembershipView
 
 LEFT, LEFT_EARLY = "left", "left before the end"
-"""Reasons of members that said goodbye: the training is over for all, or it is not."""
+"""Reasons of members that said goodbye: because the training is over, or before its end."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, tag=True, kw_only=True, rename=WIRE_NAMES):
@@ -19,19 +17,19 @@ class LogEntry(msgspec.Struct, frozen=True, tag=True, kw_only=True, rename=WIRE_
 
 
 class ViewProposed(LogEntry, frozen=True, kw_only=True, tag="Proposed"):
-    """An generation was used: none after it may be smaller."""
+    """A generation was used, so every later one must be higher, even if no view ever gets it."""
 
     generation: int
 
 
 class ViewInstalled(LogEntry, frozen=True, kw_only=True, tag="Installed"):
-    """A view, and what it decided about the operation that was under way."""
+    """A view was installed, with its decision about the operation that was under way."""
 
     install: InstallView
 
 
 class MemberLost(LogEntry, frozen=True, kw_only=True, tag="Lost"):
-    """A member is out, for this reason, and its id is never let in again."""
+    """A member is lost, for this reason; its id is never used again."""
 
     member: str
     reason: str
@@ -41,13 +39,13 @@ Entry = ViewProposed | ViewInstalled | MemberLost
 
 
 class LogState(msgspec.Struct, tag="Memory", rename=WIRE_NAMES):
-    """The sum of a log."""
+    """The state that the entries of a log add up to."""
 
     generation: int = 0
-    """The highest that was ever used."""
+    """The highest generation that was ever used."""
     installed: InstallView = msgspec.field(default_factory=lambda: InstallView(view=MembershipView(), through=0))
     shared: MembershipView = msgspec.field(default_factory=MembershipView)
-    """The last view that was made between two steps, to share out the second."""
+    """The last view that was made between two steps; its members share the samples of the second."""
     lost: dict[str, str] = msgspec.field(default_factory=dict)
 
     def add(self, entry: Entry) -> None:
@@ -84,7 +82,7 @@ class WriteEntry:
 
 @dataclass(frozen=True)
 class SendMessage:
-    """Send this to that member."""
+    """Send an order to a member."""
 
     member: str
     order: Order

@@ -1,5 +1,6 @@
-"""A worker's side of membership as a pure state machine: when an operation is complete, where the worker stands when a
-view ends; and the members it was paired with to stream state.
+"""A worker's side of membership as a pure state machine: when an operation is complete, what holds when a view ends.
+
+Also the members that this worker was paired with to stream state.
 """
 
 from collections.abc import Callable
@@ -22,17 +23,17 @@ from shoal.membership.view import MembershipView
 
 @dataclass
 class StreamingPartners:
-    """The streams of state to and from one worker. Its agent's thread writes, its training thread reads."""
+    """The members that one worker streams state to and from. Its agent's thread writes, its training thread reads."""
 
     waits: bool = False
-    """Whether this worker is a newcomer that does not want in yet."""
+    """Whether this worker is a newcomer that receives a stream before it enters."""
     offer: StreamStateFrom | None = None
-    """The member that was asked last to stream its state to this worker."""
+    """The member that was last asked to stream its state to this worker."""
     asked: dict[str, tuple[StreamStateTo, float]] = field(default_factory=dict)
-    """Newcomers that would like to have the state of this one, and when that was said last."""
+    """Newcomers that this worker should stream to, and when the coordinator last asked for each."""
 
     def hear(self, order: Order) -> None:
-        """Take in what the coordinator says of it."""
+        """Take in the coordinator's pairings; other orders change nothing."""
         if isinstance(order, StreamStateFrom):
             self.offer = order
         elif isinstance(order, StreamStateTo):
@@ -41,7 +42,7 @@ class StreamingPartners:
 
 @dataclass
 class MemberState:
-    """State of one member. `inside` tells whether an operation is under way here."""
+    """The state of one member. `inside` tells whether an operation is under way."""
 
     id: str
     until: float = 0.0
@@ -50,29 +51,29 @@ class MemberState:
     promised: int = 0
     applied: int = 0
     formed: int = 0
-    """Generation of the view that formed the result held of the operation under way; 0: none is held."""
+    """Generation that formed the result of the operation under way, if this member holds it; else 0."""
     committed_view: MembershipView = field(default_factory=MembershipView)
-    """The view that formed the last complete operation: its members share out the next step's samples."""
+    """The view that formed the last complete operation: its members share the next step's samples."""
     inside: bool = False
     entered_view: MembershipView = field(default_factory=MembershipView)
-    """`committed_view` when the operation under way began here, or the last one."""
+    """`committed_view` at the moment the last operation was entered."""
     blank: bool = True
-    """Whether it has no state yet; `filled` ends that."""
+    """Whether this member has no state yet; `filled` ends that."""
     streamed: bool = False
-    """Whether a member has streamed most of the state to it already."""
+    """Whether a member has already streamed most of the state to it."""
     evicted: str = ""
     begun: int = -1
-    """The last step that was begun here."""
+    """The last step that this member began."""
     waiting: ProposeView | None = None
-    """A proposal that is answered when its step begins."""
+    """A proposal to answer when its step begins."""
     holds: Callable[[int], bool] = lambda generation: False
-    """Called when this member leaves its view for `generation`: whether it can read all parts of the operation."""
+    """Called when the member leaves its view: returns whether it can read all parts of the operation under way."""
     _between: bool = False
     _confirmed: set[str] = field(default_factory=set)
 
     @property
     def settled(self) -> bool:
-        """Whether this is a member of a view, and no other is being made."""
+        """Whether this worker is in a view, and no other view is being made."""
         return self.promised == self.view.generation and self.id in self.view and not self.evicted
 
     def free(self, now: float) -> bool:
@@ -83,44 +84,44 @@ class MemberState:
         self.until = max(self.until, said.sent + said.seconds)
 
     def enter(self) -> int:
-        """Begin the next operation; its number."""
+        """Begin the next operation, and return its number."""
         assert self.settled
         self.inside, self.entered_view = True, self.committed_view
         return self.applied + 1
 
     def hold(self) -> ConfirmResult:
-        """Note that the result is whole here; return what all others must be told."""
+        """Note that this member holds the result; return the message for all others."""
         assert self.inside
         assert self.settled
         self.formed = self.view.generation
         return ConfirmResult(member=self.id, generation=self.view.generation, number=self.applied + 1)
 
     def seen(self) -> None:
-        """Note that the result is where all can read it (memory of one host), so that everybody holds it."""
+        """Note that the result is in memory that all members can read, so all of them hold it."""
         self.hold()
         self._confirmed.update(self.view.members)
 
     def confirmed(self, said: ConfirmResult) -> None:
-        """Note that a peer holds the result, unless it speaks of another view or operation."""
+        """Note that a peer holds the result, unless it means another view or operation."""
         here = (said.generation, said.number) == (self.view.generation, self.applied + 1)
         if self.settled and here and said.member in self.view:
             self._confirmed.add(said.member)
 
     def complete(self, now: float) -> bool:
-        """Whether everybody holds the result of the operation under way."""
+        """Return whether all members hold the result of the operation under way."""
         return self.free(now) and bool(self.formed) and self._confirmed >= set(self.view.members) - {self.id}
 
     def apply(self) -> None:
-        """Take the operation's result as done."""
+        """Count the operation under way as complete."""
         self.applied += 1
         self.committed_view, self.formed, self.inside = self.view, 0, False
         self._confirmed.clear()
 
     def propose(self, said: ProposeView) -> ProposeAck | None:
-        """Leave the view: from here on nothing completes in it. None: the proposal is old, or for a later step."""
+        """Leave the view, in which nothing completes from here on; None if the proposal is old or for a later step."""
         if said.view.generation < self.promised or said.view.generation <= self.view.generation or self.evicted:
             return None
-        if said.view.generation == self.promised:  # said again, because the answer was lost
+        if said.view.generation == self.promised:  # repeated, because the answer was lost
             return self._standing()
         if said.step > max(0, self.begun) and self.settled:
             self.waiting = said
@@ -128,7 +129,7 @@ class MemberState:
         return self._leave(said)
 
     def begin(self, step: int) -> ProposeAck | None:
-        """This step is about to begin: the answer to a proposal that waited for it; the step begins after it."""
+        """Note that a step is about to begin; return the answer to the proposal that waited for it, if there is one."""
         waiting = self.waiting
         if waiting is None or step < waiting.step:
             self.begun = step
@@ -138,7 +139,8 @@ class MemberState:
     def _leave(self, said: ProposeView, between: bool = False) -> ProposeAck:
         self.promised, self.waiting = said.view.generation, None
         self._between = between
-        # Between two steps nothing is under way here, and others may still complete what this member has completed.
+        # `holds` also shows the others that this member has left. Between two steps it must not: this member has
+        # completed the last operation, and others may still be completing it.
         if self.inside and self.holds(self.promised) and not self.formed:
             self.formed = self.view.generation
         self._confirmed.clear()
@@ -157,16 +159,15 @@ class MemberState:
         )
 
     def install(self, said: InstallView) -> bool:
-        """Enter the new view; whether an operation that was under way has to be done again."""
+        """Enter the new view; return whether the operation under way must be done again."""
         if said.view.generation != self.promised or said.view.generation <= self.view.generation:
             return False
         if self.id in said.fresh:
             self.applied, self.inside, self.blank = said.through, False, True
         elif self.applied < said.through:
             self.apply()
-        elif (
-            said.committed_view.generation > self.committed_view.generation
-        ):  # others have begun the step in a view between that and this
+        elif said.committed_view.generation > self.committed_view.generation:
+            # Others have begun the step in a view that this member never entered; all must share its samples alike.
             self.committed_view = said.committed_view
         self.view, self.formed, self.waiting = said.view, 0, None
         if said.between:
@@ -175,7 +176,7 @@ class MemberState:
         return self.inside
 
     def filled(self, dealt: MembershipView) -> None:
-        """The state is here; it was left by an operation of the view `dealt`."""
+        """Note that the state has come; it was left by an operation of the view `dealt`."""
         self.blank, self.committed_view = False, dealt
 
     def beat(self, now: float, step: int = 0, period: float = 0.0, doing: str = "", idle: float = 0.0) -> Heartbeat:

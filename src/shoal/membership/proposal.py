@@ -1,4 +1,4 @@
-"""A view in the making, and what is complete when the view before it ends: the decision everything else hangs on.
+"""A proposed view, and the decision on which all else depends: which operations are complete when a view ends.
 
 coordinator: ProposeView to all ─▶ ProposeAck of each ─▶ decide ─▶ InstallView to all
 """
@@ -14,10 +14,10 @@ SHORTEST_STEP = 1e-3
 
 
 def decide(acks: Sequence[ProposeAck]) -> int:
-    """Return how many operations are complete, for all that stay, when they leave a view.
+    """Return how many operations count as complete for all members that leave a view together.
 
-    No member completes an operation before all hold its result, so one that is behind holds it. If all are equally far
-    and all hold the result of the next operation, formed in one view, it counts too, though nobody had got there.
+    No member completes an operation before all hold its result, so a member that is behind holds it. If all are equally
+    far and all hold the result of the next operation, formed in one view, it counts too, though none had completed it.
     """
     if not acks:
         return 0
@@ -29,29 +29,29 @@ def decide(acks: Sequence[ProposeAck]) -> int:
 
 @dataclass
 class ViewProposal:
-    """What all members of `view` were asked at the time `said`, and have answered."""
+    """A proposal that was last sent at `said`, and the answers to it."""
 
     view: MembershipView
     step: int
-    """Newcomers enter right before this step; 0: there are none, and the view is made at once."""
+    """The step before which newcomers enter; 0 if there are none, and all leave their view at once."""
     said: float
     asked: float
-    """When the last of the run's own workers answered, or when all were asked."""
+    """When the last of the run's own workers answered, or else when the proposal was made."""
     acks: dict[str, ProposeAck] = field(default_factory=dict)
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Members that have not answered."""
+        """Return the members that have not answered."""
         return tuple(member for member in self.view.members if member not in self.acks)
 
     @property
     def knowing(self) -> list[ProposeAck]:
-        """Answers of those that have the state of the run, in order of rank."""
+        """Return the answers of members that have a state, in order of rank."""
         acks = (self.acks[member] for member in self.view.members if member in self.acks)
         return [ack for ack in acks if not ack.blank]
 
     def message(self, missing: tuple[str, ...] = ()) -> ProposeView:
-        """`missing` goes to everybody: those that wait want to know for whom."""
+        """Return the message to send; `missing` tells members that wait whom they wait for."""
         return ProposeView(view=self.view, step=self.step, missing=missing)
 
     def liars(self, is_remote: Callable[[str], bool]) -> dict[str, str]:
@@ -60,15 +60,15 @@ class ViewProposal:
         found = forged(knowing, is_remote)
         own = [member for member in self.view.members if not is_remote(member)]
         if own and knowing and all(is_remote(ack.member) for ack in knowing):
-            # a remote worker gives no state to the run's own: what it sends is not checked against anything
+            # The run's own workers take no state from a remote one: nothing could show that it is the right one.
             found |= {ack.member: "no worker of the machine the run began on has its state" for ack in knowing}
         return found
 
     def to_install(self, infos: Sequence[MemberInfo], shared: MembershipView) -> InstallView:
-        """Return the view as all members install it; `shared`: the last one that was made between two steps."""
+        """Return the message that installs the view; `shared`: the last view that was made between two steps."""
         acks, knowing = [self.acks[member] for member in self.view.members], self.knowing
         through = decide(knowing)
-        # A view between two steps may have reached some, who began the second in it, and not all that are left.
+        # A view made between two steps may have reached only some members, which then began the second step in it.
         reached = any(shared.generation == ack.committed_generation for ack in knowing if ack.applied == through)
         return InstallView(
             view=self.view,
@@ -83,7 +83,7 @@ class ViewProposal:
 
 
 def entry_step(beats: Sequence[Heartbeat], ahead: float) -> int:
-    """Return the step before which newcomers enter: about `ahead` seconds from now, so that all hear of it before."""
+    """Return the step before which newcomers enter: about `ahead` seconds from now, so that all hear of it in time."""
     seconds = step_seconds(beats)
     period = max(seconds, SHORTEST_STEP) if seconds else ahead
     return max(beat.step for beat in beats) + 2 + round(ahead / period)

@@ -1,4 +1,4 @@
-"""The messages between members and the coordinator. A closed set: nothing else is decoded."""
+"""The messages between members and the coordinator: a closed schema, so nothing else is ever decoded."""
 
 from typing import Annotated
 
@@ -11,103 +11,103 @@ LONGEST_TEXT = 240
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT, pattern=r"^[^\x00-\x1f\x7f-\x9f]*\Z")]
-"""Words for people to read: one line, and nothing that moves a terminal's cursor."""
+"""Text for people: one line, without control characters, because it may end up on a terminal."""
 
 
 def printable(text: str) -> str:
-    """The same as one line of `Text`: errors may quote what a peer has sent."""
+    """Return the text as one valid line of `Text`: error messages may quote what a peer has sent."""
     return "".join(c if c.isprintable() else "?" for c in text)[:LONGEST_TEXT]
 
 
 class ProtocolMessage(
     msgspec.Struct, frozen=True, tag=True, kw_only=True, forbid_unknown_fields=True, rename=WIRE_NAMES
 ):
-    """Base; the class name is the tag on the wire."""
+    """Base of all messages; the class name is the tag on the wire."""
 
 
 class MemberInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=WIRE_NAMES):
-    """Where a member is reached by the others, and by which key; empty where all share one host's memory."""
+    """The address and public key of a member; empty if all members share one host's memory."""
 
     address: Annotated[str, msgspec.Meta(max_length=120, pattern=r"^(tcp://[0-9a-zA-Z.:\[\]-]+)?\Z")] = ""
     public: Annotated[str, msgspec.Meta(max_length=40, pattern=r"^([0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40})?\Z")] = ""
     host: Text = ""
     remote: bool = False
-    """Whether it is of another machine than the one the run began on: it sees neither ledger nor checkpoints."""
+    """Whether it runs on another machine than the one the run began on, and so sees neither ledger nor checkpoints."""
     host_group: Text = ""
     """Shared-memory group id; empty if none."""
 
 
 class JoinRequest(ProtocolMessage, frozen=True, kw_only=True):
-    """I want to take part."""
+    """Ask to become a member; sent with every beat until a view has the sender."""
 
     member: Name
     info: MemberInfo = MemberInfo()
     waits: bool = False
-    """But not yet: first I take over a member's state, while the others train."""
+    """Whether the sender first wants to receive a member's state, while the others train."""
 
 
 class Heartbeat(ProtocolMessage, frozen=True, kw_only=True):
-    """I live: this far is my training loop. Sent several times a second while the process can run at all."""
+    """Show that the sender lives and how far it is; sent several times a second by the agent's thread."""
 
     member: Name
     generation: Generation
-    """Of the view I have installed."""
+    """The generation of the installed view."""
     promised: Generation
-    """The highest view I was asked to enter."""
+    """The highest generation the sender was asked to enter."""
     applied: Count
     step: Count = 0
     period: Seconds = 0.0
-    """Median seconds of my last steps; 0 as long as that is unknown."""
+    """Median seconds of the last steps; 0 while unknown."""
     idle: Seconds = 0.0
-    """Seconds since my training thread ran last: 0 whenever it computes, or waits as it should."""
+    """Seconds since the training thread last used its CPU: 0 while it computes, or waits by polling."""
     doing: Text = ""
     sent: float = 0.0
-    """My own clock; it comes back in `LeaseRenewal` and means nothing to anybody else."""
+    """The sender's clock. It comes back in `LeaseRenewal`; clocks of different machines are never compared."""
 
 
 class ProposeAck(ProtocolMessage, frozen=True, kw_only=True):
-    """Where I stand, now that I have left the view before: the answer to `ProposeView`."""
+    """Answer `ProposeView`: the sender has left its view, and this is its position."""
 
     member: Name
     generation: Generation
-    """The proposed one."""
+    """The proposed generation."""
     applied: Count
-    """Operations that are complete here; the next one may be under way."""
+    """Operations that are complete at the sender; the next one may be under way."""
     formed: Generation = 0
-    """If I hold the whole result of the next one: the generation of the view that formed it. Else 0."""
+    """If the sender holds the whole result of the next operation: the generation that formed it. Else 0."""
     blank: bool = False
-    """I have no state yet: neither from a donor nor from a checkpoint."""
+    """Whether the sender has no state yet, neither from a donor nor from a checkpoint."""
     streamed: bool = False
-    """Whether a member of the view before this one has streamed most of the state to me."""
+    """Whether a member has already streamed most of the state to the sender."""
     between: bool = False
-    """I stand right before the step the proposal named."""
+    """Whether the sender stands right before the step that the proposal named."""
     committed_generation: Generation = 0
-    """Of the view whose members share out the next step's samples, as far as I know."""
+    """The generation of the view whose members share the next step's samples, as far as the sender knows."""
 
 
 class SuspectMember(ProtocolMessage, frozen=True, kw_only=True):
-    """I hear nothing of that member, though the coordinator may; said again as long as it is so."""
+    """Report that the sender does not hear a member, though the coordinator may; repeated while it is so."""
 
     member: Name
     of: Name
     closed: bool = False
-    """Nobody listens at its endpoint any more."""
+    """Whether connections to its endpoint are refused."""
     reason: Text = ""
-    """What it has done, if it is heard but breaks the protocol; empty: it is not heard."""
+    """How it breaks the protocol, if it is heard; empty if it is not heard."""
     late: bool = False
-    """What it has done is to keep this member waiting; it may itself wait for another."""
+    """Whether the reason is that it keeps the sender waiting; it may itself wait for another member."""
 
 
 class LeaveRequest(ProtocolMessage, frozen=True, kw_only=True):
-    """I go, and say so."""
+    """Say goodbye."""
 
     member: Name
     early: bool = False
-    """The training goes on without me."""
+    """Whether training goes on without the sender."""
     step: Count = 0
-    """How many steps I have made."""
+    """How many steps the sender has made."""
     fingerprint: Text = ""
-    """Of the parameters I hold; empty if they need not be those of the others."""
+    """Fingerprint of its parameters; empty if they need not equal those of the others."""
 
 
 Range = tuple[Count, Count]
@@ -118,147 +118,147 @@ Number = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class HeldLease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Samples that a worker was given and has not begun yet."""
+    """Samples that were leased to a worker and are in no counted round yet."""
 
     ahead: Count
-    """Rounds that end before it counts."""
+    """How many rounds end before the one that counts it."""
     ranges: Ranges
 
 
 class LeaseRequest(ProtocolMessage, frozen=True, kw_only=True):
-    """Where I stand in a pass whose samples are leased; with `wants`, give me a batch of it. Said with every beat."""
+    """Report the sender's position in a leased pass, and with `wants` ask for a batch; sent with every beat."""
 
     member: Name
     key: tuple[Count, Count, Count]
-    """Of the pass: loader, epoch, number."""
+    """The pass: loader, epoch, number."""
     round: Count
     """The step at which the round under way began; the same on all members."""
     pool: Ranges
-    """What no round before it has counted."""
+    """The positions that no earlier round has counted."""
     batch: Number
-    """Samples of a lease."""
+    """Samples per lease."""
     least: Number
-    """With fewer than these left, nothing is given."""
+    """With fewer samples left than this, nothing is leased."""
     steps: Number
-    """Batches for each member in a round."""
+    """Batches per member and round."""
     held: Annotated[tuple[HeldLease, ...], msgspec.Meta(max_length=MOST_RANGES)] = ()
     reached: Count = 0
-    """Behind the highest position I was ever given in this pass."""
+    """One past the highest position ever leased to the sender in this pass."""
     number: Count = 0
-    """Of the request; an answer says which one it is for."""
+    """The request's number; its answer repeats it."""
     wants: bool = False
     waits: bool = False
-    """My training thread stands still for it."""
+    """Whether the training thread stands still until the answer comes."""
 
 
 class SamplesLeased(ProtocolMessage, frozen=True, kw_only=True):
-    """Train these samples; they are yours until a round has counted them."""
+    """Lease samples to the receiver until a round has counted them."""
 
     key: tuple[Count, Count, Count]
     round: Count
     number: Count
     ahead: Count
-    """Rounds to be closed after `round` before this counts."""
+    """How many rounds must end after `round` before the one that counts this lease."""
     ranges: Ranges
-    """Empty: nothing is left that nobody has."""
+    """The positions; empty if all that is left is leased to others."""
 
 
 class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
-    """My script wants another plan; said again until a view has it, or a later one."""
+    """Ask for another plan; repeated until a view has it, or a later one."""
 
     member: Name
     plan: PlanString
     number: Count
-    """Of this switch. Workers run one script, so the same number from another worker is the same request."""
+    """The switch's number. Workers run one script, so the same number from another worker is the same request."""
 
 
 class ProcessExited(ProtocolMessage, frozen=True, kw_only=True):
-    """A launcher saw this member's process end."""
+    """Report, from a launcher, that a member's process has ended."""
 
     member: Name
     reason: Text
 
 
 class LeaseRenewal(ProtocolMessage, frozen=True, kw_only=True):
-    """Your beat was heard: train on for `seconds` from the moment you sent it."""
+    """Answer a beat: the member may train on for `seconds` from the moment it sent the beat."""
 
     sent: float
     seconds: Seconds
 
 
 class ProposeView(ProtocolMessage, frozen=True, kw_only=True):
-    """Leave your view, and say where you stand; a new one is being made."""
+    """Propose a new view: the receiver leaves its own, and answers with its position."""
 
     view: MembershipView
     missing: Names = ()
-    """Members that have not answered yet: the suspects of a worker that waits for the view."""
+    """Members that have not answered yet; a worker that waits for the view names them in its error."""
     step: Count = 0
-    """Not before this step begins: newcomers enter between two steps, the same two for everybody. 0: now."""
+    """Leave right before this step, because newcomers enter between the same two steps everywhere; 0: leave now."""
 
 
 class InstallView(ProtocolMessage, frozen=True, kw_only=True):
-    """The new view. Operations up to `through` are complete; later ones are done (again) in this view."""
+    """Install the new view. Operations up to `through` are complete; later ones are done (again) in this view."""
 
     view: MembershipView
     through: Count
     fresh: Names = ()
     """Members that have no state yet."""
     streamed: Names = ()
-    """Those of them to whom a member has streamed most of it."""
+    """Those of them to which a member has streamed most of the state."""
     between: bool = False
-    """Everybody stands between the same two steps: the next one is shared out among the members of this view."""
+    """Whether all stand between the same two steps, so that this view's members share the samples of the next one."""
     committed_view: MembershipView = MembershipView()
-    """The members that share out the next step, if some began it in a view that others never entered; else none."""
+    """The view whose members share the next step's samples, if some began it in a view that others never entered."""
     donor: Text = ""
-    """The donor of the state; empty: no member has it, so all begin with the newest checkpoint, or from the start."""
+    """The member that sends its state. Empty: no member has one, so all begin at the newest checkpoint or at step 0."""
     infos: Annotated[tuple[MemberInfo, ...], msgspec.Meta(max_length=MOST_MEMBERS)] = ()
-    """Where each member of the view is reached, in order of rank."""
+    """Address and key of each member, in order of rank."""
 
 
 class StreamStateTo(ProtocolMessage, frozen=True, kw_only=True):
-    """This one would like to have your state before it enters; said again as long as it waits for it."""
+    """Ask the receiver to stream its state to a newcomer that waits; repeated while it waits."""
 
     generation: Generation
-    """The view that stands."""
+    """The generation of the current view."""
     member: Name
     info: MemberInfo
 
 
 class StreamStateFrom(ProtocolMessage, frozen=True, kw_only=True):
-    """The member that was asked to stream its state to you."""
+    """Tell a newcomer which member was asked to stream its state to it."""
 
     generation: Generation
     member: Name
     info: MemberInfo
     patience: Seconds
-    """In which something should come from it."""
+    """Seconds in which some of the state should arrive."""
 
 
 class MemberEvicted(ProtocolMessage, frozen=True, kw_only=True):
-    """You are no member any more."""
+    """Tell a worker that it is no longer a member."""
 
     generation: Generation
     reason: Text
 
 
 class RunOver(ProtocolMessage, frozen=True, kw_only=True):
-    """The run is over, for everybody."""
+    """Tell a worker that the run is over for all."""
 
     well: bool
-    """Whether it came to its end; who is in the middle of something then finishes it."""
+    """Whether it ended normally; a worker in the middle of an operation then finishes it."""
     reason: Text
 
 
 class JoinRefused(ProtocolMessage, frozen=True, kw_only=True):
-    """You cannot become a member, and this is why; nothing was changed by what you said."""
+    """Refuse a request to join, and say why. The request has changed nothing."""
 
     reason: Text
     later: bool = False
-    """It may be otherwise soon: your machine's own workers are here still, and perhaps lost."""
+    """Whether to try again soon: the slots are held by workers of the same machine, which may be lost."""
 
 
 class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
-    """I hold the whole result of operation `number`, formed in view `generation`."""
+    """Tell a peer that the sender holds the whole result of operation `number`, formed in view `generation`."""
 
     member: Name
     generation: Generation
@@ -268,7 +268,7 @@ class ConfirmResult(ProtocolMessage, frozen=True, kw_only=True):
 Report = (
     JoinRequest | Heartbeat | ProposeAck | SuspectMember | LeaveRequest | ProcessExited | PlanRequest | LeaseRequest
 )
-"""What a coordinator hears."""
+"""Messages to a coordinator."""
 Order = (
     LeaseRenewal
     | ProposeView
@@ -280,4 +280,4 @@ Order = (
     | StreamStateFrom
     | SamplesLeased
 )
-"""What a coordinator says."""
+"""Messages from a coordinator."""

@@ -1,22 +1,22 @@
-"""Everybody the coordinator knows of: members of the view, newcomers, and the machines they came from.
+"""The members and newcomers that the coordinator knows, and the machines they came from.
 
 A member is *remote* if it came from another machine than the one the run began on. The run's own workers outrank remote
-ones everywhere: only they keep the ledger and the checkpoints, and only they are started by a launcher that is trusted.
+ones everywhere: only they keep the ledger and the checkpoints, and only their launcher is trusted.
 """
 
 from collections.abc import Callable, Collection
 
 from shoal.membership.bounds import info_objection, step_seconds
-from shoal.membership.failure_detector import MembershipRules, MemberStatus, address
+from shoal.membership.failure_detector import MembershipRules, MemberStatus
 from shoal.membership.protocol import Heartbeat, JoinRequest, MemberInfo
 from shoal.membership.view import MembershipView
 
 
 class MemberRoster:
-    """`statuses` of all that live, by id, in the order in which they came."""
+    """`statuses`: what is known of each living member and newcomer, by id, in the order in which they joined."""
 
     def __init__(self, owner: Callable[[str], str]) -> None:
-        """`owner`: the key a member came with."""
+        """`owner` returns the key a member came with."""
         self.statuses: dict[str, MemberStatus] = {}
         self._owner = owner
 
@@ -24,7 +24,7 @@ class MemberRoster:
         return member in self.statuses
 
     def add(self, member: str, now: float, info: MemberInfo | None = None) -> MemberStatus:
-        """Return the status of a member, made if it is new."""
+        """Return the status of a member; a new one gets a new status."""
         return self.statuses.setdefault(member, MemberStatus(now, info=info or MemberInfo()))
 
     def is_remote(self, member: str) -> bool:
@@ -32,16 +32,16 @@ class MemberRoster:
 
     @property
     def own(self) -> list[str]:
-        """Members of the machine the run began on."""
+        """Return the members of the machine the run began on."""
         return [member for member in self.statuses if not self.is_remote(member)]
 
     def machine_of(self, member: str) -> str:
-        """Return what a member's successor shares with it: the address, and the key of a remote one, which may lie."""
-        place = address(self.statuses[member].info)
+        """Return what identifies a member's machine: its address, and for a remote one, which may lie, also its key."""
+        place = host_of(self.statuses[member].info)
         return f"{self._owner(member)} {place}" if self.is_remote(member) else place
 
     def objection(self, report: JoinRequest) -> str:
-        """Return why a member cannot be reached as it says; empty if it can."""
+        """Return why a member's address or key is refused, or ""."""
         infos = {member: status.info for member, status in self.statuses.items()}
         return info_objection(report.member, report.info, infos, self._owner)
 
@@ -51,12 +51,12 @@ class MemberRoster:
         return status is not None and status.info.remote and status.info != report.info
 
     def settled_beats(self, view: MembershipView) -> list[Heartbeat]:
-        """Return the last beats of those that have entered `view` and were asked for no later one."""
+        """Return the last beats of the members that have entered `view` and were asked to enter no later one."""
         beats = [status.beat for member, status in self.statuses.items() if member in view]
         return [beat for beat in beats if beat is not None and beat.generation == beat.promised == view.generation]
 
     def answer_seconds(self, view: MembershipView, rules: MembershipRules) -> float:
-        """Return how long a remote member may take to answer, in which the run's own workers make some steps."""
+        """Return how long a remote member may take to answer: `rules.answer`, and some steps of the run's own."""
         own = (status.beat for member, status in self.statuses.items() if member in view and not status.info.remote)
         return rules.answer + rules.steps * step_seconds([beat for beat in own if beat is not None])
 
@@ -71,3 +71,8 @@ class MemberRoster:
     def all_remote(self, members: Collection[str]) -> bool:
         """Return whether all of `members`, and at least one, are remote."""
         return bool(members) and all(map(self.is_remote, members))
+
+
+def host_of(info: MemberInfo) -> str:
+    """Return the address of a member's machine, without the port."""
+    return info.address.rpartition(":")[0]

@@ -1,11 +1,6 @@
-"""The coordinator's process: receive, decide, write, send; and the channel to the launcher that forked it.
-
-All decisions are made in `membership.coordinator`.
-"""
+"""The coordinator's process: a loop that receives reports, has `membership.coordinator` decide, writes and sends."""
 
 import contextlib
-import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +13,20 @@ from shoal.membership.coordinator_socket import CoordinatorMessage, CoordinatorS
 from shoal.membership.credentials import ServerCredentials
 from shoal.membership.envelope import ASKING, MessageEnvelope, ProtocolMismatch, UnreadableMessage, asks
 from shoal.membership.failure_detector import MembershipRules
-from shoal.membership.grants import JoinPolicy, KeyBound, KeyRegister, SlotGranted, SlotGrants
+from shoal.membership.grants import JoinPolicy, SlotGranted, SlotGrants
 from shoal.membership.invitation import RunQuery
+from shoal.membership.key_register import KeyBound, KeyRegister
+from shoal.membership.launcher_channel import (
+    CoordinatorReady,
+    ExpectRemote,
+    LauncherChannel,
+    ReplicaHeld,
+    StopCoordinator,
+    SwitchPlan,
+)
 from shoal.membership.log_entries import Effect, Entry, MemberLost, ViewInstalled, WriteEntry
 from shoal.membership.protocol import (
     LONGEST_TEXT,
-    Count,
     JoinRefused,
     JoinRequest,
     LeaveRequest,
@@ -31,116 +34,18 @@ from shoal.membership.protocol import (
     ProcessExited,
     Report,
     RunOver,
-    Text,
 )
-from shoal.membership.view import Name, PlanString
 from shoal.membership.wal import CoordinatorLog
 
-LARGEST = 128 << 10
-
-
-class ChannelMessage(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Base of what is said here only."""
-
-
-class StopCoordinator(ChannelMessage, frozen=True, kw_only=True):
-    """End, and tell the remaining members how the run ended."""
-
-    well: bool = True
-    reason: Text = "it is over"
-
-
-class ExpectRemote(ChannelMessage, frozen=True, kw_only=True):
-    """The first view waits for this number of workers of other machines."""
-
-    count: int
-
-
-class SwitchPlan(ChannelMessage, frozen=True, kw_only=True):
-    """The user wants another plan."""
-
-    plan: PlanString
-
-
-class CoordinatorReady(ChannelMessage, frozen=True, kw_only=True):
-    """The coordinator serves, at this address."""
-
-    address: Text
-
-
-class CoordinatorFailed(ChannelMessage, frozen=True, kw_only=True):
-    """The coordinator ends, for this reason."""
-
-    reason: str
-
-
-class ReplicaHeld(ChannelMessage, frozen=True, kw_only=True):
-    """A worker of another machine says what it holds at its end; its record stays there."""
-
-    member: Name
-    step: Count
-    fingerprint: Text
-
-
-Command = ProcessExited | StopCoordinator | ExpectRemote | SwitchPlan
-News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled | ReplicaHeld
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Command | News] = msgspec.msgpack.Decoder(Command | News)
-
-
-class LauncherChannel:
-    """One end. `over` is true once the other end is gone."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end, self.over = end, False
-        end.setblocking(False)
-
-    @classmethod
-    def pair(cls) -> tuple["LauncherChannel", "LauncherChannel"]:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return cls(ours), cls(theirs)
-
-    def fileno(self) -> int:
-        return self._end.fileno()
-
-    def send(self, what: Command | News) -> bool:
-        """Whether it is on its way."""
-        try:
-            self._end.send(_encoder.encode(what))
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.over = True
-            return False
-        return True
-
-    def receive(self) -> list[Command | News]:
-        """Whatever has come."""
-        said: list[Command | News] = []
-        with contextlib.suppress(BlockingIOError, ConnectionError):
-            while data := self._end.recv(LARGEST):
-                said.append(_decoder.decode(data))
-            self.over = True
-        return said
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._end.close()
-
-    def forget(self) -> None:
-        """In a forked child that has no business with it."""
-        os.close(self._end.detach())
-
-
 TICK = 0.1
+"""Seconds between two ticks of the state machine when nothing arrives."""
 GOODBYE = 3.0
-"""Seconds in which those of other machines may hear that the run has ended."""
+"""Seconds in which workers of other machines may hear that the run has ended."""
 
 
 @dataclass(frozen=True)
 class CoordinatorSetup:
-    """What a coordinator is started with, and started again."""
+    """What a coordinator is started and restarted with."""
 
     run: str
     address: str
@@ -149,13 +54,13 @@ class CoordinatorSetup:
     rules: MembershipRules = field(default_factory=MembershipRules)
     lock: ServerCredentials | None = None
     outlives: bool = False
-    """Whether it goes on when its launcher is gone (it then ends by SIGTERM)."""
+    """Whether it goes on when its launcher is gone, until SIGTERM."""
     welcome: JoinPolicy | None = None
-    """Admits workers of other machines; None: none may join."""
+    """Admits workers of other machines; None if none may join."""
 
 
 class CoordinatorServer:
-    """Made and run in the coordinator's own process."""
+    """Serves one run, in a process of its own."""
 
     def __init__(self, setup: CoordinatorSetup, channel: LauncherChannel) -> None:
         self.setup, self.channel = setup, channel
@@ -195,7 +100,8 @@ class CoordinatorServer:
         finally:
             self.socket.close()
             self.wal.close()
-            # a launcher that was killed cannot do it; one that lives starts another coordinator here
+            # The launcher may have been killed, so this process removes the socket; but not when it fails itself,
+            # because the launcher then starts another coordinator at the same address.
             if self.setup.address.startswith("ipc://") and self._ended is not None:
                 file = Path(self.setup.address.removeprefix("ipc://"))
                 file.unlink(missing_ok=True)
@@ -221,7 +127,7 @@ class CoordinatorServer:
             self._ended = self._ended or RunOver(well=False, reason="its launcher is gone")
 
     def _say_goodbye(self) -> None:
-        """Who is still here need not wait; unless it is this process alone that ends, and another follows."""
+        """Tell the remaining members that the run is over, unless only this process ends and another follows."""
         self._listen_to_launcher()
         statuses, deadline = self.machine.roster.statuses, Deadline.after(GOODBYE)
         while self._ended is not None:
@@ -229,7 +135,7 @@ class CoordinatorServer:
                 self._tell(member, self._ended)
             if deadline.expired or not any(status.info.remote for status in statuses.values()):
                 return
-            # who closes a connection without reading what came may take back what was said last
+            # Closing a TCP connection with unread data resets it, which could discard the last message sent.
             self.socket.wait(TICK)
             for message in self.socket.messages():
                 self._let_go(message)
@@ -245,13 +151,13 @@ class CoordinatorServer:
                 statuses.pop(said.member, None)
 
     def _note_held(self, goodbye: LeaveRequest) -> None:
-        """The launcher reads the records of this machine's workers itself."""
+        """Pass on what a remote worker held at its end; the launcher reads the records of its own workers itself."""
         if goodbye.fingerprint and self.machine.roster.is_remote(goodbye.member):
             step, found = goodbye.step, goodbye.fingerprint
             self.channel.send(ReplicaHeld(member=goodbye.member, step=step, fingerprint=found))
 
     def _open(self, message: CoordinatorMessage) -> None:
-        """A message that is not in order changes nothing; one of Shoal's own is told why."""
+        """Take in a message. An invalid one changes nothing; if it comes from another Shoal, its sender is told why."""
         try:
             if asks(message.frames):
                 self._answer(ASKING.ask(message.frames), message)
@@ -271,7 +177,7 @@ class CoordinatorServer:
             self._refuse(message, objection)
 
     def _hear(self, report: Report, message: CoordinatorMessage) -> Sequence[Effect]:
-        """What follows from a report; one that cannot be handled costs its sender its membership, and nobody else."""
+        """Return the effects of a report. One that cannot be handled evicts its sender, and harms no other member."""
         bound = self.register.binds(report, message.key)
         if bound is not None:
             self.wal.append(bound)
@@ -280,17 +186,17 @@ class CoordinatorServer:
             or report.member in self.machine.roster.statuses
             or report.member in self.machine.memory.lost
         ):
-            self._where[report.member] = message.sender  # of others nothing is kept, however many there are
+            self._where[report.member] = message.sender  # only of members, so that strangers cannot fill the table
         if isinstance(report, LeaveRequest):
             self._note_held(report)
         try:
             return self.machine.hear(report, now())
-        except Exception as error:  # noqa: BLE001  (whatever it is, this member's report was the cause)
+        except Exception as error:  # noqa: BLE001  (this member's report was the cause, whatever the error)
             kind = type(report).__name__
             return self.machine.suspect(report.member, f"its {kind} could not be handled: {error!r}", now())
 
     def _answer(self, ask: RunQuery, message: CoordinatorMessage) -> None:
-        """One that may join is told what the run is; the ids it gets are written down before."""
+        """Answer a machine that wants to join with the run's description; the ids it gets are logged first."""
         if often := self.grants.too_often(ask, message.key, now()):
             self._refuse(message, often, ASKING)
             return

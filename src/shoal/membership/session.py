@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class MembershipSession(ABC):
-    """What groups, engines and loaders know of the members; subclasses decide whether the view can change."""
+    """What groups, engines and loaders know of the members; a subclass decides whether the view can change."""
 
     member: str
     view: MembershipView
@@ -33,50 +33,52 @@ class MembershipSession(ABC):
 
     def __init__(self) -> None:
         self.listeners = MembershipListeners()
-        """Told of every new view, in the training thread."""
+        """They are told of every new view, in the training thread."""
         self.rigid = ""
         """Why the run cannot survive the loss of a member; empty if it can."""
         self._completing = False
 
     waiting: bool = False
-    """Whether this worker is a newcomer that is no member yet."""
+    """Whether this worker is a newcomer that is not in a view yet."""
     fresh: tuple[str, ...] = ()
-    """Members of the view that wait for the state of the others."""
+    """Members of the view that wait for a state."""
 
     proposed: bool = False
-    """Whether somebody waits to enter between two steps, as far as this worker knows."""
+    """Whether a view with newcomers waits for the next step, as far as this worker knows."""
 
     streamed: tuple[str, ...] = ()
-    """Those of `fresh` to whom a member has streamed most of it."""
+    """Those of `fresh` to which a member has streamed most of the state."""
 
     gives: bool = False
-    """Whether this worker is the one to give it to them."""
+    """Whether this worker is the donor."""
 
     @property
     @abstractmethod
     def committed_view(self) -> MembershipView:
-        """The view that formed the last complete operation: the same for all members at the same operation, so it
-        decides who is dealt samples next."""
+        """Return the view that formed the last complete operation.
+
+        It is the same for all members at the same operation, so it decides who gets which samples next.
+        """
 
     @property
     def newest_view(self) -> MembershipView:
-        """The view that members will work in next, which may be newer than `view`. Any thread may ask."""
+        """Return the view that members will work in next, which may be newer than `view`. Any thread may ask."""
         return self.view
 
     @property
     @abstractmethod
     def disturbed(self) -> bool:
-        """Whether a view is being made, or a newer one is there: nothing more completes in `view`. Cheap."""
+        """Return whether `view` has ended or is ending, so that nothing more completes in it. Cheap: waits poll it."""
 
     @abstractmethod
     def enter(self, holds: Callable[[], bool]) -> None:
-        """Begin the next operation. `holds`, which any thread asks: could it be completed from what is there?"""
+        """Begin the next operation. `holds`, which any thread may call, tells whether all its parts have arrived."""
 
-    def arrived(self) -> None:  # noqa: B027  (where nobody has to be told, there is nothing to do)
-        """Say that parts of the operation have come, so that all of it may be here."""
+    def arrived(self) -> None:  # noqa: B027  (a fixed view has no one to tell)
+        """Note that parts of the operation have arrived, perhaps the last ones."""
 
     def expect_complete(self, expected: bool) -> None:
-        """Say whether `complete` is the next call: a session then announces a result as soon as it is whole."""
+        """Set whether `complete` is the next call; the session then announces the result as soon as it is whole."""
         self._completing = expected
 
     @abstractmethod
@@ -89,19 +91,19 @@ class MembershipSession(ABC):
     def begin(self, step: int) -> None: ...
 
     def remote(self, member: str) -> bool:
-        """Return whether a member is of another machine than the one the run began on: what it says is checked."""
+        """Return whether a member runs on another machine than the run began on, so that its messages are checked."""
         return False
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
-        """Report a member that sent what no honest one sends; raise ViewEnded if the run can go on, else the error."""
+        """Report a member that sent what no honest one sends. Raise ViewEnded if the run can go on, else the error."""
         raise error
 
     def distrust(self, member: str, error: ShoalError) -> None:
-        """Do the same where the operation is complete: leave out what this member sent, if the run can go on."""
+        """Report it after the operation is complete; return if the run can go on without its part, else raise."""
         raise error
 
     def request_plan(self, plan: str) -> None:
-        """Ask for one view change: the same members under another plan, from the next step boundary on."""
+        """Ask for a view of the same members under another plan, from a step boundary on."""
         raise UsageError(
             f"run.switch({plan!r}): the members of this run are fixed and have no coordinator to agree by; "
             "start it with shoal run and two workers or more, without --trusted"
@@ -109,7 +111,7 @@ class MembershipSession(ABC):
 
     @property
     def leases(self) -> LeaseClient | None:
-        """This worker's end of the coordinator's book of leases; None where there is no coordinator."""
+        """Return this worker's end of the coordinator's lease book; None if there is no coordinator."""
         return None
 
     def forbid_loss(self, reason: str) -> None:
@@ -117,15 +119,15 @@ class MembershipSession(ABC):
         self.rigid = reason
 
     def close(self, leave: bool = True, held: tuple[int, str] = (0, "")) -> None:  # noqa: B027  (may do nothing)
-        """End this worker's membership; `leave` tells the others that the training is over here.
+        """End this worker's membership; `leave` tells the coordinator that its training is over.
 
-        `held`: the step after which it is over, and the fingerprint of the parameters this worker holds then.
+        `held`: the last step, and the fingerprint of the parameters after it.
         """
 
     def operate(self, attempt: Callable[[], T], confirm: Callable[[], None]) -> T:
-        """Repeat an operation until it is complete in some view, because a view may end in the middle of it.
+        """Attempt an operation until it completes in some view, because a view may end in the middle of it.
 
-        `confirm` announces that the result is whole here, and waits until it is everywhere.
+        `confirm` announces that this worker holds the result, and waits until all members do.
         """
         while True:
             found: list[T] = []
@@ -140,7 +142,7 @@ class MembershipSession(ABC):
             return found[0]
 
     def outside(self, wait: Callable[[], None]) -> None:
-        """Wait for others where no operation is under way, again in the next view if one ends meanwhile."""
+        """Wait for others while no operation is under way, again in the next view if this one ends meanwhile."""
         while True:
             try:
                 return wait()
@@ -173,7 +175,7 @@ class FixedSession(MembershipSession):
         pass
 
     def settle(self) -> bool:
-        raise AssertionError("a steady view does not end")
+        raise AssertionError("a fixed view does not end")
 
     def begin(self, step: int) -> None:
         pass

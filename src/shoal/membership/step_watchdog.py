@@ -1,4 +1,4 @@
-"""How the agent observes the training loop: the step it is in, what it does, how long its steps take."""
+"""How the agent observes the training loop: its step, its state, how long steps take, and whether the thread runs."""
 
 import threading
 import time
@@ -9,14 +9,14 @@ from statistics import median
 from shoal.hosts.status_board import StatusBoard, WorkerState
 
 LOOKS = 31
-"""Differences of which the median is taken."""
+"""The median is taken over this many steps, so one slow step (a checkpoint, an evaluation) does not raise it."""
 
 Look = Callable[[], tuple[int, str]]
-"""Step and what is being done, as the training loop wrote it last; called from the agent's thread."""
+"""Returns the step and state that the training loop wrote last; called in the agent's thread."""
 
 
 def from_board(board: StatusBoard, rank: int) -> Look:
-    """Look at a worker's row of the board."""
+    """Return a function that reads a worker's row of the status board."""
 
     def look() -> tuple[int, str]:
         row = board.read(rank)
@@ -26,9 +26,9 @@ def from_board(board: StatusBoard, rank: int) -> Look:
 
 
 class ThreadIdleTime:
-    """How long a thread has not run. A thread that polls or wakes up now and then runs; one in a deadlock does not.
+    """How long a thread has used no CPU time: a thread that polls does use some, one in a deadlock does not.
 
-    Made in the thread that is watched, asked in another.
+    Make it in the thread to watch; ask it in another.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class StepPeriod:
         self._begun = False
 
     def look(self, now: float, step: int) -> float:
-        """0 while nothing is known."""
+        """Return the median, or 0 while no step has ended."""
         if self._last is None or step < self._last[1]:
             self._last = (now, step)
         elif step > self._last[1]:

@@ -1,6 +1,6 @@
 """The coordinator's write-ahead log, framed as in `core.log`: each entry is durable before it takes effect.
 
-Unlike other logs it refuses damage that is followed by good entries, because a forgotten decision could be made twice.
+Unlike other logs it refuses damage that good entries follow, because a forgotten decision could be made twice.
 """
 
 import contextlib
@@ -13,12 +13,13 @@ import msgspec
 from shoal.core.disk import DISK, Disk
 from shoal.core.errors import ShoalError
 from shoal.core.log import find_record, frame_record, framed_size
-from shoal.membership.grants import KeyBound, SlotGranted
+from shoal.membership.grants import SlotGranted
+from shoal.membership.key_register import KeyBound
 from shoal.membership.log_entries import Entry, LogState
 
 LARGEST = 1 << 20
 RESERVE = 1 << 18
-"""Bytes kept free on the disk for entries to come: several hundred changes of membership."""
+"""Bytes kept free on the disk for later entries: several hundred changes of membership."""
 
 Written = Entry | KeyBound | SlotGranted
 
@@ -27,7 +28,7 @@ _decoder = msgspec.msgpack.Decoder(Written)
 
 
 class CoordinatorLog:
-    """Opened by the process that serves; `past` is what was there already."""
+    """The log of one run, locked by the process that serves it. `past`: the entries that were there already."""
 
     def __init__(self, path: Path, disk: Disk = DISK) -> None:
         self.path, self._disk = path, disk
@@ -42,14 +43,14 @@ class CoordinatorLog:
         self.past, self._size = read(path)
         if os.fstat(self._file).st_size > self._size:
             disk.cut(path, self._size)
-        disk.sync(self._file)  # the one before it may have died between writing an entry and syncing it
+        disk.sync(self._file)  # the previous coordinator may have died between writing an entry and syncing it
         if not there:
             disk.sync_folder(path.parent)
         self._reserved = 0
         self._reserve()
 
     def append(self, entry: Written) -> None:
-        """Return when the entry is durable; one that is not made so is cut off again: it was never spoken of."""
+        """Return when the entry is durable. If that fails it is cut off again, since no member was told of it."""
         record = frame_record(_encoder.encode(entry))
         try:
             self._disk.write(self._file, record)
@@ -62,7 +63,7 @@ class CoordinatorLog:
         self._reserve()
 
     def _reserve(self) -> None:
-        """Keep room for the next entries, so that members can come and go on a disk that is full."""
+        """Keep room for later entries, so that members can come and go on a full disk."""
         if self._size + RESERVE // 2 > self._reserved:
             self._disk.reserve(self._file, self._size, RESERVE)
             self._reserved = self._size + RESERVE
@@ -72,7 +73,7 @@ class CoordinatorLog:
 
 
 def read(path: Path) -> tuple[list[Written], int]:
-    """The entries of a log, and how many bytes of it they are."""
+    """Return the entries of a log, and how many of its bytes they take."""
     data, at, entries = path.read_bytes(), 0, list[Written]()
     while (body := find_record(data, at, LARGEST)) is not None:
         try:
@@ -86,7 +87,7 @@ def read(path: Path) -> tuple[list[Written], int]:
 
 
 def members(path: Path) -> tuple[str, ...]:
-    """Members that a log believes to be alive; a launcher that resumes a run reports each as gone."""
+    """Return the members that are alive according to a log; a launcher that resumes the run reports each as gone."""
     memory, promised = LogState(), list[str]()
     for entry in read(path)[0]:
         if isinstance(entry, SlotGranted):

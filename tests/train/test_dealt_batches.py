@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from shoal.core.errors import PayloadError
 from shoal.core.ledger import prove, read_ledger
 from shoal.testing.world import Result, WorkerWorld, run_world
-from shoal.train.batches import MOST_POSITIONS, BatchReport, ReportedBatch, read_report
+from shoal.train.batch_report import MOST_POSITIONS, BatchReport, ReportedBatch, read_report
 
 SAMPLES = 32
 Skips = Callable[[int, int], bool]

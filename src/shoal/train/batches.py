@@ -11,41 +11,20 @@ A batch is taken for skipped if its loader is asked for the next one and no grad
 all workers do alike (they look ahead, or leave out the same batch) needs no agreement and counts as used.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from shoal.core.errors import PayloadError
 from shoal.data.loader import LoaderPass
-from shoal.data.remaining import Range, joined
+from shoal.data.remaining import Range, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
 from shoal.membership.view import MembershipView
 from shoal.sync.batch_tag import BatchTag
+from shoal.train.batch_report import MOST_POSITIONS, BatchReport, Key, ReportedBatch, read_report
 from shoal.train.ledger import LedgerWriter
-
-Key = tuple[int, int, int]
-"""Of a pass: loader, epoch, number."""
-MOST_POSITIONS = 1 << 20
-"""Of one worker between two steps; a peer that reports more is not believed."""
-
-
-class ReportedBatch(msgspec.Struct, array_like=True):
-    """One worker's part of one batch."""
-
-    key: Key
-    stream: int
-    ranges: list[Range]
-    samples: int
-    used: bool
-
-
-class BatchReport(msgspec.Struct):
-    """What a worker has been given since the last step; `waits`: it takes no part in this one."""
-
-    waits: bool
-    batches: list[ReportedBatch]
 
 
 @dataclass
@@ -168,13 +147,14 @@ class DealtBatches:
             self.batches, self.travelling = later, self.batches
 
     def _agree(self) -> tuple[set[str], bool]:
-        said = self.group.gather(msgspec.json.encode(self._report()), check=read_report)
+        said = self.group.gather(msgspec.json.encode(self._report()), check=self._check)
         reports = [read_report(data) for data in said]
         members = self.group.session.committed_view.members
+        remote = {member for member in members if self.group.session.remote(member)}
         waiting = {member for member, report in zip(members, reports, strict=True) if report.waits}
         nobody = len(waiting) == len(members)
         if len({tuple(batch.used for batch in report.batches) for report in reports}) > 1 or (nobody and self.ends):
-            self._settle(members, reports)
+            self._settle(members, reports, remote)
         for batch in self.batches:
             batch.settled = True
         return waiting, nobody
@@ -189,13 +169,27 @@ class DealtBatches:
             batches.append(ReportedBatch(_key(batch.run), batch.step.stream, ranges, count, batch.used))
         return BatchReport(self.waits, batches)
 
-    def _settle(self, members: Sequence[str], reports: Sequence[BatchReport]) -> None:
+    def _check(self, data: bytes) -> None:
+        """PayloadError for positions that a pass under way does not have."""
+        report = read_report(data)
+        for batch in self.batches:
+            items = batch.run.loader.facts[1]
+            most = batch.run.left.get(batch.step.stream, RemainingSamples()).position + MOST_POSITIONS
+            for told in report.batches:
+                if told.key != _key(batch.run) or (items is None and told.stream != batch.step.stream):
+                    continue
+                end = max((end for _, end in told.ranges), default=0)
+                if end > (most if items is None else items) or (items is not None and told.stream):
+                    raise PayloadError(f"position {end - 1} of stream {told.stream}, which the pass does not have")
+
+    def _settle(self, members: Sequence[str], reports: Sequence[BatchReport], remote: Collection[str]) -> None:
         common = min(len(report.batches) for report in reports)
         ahead = [
             (member, batch)
             for member, report in zip(members, reports, strict=True)
             for batch in report.batches[common:]
         ]
+        ahead = self._believed(ahead, remote, self.batches[common:])
         for member, report in zip(members, reports, strict=True):
             for mine, told in zip(self.batches[:common], report.batches, strict=False):
                 if not told.used:
@@ -211,12 +205,32 @@ class DealtBatches:
         self.batches = self.batches[:common]
         for member, told in ahead:
             if told.key in runs and told.ranges:
-                known = {p for b in own if (_key(b.run), b.step.stream) == (told.key, told.stream)
-                         for p in _places(b.step.ranges)}  # fmt: skip
-                self._take_ahead(member, told, runs[told.key], known)
+                self._take_ahead(member, told, runs[told.key], _all_dealt(own, told))
+
+    def _believed(
+        self, ahead: Iterable[tuple[str, ReportedBatch]], remote: Collection[str], own: Sequence[DealtBatch]
+    ) -> list[tuple[str, ReportedBatch]]:
+        """Without what a remote worker cannot have been dealt: samples of others, or that were dealt before."""
+        left = {_key(batch.run): batch.run.left for batch in self.batches}
+        taken: dict[tuple[Key, int], set[int]] = {}
+        found = []
+        for member, told in sorted(ahead, key=lambda one: one[0] in remote):
+            others = taken.setdefault((told.key, told.stream), set())
+            places = _places(told.ranges)
+            if member in remote and told.key in left:
+                rest = left[told.key].get(told.stream, RemainingSamples())
+                dealt = _all_dealt(own, told)
+                places = [p for p in places if p not in others and (p in rest or p in dealt)]
+                if len(places) < len(_places(told.ranges)):
+                    ranges = list(joined((place, place + 1) for place in sorted(places)))
+                    told = msgspec.structs.replace(told, ranges=ranges, samples=len(places))
+            others.update(places)
+            found.append((member, told))
+        return found
 
     def _skip(self, batch: DealtBatch, member: str, told: ReportedBatch) -> None:
-        places = [place for place in _places(told.ranges) if place not in batch.skipped]
+        own = set(batch.of_members(lambda one: one == member))  # of what others had in it, nobody's word counts
+        places = [place for place in _places(told.ranges) if place in own]
         batch.skipped.update(places)
         if self.ledger is not None:
             self.ledger.skipped(batch.step, places)
@@ -235,25 +249,18 @@ class DealtBatches:
             self._skip(batch, member, told)
 
 
-def read_report(data: bytes) -> BatchReport:
-    """What a worker reports; PayloadError for positions that no loader deals."""
-    report = msgspec.json.decode(data, type=BatchReport)
-    ranges = [one for batch in report.batches for one in batch.ranges]
-    if any(not 0 <= begin < end for begin, end in ranges):
-        raise PayloadError(f"a range of samples among {ranges[:3]} is empty or negative")
-    if (count := sum(end - begin for begin, end in ranges)) > MOST_POSITIONS:
-        raise PayloadError(f"{count} samples between two steps; at most {MOST_POSITIONS} are believed")
-    if any(batch.samples < 0 for batch in report.batches):
-        raise PayloadError("a negative number of samples")
-    return report
-
-
 def _key(run: LoaderPass) -> Key:
     return run.loader.facts[0], run.turn.epoch, run.turn.number
 
 
 def _places(ranges: Iterable[Range]) -> list[int]:
     return [place for begin, end in ranges for place in range(begin, end)]
+
+
+def _all_dealt(batches: Iterable[DealtBatch], told: ReportedBatch) -> set[int]:
+    """Positions of all workers in batches of the same pass and stream."""
+    same = (batch for batch in batches if (_key(batch.run), batch.step.stream) == (told.key, told.stream))
+    return {place for batch in same for place in _places(batch.step.ranges)}
 
 
 def _all(batches: Iterable[ReportedBatch]) -> set[int]:

@@ -8,9 +8,11 @@
 What a worker has trained is told before the averages are made. So whoever is lost before them does not count, and its
 samples are leased again; whoever is lost after them does count, and all know with what.
 
-Steps are counted alike by all: a round takes as many as the worker that made most of them. A scheduler that the script
-steps with every batch runs ahead on fast workers; one that it steps with every epoch does not.
+Steps are counted alike by all: a round takes as many as the one of the run's own workers that made most. A scheduler
+that the script steps with every batch runs ahead on fast workers; one that it steps with every epoch does not.
 """
+
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -20,6 +22,7 @@ from shoal.data.loader import LoaderPass
 from shoal.data.remaining import Range, Ranges, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
+from shoal.membership.lease_book import count, subtract
 from shoal.train.ledger import LedgerWriter
 from shoal.train.local_rounds import LocalRounds
 
@@ -105,20 +108,26 @@ class LeasedRounds:
     def close(self, ledger: LedgerWriter | None, leaving: LoaderPass | None = None) -> int:
         """End the round; returns the number of steps made by then. A collective call."""
         own = self._report(leaving)
-        said = [read_report(data) for data in self._group.gather(msgspec.json.encode(own), check=read_report)]
-        reports = dict(zip(self._group.session.committed_view.members, said, strict=True))
+        said = [read_report(data) for data in self._group.gather(msgspec.json.encode(own), check=self._check)]
+        session = self._group.session
+        reports = dict(zip(session.committed_view.members, said, strict=True))
+        remote = [member for member in reports if session.remote(member)]  # now: they may be lost before the averages
         self._share = own.samples / max(1, sum(report.samples for report in said))
         for one in self._rounds.synchronizers:
             one.close_round()
         self._share = None
         views = [one.formed for one in self._rounds.synchronizers if one.formed is not None]
-        for member, report in reports.items():
-            if all(member in view for view in views):
-                self._count(report, ledger)
-        number = self._began + max(1, *(report.steps for report in said))
+        counted = [member for member in reports if all(member in view for view in views)]
+        self._count_all({member: reports[member] for member in counted}, remote, ledger)
+        trusted = [report for member, report in reports.items() if member not in remote]
+        number = self._began + max([1, *(report.steps for report in trusted)])
         self._progress.step = number - self._progress.stepped
         self._rounds.commit(number)
-        self._next_round(number, any(report.leaves for report in said))
+        ends = any(report.leaves for report in trusted)
+        for member in remote:
+            if reports[member].leaves and not ends:
+                self._accuse(member, "it left a pass that the run's own workers go on with")
+        self._next_round(number, ends)
         return number
 
     def _report(self, leaving: LoaderPass | None) -> RoundReport:
@@ -131,15 +140,49 @@ class LeasedRounds:
         told = [TrainedSamples(key, list(joined(sorted(found)))) for key, found in trained.items()]
         return RoundReport(max(0, steps), leaving is not None, told)
 
+    def _check(self, data: bytes) -> None:
+        """PayloadError for what cannot have been leased to one worker in a round."""
+        for trained in read_report(data).trained:
+            run = self._open.get(trained.key)
+            if run is None or run.leases is None:
+                continue
+            terms = run.leases.terms
+            # twice a round: a coordinator that is started again leases it anew
+            most = 2 * terms.steps * len(self._group.session.view) * terms.batch
+            apart = terms.items - count(subtract([(0, terms.items)], trained.ranges))
+            if count(trained.ranges) > most or count(trained.ranges) != apart:
+                raise PayloadError(
+                    f"{count(trained.ranges)} samples in one round, {apart} of them in the pass; at most {most} are"
+                )
+
+    def _count_all(
+        self, reports: Mapping[str, RoundReport], remote: Sequence[str], ledger: LedgerWriter | None
+    ) -> None:
+        """The run's own workers first: a remote one that says it trained the same samples as they did is not heard."""
+        for member in [member for member in reports if member not in remote]:
+            self._count(reports[member], ledger)
+        left = {key: _whole_pool(run) for key, run in self._open.items()}
+        for member in filter(reports.__contains__, remote):
+            if any(subtract(each.ranges, left.get(each.key, each.ranges)) for each in reports[member].trained):
+                self._accuse(member, "it says it trained samples that others have trained")
+            else:
+                self._count(reports[member], ledger)
+
+    def _accuse(self, member: str, what: str) -> None:
+        session = self._group.session
+        if member != session.member and session.remote(member):
+            session.distrust(member, PayloadError(f"{member}: {what}"))
+
     def _count(self, report: RoundReport, ledger: LedgerWriter | None) -> None:
         for trained in report.trained:
             run = self._open.get(trained.key)
-            if run is not None and trained.ranges:
-                run.count_leased(trained.ranges)
+            # two remote workers may say the same, and nobody knows which one lies
+            ranges = _common(trained.ranges, _whole_pool(run)) if run is not None else []
+            if run is not None and ranges:
+                run.count_leased(ranges)
                 run.trained = True
-                samples = sum(end - begin for begin, end in trained.ranges)
                 if ledger is not None:
-                    ledger.dealt(run, LoaderStep((samples,), None, tuple(trained.ranges)))
+                    ledger.dealt(run, LoaderStep((count(ranges),), None, tuple(ranges)))
 
     def _next_round(self, number: int, ends: bool) -> None:
         self._began = number
@@ -157,6 +200,17 @@ class LeasedRounds:
         run.leases.forget()
         self._open.pop(_key(run), None)
         return number
+
+
+def _whole_pool(run: LoaderPass) -> list[Range]:
+    """What nobody has trained of a pass."""
+    left = run.left.get(0, RemainingSamples())
+    items = run.leases.terms.items if run.leases is not None else left.position
+    return [*left.returned, (left.position, max(left.position, items))]
+
+
+def _common(ranges: Sequence[Range], pool: Sequence[Range]) -> list[Range]:
+    return subtract(ranges, subtract(ranges, pool))
 
 
 def read_report(data: bytes) -> RoundReport:

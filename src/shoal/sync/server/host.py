@@ -100,6 +100,8 @@ class ShardHost:
             self._handle(member, number, decode_request(head, member), arrays)
         except ShoalError as error:
             self._send(member, number, FailedReply(str(error)[:1024]), [])
+        except Exception as error:  # noqa: BLE001  (a request that nobody foresaw is its author's fault alone)
+            self._send(member, number, FailedReply(f"{type(error).__name__}: {error}"[:1024]), [])
 
     def _handle(self, member: str, number: int, request: ShardRequest, arrays: Sequence[Any]) -> None:
         if isinstance(request, SumRequest):

@@ -21,6 +21,8 @@ from shoal.sync.server.host import ShardHost
 from shoal.sync.server.messages import ShardReply, encode
 
 NUMBER = struct.Struct("<q")
+LEAST_PARTS = 2
+"""Of a message: number and head. One with fewer is dropped."""
 LARGEST_PART = 1 << 34
 """Bytes of one message part that are taken at the most."""
 
@@ -44,7 +46,7 @@ def serve_shards(address: str) -> None:
 
     host = ShardHost(send)
     while True:
-        sender, number, head, *arrays = socket.recv_multipart(copy=False)
-        if len(number.buffer) == NUMBER.size:
-            name = bytes(sender.buffer).decode(errors="replace")
-            host.handle(name, NUMBER.unpack(number.buffer)[0], bytes(head.buffer), [part.buffer for part in arrays])
+        sender, *parts = [part.buffer for part in socket.recv_multipart(copy=False)]
+        if len(parts) >= LEAST_PARTS and len(parts[0]) == NUMBER.size:
+            name, number = bytes(sender).decode(errors="replace"), NUMBER.unpack(parts[0])[0]
+            host.handle(name, number, bytes(parts[1]), parts[LEAST_PARTS:])

@@ -25,7 +25,8 @@ pytestmark = pytest.mark.timeout(300)
 def test_p1_killed_under_servers_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:
     """The others go on at once, another takes its place, and every sample counts once."""
     each = KILLED.replace("SLOT", str(slot))
-    err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", plan, each=each)
+    act = partial(replaced, tmp_path, slot)
+    err = disturbed(tmp_path, act, "--plan", plan, each=each, lockstep="every" in plan)
     assert f"worker {slot} was lost (SIGKILL)" in err
 
 

@@ -3,7 +3,7 @@
     begin(a), begin(b)     parts of one backward pass join; buckets leave while the pass runs
     end(a), end(b)         with the last one, all is committed:
                                the rest leaves -> all results are waited for -> the session completes the operation
-                               members are lost:  everybody else holds all parts -> finish locally
+                               members are lost:  everybody else holds all parts -> finish locally what is not finished
                                                   else -> the same again among those of the new view
                            then every part delivers
 
@@ -106,10 +106,12 @@ class StepTransaction:
 
     def _agree(self, participants: Sequence[TransactionParticipant]) -> None:
         while True:
+            unfinished = list(participants)
             self.session.expect_complete(True)
             try:
-                for participant in participants:
-                    participant.finish()
+                while unfinished:
+                    unfinished[0].finish()
+                    del unfinished[0]
                 self._complete(participants[0])
                 return
             except ViewEnded:
@@ -119,7 +121,9 @@ class StepTransaction:
                     participant.retry()
             finally:
                 self.session.expect_complete(False)
-        for participant in participants:
+        # Not those that have finished: a member that has completed the operation may have written the next one's
+        # numbers over what they have read.
+        for participant in unfinished:
             participant.finish_locally()
 
     def _complete(self, first: TransactionParticipant) -> None:

@@ -139,7 +139,7 @@ class CheckpointCoordinator:
         self._meeting = min(self._meeting or 1.0, now() - began)
         if compare:
             self._compared = step
-            check_equal([word.fingerprint for word in words], step)
+            check_equal([(word.slot, word.fingerprint) for word in words], step)
         self._balance(words, step)
         self._tell()
         first, self._next = words[0], words[0].next
@@ -301,16 +301,17 @@ def check_same(words: Sequence[SyncVote]) -> None:
         )
 
 
-def check_equal(prints: Sequence[int], step: int) -> None:
-    """DivergedError if the workers' parameters differ; names those that are not of the majority."""
-    if len(set(prints)) <= 1:
+def check_equal(prints: Sequence[tuple[int, int]], step: int) -> None:
+    """DivergedError if the fingerprints of workers, by slot, differ; names those that are not of the majority."""
+    found = [one for _, one in prints]
+    if len(set(found)) <= 1:
         return
-    most = max(prints, key=prints.count)
-    others = [rank for rank, one in enumerate(prints) if one != most]
-    who = ", ".join(f"worker {rank}" for rank in others)
-    few = prints.count(most) * 2 <= len(prints)
+    most = max(found, key=found.count)
+    who = ", ".join(f"worker {slot}" for slot, one in prints if one != most)
+    like = prints[found.index(most)][0]
+    few = found.count(most) * 2 <= len(found)
     raise DivergedError(
-        f"after step {step} {who} and worker {list(prints).index(most)} hold different parameters"
+        f"after step {step} {who} and worker {like} hold different parameters"
         f"{'' if few else f', so {who} has gone astray'}; does the script change them on some workers only?"
     )
 

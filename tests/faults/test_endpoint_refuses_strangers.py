@@ -239,7 +239,7 @@ def test_a4_a9_strangers_at_the_doors_of_links(tmp_path: Path) -> None:
             enough = (tmp_path / "rounds").exists() and int((tmp_path / "rounds").read_text() or 0) >= 3
             if group.gather(b"y" if enough else b"")[0] == b"y":
                 break
-        return {"found": torch.tensor([group.mesh.loop.refused, resident(os.getpid()) - size, count])}
+        return {"found": torch.tensor([group.mesh.loop.receiver.refused, resident(os.getpid()) - size, count])}
 
     try:
         results = run_world(2, body, seconds=WAIT)

@@ -60,7 +60,7 @@ def train(world: WorkerWorld, kind: str = "", every: int = 1 << 40, stall: float
         optimizer.step()
         optimizer.zero_grad()
     run.close()
-    faults = torch.tensor([proxy.done, group.mesh.loop.refused])
+    faults = torch.tensor([proxy.done, group.mesh.loop.receiver.refused])
     return {"faults": faults} | {name: p.detach().clone() for name, p in model.named_parameters()}
 
 
@@ -121,14 +121,16 @@ def test_n10_messages_that_are_said_again_count_once(times: int) -> None:
 
     def body(world: WorkerWorld) -> Result:
         group = linked_by_keys(world.group)
-        loop, parrot, count = group.mesh.loop, Parrot(group.mesh.link(1 - group.rank).way), 0
+        loop, parrot, count = group.mesh.loop, Parrot(group.mesh.link(1 - group.rank).chunk_socket), 0
         if group.rank == 1:
             loop.call(lambda: setattr(loop.peers[0], "way", parrot))
         while not all(group.gather(b"enough" if group.rank == 0 or parrot.again >= times else b"")):
             count += 1
             told = group.gather(f"{group.rank} {count}".encode())
             assert told == [f"{rank} {count}".encode() for rank in range(2)]
-        return {"found": torch.tensor([parrot.again, loop.repeated, loop.stale, loop.refused])}
+        return {
+            "found": torch.tensor([parrot.again, loop.receiver.repeated, loop.receiver.stale, loop.receiver.refused])
+        }
 
     (_, repeated, stale, refused), (again, *_) = (r["found"].tolist() for r in run_world(2, body, seconds=500))
     assert again >= times
@@ -165,7 +167,7 @@ def test_n11_a_million_frames_over_links_that_flip() -> None:
         for count in range(250_000):
             told = group.gather(f"{group.rank} {count}".encode())
             assert told == [f"{rank} {count}".encode() for rank in range(2)]
-        return {"faults": torch.tensor([proxy.done, group.mesh.loop.refused])}
+        return {"faults": torch.tensor([proxy.done, group.mesh.loop.receiver.refused])}
 
     for done, refused in (result["faults"].tolist() for result in run_world(2, body, seconds=850)):
         assert done > 100

@@ -39,10 +39,10 @@ def test_a_key_that_comes_into_the_book_is_let_in_on_the_connection_it_has() -> 
     caller = Caller(endpoint, CurveKeyPair.new())
     try:
         none = {0: BookEntry("tcp://127.0.0.1:1", CurveKeyPair.new().public, "", "w0")}
-        assert soon(WAIT, lambda: endpoint.let_in(none) or len(endpoint._authenticator._parked) == 1)
+        assert soon(WAIT, lambda: endpoint.answer_handshakes(none) or len(endpoint._authenticator._parked) == 1)
         assert zmq.EVENT_HANDSHAKE_SUCCEEDED not in caller.look()
         book = {**none, 9: caller.entry}
-        assert soon(WAIT, lambda: endpoint.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
+        assert soon(WAIT, lambda: endpoint.answer_handshakes(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
         assert zmq.EVENT_DISCONNECTED not in caller.events
         assert not endpoint._authenticator._parked
@@ -60,7 +60,7 @@ def test_a_mesh_lets_in_who_knocked_before_as_soon_as_it_has_the_book() -> None:
     caller = Caller(endpoint, CurveKeyPair.new())
     try:
         assert soon(WAIT, lambda: len(endpoint._authenticator._parked) == 1)
-        mesh.befriend(9, caller.entry)
+        mesh.add_peer(9, caller.entry)
         assert soon(WAIT, lambda: zmq.EVENT_HANDSHAKE_SUCCEEDED in caller.look())
         assert caller.events.count(zmq.EVENT_CONNECTED) == 1
     finally:
@@ -77,12 +77,12 @@ def test_strangers_wait_in_a_room_of_their_own_size(monkeypatch) -> None:
     monkeypatch.setattr(endpoint._authenticator, "_reply", lambda *words: said.append(words[1]) or say(*words))
     member = None
     try:
-        assert soon(WAIT, lambda: endpoint.let_in(book) or len(said) == 3)
+        assert soon(WAIT, lambda: endpoint.answer_handshakes(book) or len(said) == 3)
         assert set(said) == {b"300"}
         assert len(endpoint._authenticator._parked) == 3
         member = Caller(endpoint, CurveKeyPair.new())
         book = {0: member.entry}
-        assert soon(WAIT, lambda: endpoint.let_in(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in member.look())
+        assert soon(WAIT, lambda: endpoint.answer_handshakes(book) or zmq.EVENT_HANDSHAKE_SUCCEEDED in member.look())
         assert not any(zmq.EVENT_HANDSHAKE_SUCCEEDED in one.look() for one in strangers)
     finally:
         for one in [*strangers, *([member] if member else [])]:

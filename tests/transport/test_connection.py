@@ -35,11 +35,11 @@ def test_a_handshake_that_was_damaged_is_made_again(place: int) -> None:
     proxy = Spoiler(endpoint.address, times=4, place=place)
     book = {9: BookEntry("tcp://127.0.0.1:1", keys.public, "", "w9")}
     assert endpoint.keys is not None
-    connection = PeerConnection(caller.way_to(proxy.address, endpoint.keys.public), proxy.address)
+    connection = PeerConnection(caller.make_socket(proxy.address, endpoint.keys.public), proxy.address)
     try:
 
         def made() -> bool:
-            endpoint.let_in(book)
+            endpoint.answer_handshakes(book)
             return connection.look(now()) or connection.up
 
         assert soon(WAIT, made)
@@ -47,7 +47,7 @@ def test_a_handshake_that_was_damaged_is_made_again(place: int) -> None:
         connection.socket.send(b"a word")
 
         def came() -> bool:
-            endpoint.let_in(book)
+            endpoint.answer_handshakes(book)
             if connection.look(now()):  # it broke once more: who sends must send again what was on its way
                 connection.socket.send(b"a word")
             return bool(endpoint.socket.poll(5))

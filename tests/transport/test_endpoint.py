@@ -33,7 +33,7 @@ def test_garbage_changes_nothing(data: bytes) -> None:
         results = total(made, tensors)
         assert all((result == sum(tensors)).all() for result in results)
         assert resident(os.getpid()) - before < 32 << 20
-        assert made[0].loop.refused == 0, "nothing of it came as far as our decoder"
+        assert made[0].loop.receiver.refused == 0, "nothing of it came as far as our decoder"
         for caller in callers:
             caller.close()
 
@@ -61,15 +61,15 @@ def test_a_key_that_is_not_in_the_book_is_not_let_in(knows: str) -> None:
         tensors = numbers(2, 1000)
         assert (total(made, tensors)[0] == sum(tensors)).all()
         assert made[0].link(1).bye is None
-        assert made[0].loop.refused == 0
+        assert made[0].loop.receiver.refused == 0
         context.destroy(linger=0)
 
 
 def test_a_member_cannot_speak_in_anothers_name() -> None:
     with meshes(3) as made:
         loop = made[1].loop
-        loop.call(lambda: loop.peers[0].way.send(encode(LinkClosed("run", 0, 0, 2, 0, "ended", -1))))
-        assert soon(WAIT, lambda: made[0].loop.refused == 1)
+        loop.call(lambda: loop.peers[0].chunk_socket.send(encode(LinkClosed("run", 0, 0, 2, 0, "ended", -1))))
+        assert soon(WAIT, lambda: made[0].loop.receiver.refused == 1)
         assert made[0].link(2).bye is None
 
 
@@ -82,8 +82,8 @@ def test_a_members_wrong_frames_are_dropped_and_its_right_ones_count(change: str
         chunk = ChunkHeader("run", 0, 0, 1, 0, 1, 0, "ring", 0, 0, 4000, 1, *fields.values())
         head = b"\xc1" if change == "head" else encode(chunk)
         parts = [head, *[bytes(range(40))] * (3 if change == "parts" else 1)]
-        loop.call(lambda: loop.peers[0].way.send_multipart(parts))
-        assert soon(WAIT, lambda: made[0].loop.refused == 1)
+        loop.call(lambda: loop.peers[0].chunk_socket.send_multipart(parts))
+        assert soon(WAIT, lambda: made[0].loop.receiver.refused == 1)
         tensors = numbers(2, 1000)
         assert (total(made, tensors)[0] == sum(tensors)).all()
 

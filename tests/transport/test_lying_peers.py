@@ -27,7 +27,7 @@ from shoal.testing.hostile import changed, is_readable
 from shoal.transport import tasks as tasks_module
 from shoal.transport.collectives import AllGather, ChainBroadcast
 from shoal.transport.endpoint import BookEntry
-from shoal.transport.io_loop import MOST_REFUSED
+from shoal.transport.frame_receiver import MOST_REFUSED
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.message_body import MessageBody
 from shoal.transport.messages import (
@@ -61,9 +61,9 @@ class Liar:
 
         def send() -> None:
             if isinstance(message, ChunkHeader | MessageChunk):
-                peer.way.send_multipart([encode(message), frame])
+                peer.chunk_socket.send_multipart([encode(message), frame])
             else:
-                peer.aside.send(encode(message))
+                peer.control_socket.send(encode(message))
 
         self.mesh.loop.call(send)
 
@@ -216,7 +216,7 @@ def test_connections_of_an_evicted_peer_are_closed() -> None:
     with meshes(3) as made:
         until(lambda: made[0].link(1).connections)  # that for short words, for it has said some
         chunks, words = made[1].link(0).outgoing
-        made[0].enrol({rank: entry for rank, entry in made[0].loop.book.items() if rank != 1})
+        made[0].set_peers({rank: entry for rank, entry in made[0].loop.book.items() if rank != 1})
         made[0].reform(1, [0, 2])
         until(lambda: not words.up)
         Liar(made).chunk()  # of the other one nothing was known before this
@@ -226,9 +226,9 @@ def test_connections_of_an_evicted_peer_are_closed() -> None:
 
 def test_an_address_that_cannot_be_connected_is_a_peer_that_never_comes() -> None:
     with meshes(2) as made:
-        made[0].enrol({**made[0].loop.book, 2: BookEntry("tcp://nohost", made[0].loop.book[1].public)})
+        made[0].set_peers({**made[0].loop.book, 2: BookEntry("tcp://nohost", made[0].loop.book[1].public)})
         honest(made[0])
-        made[0].enrol({**made[0].loop.book, 2: BookEntry("tcp://127.0.0.1:1", b"#" * 40)})
+        made[0].set_peers({**made[0].loop.book, 2: BookEntry("tcp://127.0.0.1:1", b"#" * 40)})
         honest(made[0])
 
 

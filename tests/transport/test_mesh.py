@@ -55,7 +55,7 @@ def test_a_view_that_not_all_have_yet_waits_for_them(tmp_path: Path) -> None:
         for mesh in made[:2]:
             mesh.reform(1, [0, 1, 2])
         tasks = begin(made[:2], tensors[:2])
-        assert soon(WAIT, lambda: made[2].loop.stale > 0)
+        assert soon(WAIT, lambda: made[2].loop.receiver.stale > 0)
         made[2].reform(1, [0, 1, 2])
         tasks += begin(made[2:], tensors[2:])
         for mesh, (task, _) in zip(made, tasks, strict=True):
@@ -78,7 +78,7 @@ def test_a_chunk_acknowledges_what_came_before_it(tmp_path: Path) -> None:
             assert mesh.link(peer).out.arrived >= 18
             assert mesh.link(peer).out.estimate.rtt is not None
         for mesh in made:
-            mesh.loop.call(mesh.loop.hurry)
+            mesh.loop.call(mesh.loop.acknowledge_at_once)
         assert soon(WAIT, lambda: made[0].link(1).out.idle and made[1].link(0).out.idle)
 
 
@@ -87,17 +87,17 @@ def test_nothing_is_on_a_link_twice_when_a_view_begins(tmp_path: Path) -> None:
     tensors = numbers(2, 1_000_000)
     with meshes(2, tmp_path) as made:
         check(total(made, tensors), tensors)
-        before = [mesh.loop.repeated for mesh in made]
+        before = [mesh.loop.receiver.repeated for mesh in made]
         made[0].reform(1, [0, 1])
         tasks = begin(made[:1], tensors[:1])
         assert soon(WAIT, lambda: made[1].link(0).generation == 1)
-        assert not made[0].link(1).out.flying
+        assert not made[0].link(1).out.in_flight
         made[1].reform(1, [0, 1])
         tasks += begin(made[1:], tensors[1:])
         for mesh, (task, _) in zip(made, tasks, strict=True):
             mesh.wait(task, WAIT)
         check([result for _, result in tasks], tensors)
-        assert [mesh.loop.repeated for mesh in made] == before
+        assert [mesh.loop.receiver.repeated for mesh in made] == before
 
 
 def test_an_abort_ends_a_wait_in_another_thread(tmp_path: Path) -> None:
@@ -190,22 +190,22 @@ def test_replayed_and_foreign_messages_change_nothing(tmp_path: Path) -> None:
         peer, sent = loop.peers[1], []
         once = loop.chunk_sender.transmit
 
-        def thrice(to, flying) -> None:
-            sent.append(flying)
+        def thrice(to, in_flight) -> None:
+            sent.append(in_flight)
             for _ in range(3):
-                once(to, flying)
+                once(to, in_flight)
 
         loop.chunk_sender.transmit = thrice  # type: ignore[method-assign]
         for _ in range(5):
             check(total(made, tensors), tensors)
-        assert soon(WAIT, lambda: made[1].loop.repeated >= 2 * len(sent) > 0)
+        assert soon(WAIT, lambda: made[1].loop.receiver.repeated >= 2 * len(sent) > 0)
         for mesh in made:
             mesh.reform(1, [0, 1])
         old = list(sent)  # of generation 0
-        loop.call(lambda: [once(peer, flying) for flying in old])
-        loop.call(lambda: peer.way.send(encode(LinkClosed("another run", 1, 0, 0, 0, "ended", 1))))
+        loop.call(lambda: [once(peer, in_flight) for in_flight in old])
+        loop.call(lambda: peer.chunk_socket.send(encode(LinkClosed("another run", 1, 0, 0, 0, "ended", 1))))
         check(total(made, tensors), tensors)
-        assert soon(WAIT, lambda: made[1].loop.stale >= len(old) and made[1].loop.refused == 1)
+        assert soon(WAIT, lambda: made[1].loop.receiver.stale >= len(old) and made[1].loop.receiver.refused == 1)
         assert made[1].link(0).bye is None
 
 

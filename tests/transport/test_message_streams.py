@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from shoal.core.errors import PeerLost, ShoalError
 from shoal.transport.incoming_messages import MOST_PARTS, ChunkArrival, IncomingMessages
 from shoal.transport.message_body import MessageBody, parse
+from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation, pack
-from shoal.transport.outgoing_messages import MOST_PORTS, MessageTicket, OutgoingMessage, OutgoingMessages
+from shoal.transport.outgoing_messages import MOST_PORTS, OutgoingMessages
 
 LARGEST = 10 * CHUNK
 ENOUGH = 1 << 30
@@ -47,19 +48,19 @@ class Pair:
         return ticket
 
     def leave(self) -> None:
-        while (flying := self.out.next(self.now, ENOUGH)) is not None:
-            self.wire.append(flying)
+        while (in_flight := self.out.next(self.now, ENOUGH)) is not None:
+            self.wire.append(in_flight)
 
     def arrive(self, count: int | None = None, loss: float = 0.0) -> None:
         for _ in range(len(self.wire) if count is None else min(count, len(self.wire))):
             if not self.wire:  # the stream was begun anew
                 return
-            flying = self.wire.pop(0)
+            in_flight = self.wire.pop(0)
             if self.chance.random() < loss:
                 continue
             if self.chance.random() < loss:
-                self.wire.append(flying)  # late, or twice
-            self._hear(flying.chunk, flying.payload)
+                self.wire.append(in_flight)  # late, or twice
+            self._hear(in_flight.chunk, in_flight.payload)
 
     def _hear(self, chunk: MessageChunk, payload) -> None:
         arrival = self.into.sort(chunk)
@@ -115,7 +116,7 @@ def test_every_message_arrives_once_and_in_order(said: list, seed: int, loss: fl
         pair.now += 0.1
         pair.leave()
         if pair.out.link.overdue(pair.now) or pair.chance.random() < 0.2:
-            pair.wire = list(pair.out.link.flying)  # asked for, or after a connection that broke
+            pair.wire = list(pair.out.link.in_flight)  # asked for, or after a connection that broke
         pair.arrive(pair.chance.randint(0, 6), loss)
         if pair.chance.random() < 0.5:
             pair.acknowledge()
@@ -185,7 +186,7 @@ def test_what_has_begun_is_not_replaced() -> None:
     pair.arrive()
     pair.out.next(0.0, ENOUGH)
     second = pair.push("p", b"second", key=1)
-    pair.wire = list(pair.out.link.flying)
+    pair.wire = list(pair.out.link.in_flight)
     for _ in range(5):
         pair.turn()
     assert not first.superseded

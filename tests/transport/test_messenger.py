@@ -17,9 +17,9 @@ from shoal.core.clock import now
 from shoal.core.errors import DeadlineError, PayloadError, PeerLost, ShoalError, UsageError
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.message_body import MessageBody
+from shoal.transport.message_ticket import OutgoingMessage
 from shoal.transport.messages import CHUNK, MessageKind
 from shoal.transport.messenger import CallFailed, CallReply, MessageTicket, ReceivedMessage
-from shoal.transport.outgoing_messages import OutgoingMessage
 from shoal.transport.rate_limit import RateLimit
 
 
@@ -255,12 +255,12 @@ def test_a_member_that_is_given_up_ends_calls_and_begins_anew_if_it_comes_back()
             received[1].inside.clear()
             caller.start()
             assert received[1].inside.wait(WAIT)
-            made[0].enrol({rank: entry for rank, entry in book.items() if rank != 1})
+            made[0].set_peers({rank: entry for rank, entry in book.items() if rank != 1})
             caller.join(WAIT)
         assert "no member any more" in errors[0]
         with pytest.raises(PeerLost, match="1 is no member"):
             made[0].messenger.call("1", "port", deadline=WAIT)
-        made[0].enrol(book)
+        made[0].set_peers(book)
         assert made[1].messenger.call("0", "port", b"after", deadline=WAIT).head == b"re after"
         assert made[0].messenger.call("1", "port", b"after", deadline=WAIT).head == b"re after"
         assert received[0].heads == [b"before", b"after"]

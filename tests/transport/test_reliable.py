@@ -35,12 +35,12 @@ def test_everything_arrives_once_and_in_order(seed: int) -> None:
     while len(got) < 60:
         now += 0.1
         assert now < 10_000, "it never gets through"
-        while (flying := out.next(now)) is not None:
-            wire.append(flying.chunk)
+        while (in_flight := out.next(now)) is not None:
+            wire.append(in_flight.chunk)
         if chance.random() < 0.1:  # the connection breaks, and is made again
-            wire = [f.chunk for f in out.flying]
+            wire = [f.chunk for f in out.in_flight]
         if out.overdue(now):
-            wire.append(out.flying[0].chunk)
+            wire.append(out.in_flight[0].chunk)
         again = False
         for _ in range(min(len(wire), chance.randint(0, 5))):
             came = wire.pop(0)
@@ -53,7 +53,7 @@ def test_everything_arrives_once_and_in_order(seed: int) -> None:
             again = again or came.seq > into.expected
         if chance.random() < 0.7:
             out.acknowledged(into.expected, now)
-            wire += [f.chunk for f in out.flying] if again else []
+            wire += [f.chunk for f in out.in_flight] if again else []
     assert got == list(range(60))
     out.acknowledged(into.expected, now)
     assert out.idle
@@ -79,8 +79,8 @@ def test_what_is_urgent_overtakes_what_waits() -> None:
     out.queue(chunk(7), large, urgency=1)
     out.queue(chunk(8), large)
     left = [first, *(out.next(0.0) for _ in range(4))]
-    assert [flying.chunk.task for flying in left] == [0, 8, 7, 1, 2]
-    assert [flying.chunk.seq for flying in left] == [0, 1, 2, 3, 4], "the receiver takes chunks in this order"
+    assert [in_flight.chunk.task for in_flight in left] == [0, 8, 7, 1, 2]
+    assert [in_flight.chunk.seq for in_flight in left] == [0, 1, 2, 3, 4], "the receiver takes chunks in this order"
 
 
 def test_what_may_be_overtaken_keeps_less_under_way() -> None:
@@ -118,7 +118,7 @@ def test_a_new_generation_begins_with_nothing() -> None:
     out.reset()
     into.reset()
     assert out.idle
-    assert (out.next_seq, into.expected, into.unsaid) == (0, 0, 0)
+    assert (out.next_seq, into.expected, into.unacknowledged) == (0, 0, 0)
 
 
 def test_a_link_learns_what_it_is() -> None:

@@ -56,7 +56,7 @@ def test_a_peer_that_never_finishes_a_message_is_suspected_and_nobody_else() -> 
         looked(made[0].loop.endpoint.unfinished)
         proxies[0].left = 2 * MOST_OF_ONE
         liar = made[2].loop  # the one before worker 0 in the ring
-        liar.call(lambda: liar.peers[0].way.send_multipart([PART] * (3 * MOST_OF_ONE // len(PART))))
+        liar.call(lambda: liar.peers[0].chunk_socket.send_multipart([PART] * (3 * MOST_OF_ONE // len(PART))))
         assert soon(WAIT, lambda: bool(made[0].loop.suspects))
         assert list(made[0].loop.suspects) == [2]
         assert "does not end" in made[0].loop.suspects[2]

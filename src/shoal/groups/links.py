@@ -133,7 +133,9 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.remote_count = sum(info.remote for info in session.install.infos)
         slots = [slot_of(member) for member in view.members]
         infos = zip(slots, view.members, session.install.infos, strict=True)
-        self.mesh.enrol({slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos})
+        self.mesh.set_peers(
+            {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
+        )
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
         self.leaders = leaders(view, host_groups)

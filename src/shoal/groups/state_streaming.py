@@ -68,7 +68,7 @@ class StateStreamServer:
     def _forget(self, member: str) -> None:
         self.session.agent.streaming_partners.asked.pop(member, None)
         if self._accounts.pop(member, None) is not None:
-            self.mesh.part(slot_of(member))  # what waits for it is given back
+            self.mesh.remove_peer(slot_of(member))  # what waits for it is given back
 
     def open(self, member: str) -> None:
         """Begin a stream to it."""
@@ -77,7 +77,7 @@ class StateStreamServer:
         for before in [other for other in self._accounts if slot_of(other) == slot]:
             self._forget(before)
         self._accounts[member] = _Account()
-        self.mesh.befriend(slot, _entry(member, request.info))
+        self.mesh.add_peer(slot, _entry(member, request.info))
 
     def serves(self, member: str) -> bool:
         """Whether it has a stream."""
@@ -109,7 +109,7 @@ class StateStreamServer:
 
     def drop(self, member: str) -> None:
         """Send it nothing more, and forget what it has not taken; it stays known, so that it is not begun again."""
-        self.mesh.part(slot_of(member))
+        self.mesh.remove_peer(slot_of(member))
 
     def close(self) -> None:
         """The view has ended."""
@@ -137,7 +137,7 @@ class StateStreamClient:
             del self._items[key]
         sender, own = slot_of(offer.member), slot_of(self.session.member)
         info = self.session.agent.info
-        self.mesh.enrol({own: _entry(self.session.member, info), sender: _entry(offer.member, offer.info)})
+        self.mesh.set_peers({own: _entry(self.session.member, info), sender: _entry(offer.member, offer.info)})
         self.mesh.messenger.admit(PORT, offer.member)
         self._taken, self._read, self._moved = 0, 0, now()
         return True

@@ -1,4 +1,4 @@
-"""Answers libzmq's question whether the owner of a CURVE key may connect (ZAP, RFC 27).
+"""Decides for libzmq whether the owner of a CURVE key may connect (ZAP, RFC 27).
 
     libzmq's thread: handshake ── request(key) ──▶ ZapAuthenticator ── 200 + name | 300 | 400 ──▶ connection or none
 
@@ -27,7 +27,7 @@ Identify = Callable[[bytes], str | None]
 
 @dataclass(frozen=True)
 class AuthRequest:
-    """A key was shown, and libzmq waits for the answer."""
+    """A peer has shown a key, and libzmq waits for the answer."""
 
     route: bytes
     number: bytes
@@ -56,7 +56,7 @@ class ZapAuthenticator:
                     self._check(AuthRequest(parts[0], parts[3], parts[8]))
 
     def check_parked(self) -> None:
-        """Look at all parked keys again: the list has changed."""
+        """Check all parked keys again, because the list has changed."""
         parked, self._parked = self._parked, deque()
         for request in parked:
             self._check(request)

@@ -14,7 +14,7 @@ LARGEST = 1 << 30
 
 
 class AllGather(CollectiveTask):
-    """`result` holds everybody's bytes in order of rank."""
+    """Every worker gets the bytes of all; `result` has them in order of rank."""
 
     kind = "gather"
     alike = False
@@ -33,7 +33,7 @@ class AllGather(CollectiveTask):
 
     @property
     def buffers(self) -> list[bytes | bytearray]:
-        """The same without a copy: only to be read."""
+        """Return the same without a copy; do not write to them."""
         return [self.data if rank == self._rank else self._parts[rank] for rank in self._ranks]
 
     def begin(self, view: MeshView, send: Send) -> None:
@@ -50,7 +50,7 @@ class AllGather(CollectiveTask):
             self.done.set()
 
     def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
-        """Memory grows as bytes arrive, not by what was announced; a link keeps the order of a task's chunks."""
+        """Append a piece. Memory grows as bytes arrive, not by the announced total, which may be a lie."""
         if chunk.total > self.limit:
             raise FrameRefused(f"worker {sender} gathers {chunk.total} bytes; at most {self.limit} go at once")
         if sender not in self._parts:
@@ -72,12 +72,12 @@ class AllGather(CollectiveTask):
 
 
 def chunks(size: int) -> int:
-    """Pieces of `size` bytes; nothing is one empty piece, so that it is heard."""
+    """Return the number of pieces of `size` bytes; zero bytes are one empty piece, so that receivers notice it."""
     return max(1, math.ceil(size / CHUNK))
 
 
 class AllToAll(AllGather):
-    """A row of `pieces` for each worker, by rank; `result` holds what everybody had for this one, by rank."""
+    """Worker i gets row i of every worker's `pieces`; `result` has them in order of rank."""
 
     kind = "deal"
 
@@ -94,7 +94,7 @@ class AllToAll(AllGather):
         self._ranks, self._rank = view.ranks, view.rank
         self._wanted = dict.fromkeys(view.others, 1)
         self.data = bytearray(self.pieces[view.place])
-        for index in range(chunks(self.total)):  # one for each in turn, so that nobody waits for the end
+        for index in range(chunks(self.total)):  # one piece to each in turn, so that no receiver waits for the others
             for place, peer in enumerate(view.ranks):
                 if peer != view.rank:
                     send(peer, 0, index, pack(self.pieces[place, index * CHUNK : (index + 1) * CHUNK], "uint8"))
@@ -106,7 +106,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class ChainBroadcast(CollectiveTask):
-    """`memory` is what the worker at place `root` of the view hands on, and where the others take it."""
+    """Every worker passes on what it receives; `memory` is sent by the worker at place `root`, filled at the others."""
 
     kind = "broadcast"
 

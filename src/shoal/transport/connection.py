@@ -1,5 +1,7 @@
-"""Connections of ZeroMQ sockets: the one to a peer's endpoint, made again after a failed handshake, which libzmq never
-retries itself; and those that peers made here, which are cut when the peer is evicted.
+"""Connections of ZeroMQ sockets, to a peer's endpoint and from peers.
+
+A connection to a peer is made again after a failed handshake, which libzmq never retries itself. Connections from a
+peer are cut when it is evicted.
 """
 
 import contextlib
@@ -14,7 +16,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 _READABLE = int(zmq.POLLIN)
-"""As a plain int: `&` with an enum flag builds another flag, which takes longer than the socket call."""
+"""As a plain int, because `&` with an enum flag takes longer than the socket call itself."""
 
 
 def is_readable(socket: "zmq.Socket[bytes]") -> bool:
@@ -23,7 +25,7 @@ def is_readable(socket: "zmq.Socket[bytes]") -> bool:
 
 @dataclass(frozen=True)
 class AcceptedConnection:
-    """Where a message came from."""
+    """The connection that a message came on."""
 
     descriptor: int
     address: str
@@ -33,7 +35,7 @@ class AcceptedConnection:
         return cls(int(frame.get(zmq.SRCFD)), str(frame.get("Peer-Address")))
 
     def cut(self, port: int) -> None:
-        """End it, if it is still a connection of this peer's host to our `port`."""
+        """Shut it down, if the descriptor still is a connection of this peer's host to our `port`."""
         if self.descriptor < 0:
             return
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as link:
@@ -42,13 +44,13 @@ class AcceptedConnection:
 
 
 MOST_BACK = 64 << 10
-"""Bytes that a peer may send on a connection that only leads to it: a handshake takes less than one in a hundred."""
+"""Bytes a peer may send on a connection that this worker only writes to; a handshake takes a hundredth of them."""
 _BYTES_RECEIVED = 128
-"""Where struct tcp_info of Linux has the number of bytes that have come."""
+"""Offset in Linux's struct tcp_info of the number of bytes received."""
 
 
 def bytes_read(connection: socket.socket) -> int:
-    """Bytes that have come on a TCP connection and were read by its owner; 0 on a kernel that does not tell."""
+    """Return how many received bytes of a TCP connection its owner has read; 0 if the kernel does not tell."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _BYTES_RECEIVED + 8:
         return 0
@@ -69,18 +71,18 @@ SILENT = 6.0
 
 
 class PeerConnection:
-    """`socket` leads to `address`; made and used in one thread."""
+    """The connection of `socket` to `address`, made and used in one thread."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", address: str) -> None:
         self.socket, self.address = socket, address
         self.up = False
-        """Whether it is connected and the key was right."""
+        """Whether it is connected, and the peer's key was right."""
         self.down: float | None = None
-        """Since when it is closed, if it was open once."""
+        """Since when it is closed, if it was open before."""
         self.refusals = 0
-        """How often nobody listened since."""
+        """How often a connection was refused since then."""
         self.abused = False
-        """Whether the peer has sent here, where nobody reads: libzmq keeps it all."""
+        """Whether the peer has sent much on it: nothing reads here, so libzmq would keep it all in memory."""
         self._fd = -1
         self._pause = PAUSE
         self._told: float | None = None
@@ -107,7 +109,7 @@ class PeerConnection:
         return made
 
     def _check_back(self) -> None:
-        """End the connection if the peer fills our memory through it."""
+        """Shut the connection down if the peer fills this worker's memory through it."""
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._fd)) as link:
             if link.family == socket.AF_INET and _is_at(link, self.address) and bytes_read(link) > MOST_BACK:
                 self.abused = True
@@ -128,22 +130,22 @@ class PeerConnection:
 
     def _begin_anew(self, now: float) -> None:
         self._told, self._due = now, None
-        with contextlib.suppress(zmq.ZMQError):  # ZeroMQ has forgotten it already
+        with contextlib.suppress(zmq.ZMQError):  # raised if ZeroMQ has dropped the connection already
             self.socket.disconnect(self.address)
         self._connect()
 
     def _connect(self) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # not an address of this network: membership gives the peer up
+        with contextlib.suppress(zmq.ZMQError):  # an unreachable address: membership will give the peer up
             self.socket.connect(self.address)
 
     def close(self) -> None:
-        """What waits in it is lost."""
+        """Close it; messages that still wait in it are lost."""
         self.socket.disable_monitor()
         self._monitor.close(linger=0)
         self.socket.close(linger=0)
 
 
 def _is_at(link: socket.socket, address: str) -> bool:
-    """The descriptor may have been reused for another connection meanwhile."""
+    """Return whether the socket still leads to `address`: its descriptor may have been reused."""
     host, port = link.getpeername()[:2]
     return address == f"tcp://{host}:{port}"

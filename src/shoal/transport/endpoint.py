@@ -1,4 +1,4 @@
-"""Where a worker is reached: the address book, and the listening socket."""
+"""A worker's listening socket, and the address book of its peers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from shoal.transport.unfinished import UnfinishedLimiter
 
 @dataclass(frozen=True)
 class BookEntry:
-    """One worker."""
+    """The address and key of one worker."""
 
     address: str
     """`tcp://10.77.0.1:7700` or `ipc:///tmp/…/0`."""
     public: bytes = b""
     host: str = ""
-    """The name of its host, for messages."""
+    """The name of its host, for error messages."""
     member: str = ""
-    """Its id, where the members of the run may change: who takes a lost one's place has another."""
+    """Its member id; empty if members do not change."""
 
     @property
     def here(self) -> bool:
-        """Whether it is reached through a file of this host."""
+        """Return whether it is reached through a socket file of this host."""
         return self.address.startswith("ipc://")
 
 
@@ -37,7 +37,7 @@ Book = Mapping[int, BookEntry]
 
 
 def check_book(book: Book) -> None:
-    """Refuse what would send anything in the clear over a network."""
+    """Raise UsageError for a book that would send anything unencrypted over a network."""
     for rank, entry in book.items():
         if not entry.here and not entry.public:
             raise UsageError(f"worker {rank} at {entry.address} has no key; between hosts every worker needs one")
@@ -46,13 +46,13 @@ def check_book(book: Book) -> None:
 
 
 def book_in(folder: Path, size: int) -> dict[int, BookEntry]:
-    """Addresses for `size` workers of this host, in a folder made for the user alone."""
+    """Make addresses for `size` workers of this host, in a folder that only the user can enter."""
     folder.mkdir(mode=0o700, exist_ok=True)
     return {rank: BookEntry(f"ipc://{folder}/{rank}") for rank in range(size)}
 
 
 def _name_of(key: bytes, book: Book) -> str | None:
-    """Return whose key it is. Keys are decoded on a handshake only, because those are rare and turns are short."""
+    """Return whose key it is. Keys are decoded only here, because handshakes are rare and turns must be short."""
     for rank, entry in book.items():
         if entry.public and decode_key(entry.public) == key:
             return entry.member or str(rank)
@@ -61,13 +61,13 @@ def _name_of(key: bytes, book: Book) -> str | None:
 
 LARGEST_FRAME = 64 << 10
 LARGEST_REPLY = 1 << 10
-"""Bytes of a frame that a peer may send on the way back: those of the handshake."""
+"""Bytes of a frame that a peer may send back on a connection to it: enough for the handshake."""
 HANDSHAKE_MS = int(HANDSHAKE_SECONDS * 1000)
-"""A connection that has not shown its key after that is closed."""
+"""Milliseconds after which a connection that has not shown its key is closed."""
 MOST_WAITING = 1024
-"""Messages of one peer that wait to be read; then its connection is left to itself, until they are."""
+"""Unread messages of one peer, after which ZeroMQ reads no more from its connection."""
 MOST_UNSENT = 16384
-"""Messages for one peer that wait to leave: more than the largest window has chunks."""
+"""Messages that may wait to leave for one peer: more than the chunks of the largest window."""
 
 
 class LinkEndpoint:
@@ -106,12 +106,12 @@ class LinkEndpoint:
             self._limiter.start()
 
     @property
-    def guard(self) -> "zmq.Socket[bytes] | None":
-        """Where something comes in when somebody shows a key."""
+    def handshakes(self) -> "zmq.Socket[bytes] | None":
+        """Return the socket that becomes readable when a connecting peer shows a key; None without keys."""
         return self._authenticator.socket if self._authenticator is not None else None
 
-    def let_in(self, book: Book) -> None:
-        """Accept all that have shown a key of the book since the last call, or before it was in the book."""
+    def answer_handshakes(self, book: Book) -> None:
+        """Accept connections whose key is in the book, also those that were parked until it was."""
         if self._authenticator is not None:
             changed, self._book = self._book is not book, book
             if changed:
@@ -119,15 +119,15 @@ class LinkEndpoint:
             self._authenticator.answer()
 
     def cut(self, connection: AcceptedConnection) -> None:
-        """End a connection that a peer has made to this endpoint."""
+        """Shut down a connection that a peer has made to this endpoint."""
         port = self.address.rpartition(":")[2]
         if port.isdigit():
             connection.cut(int(port))
 
-    def way_to(self, address: str, public: bytes) -> "zmq.Socket[bytes]":
-        """A socket that sends to a peer; connected by the caller, once it listens to what becomes of it."""
+    def make_socket(self, address: str, public: bytes) -> "zmq.Socket[bytes]":
+        """Return a socket that sends to a peer. The caller connects it, after attaching its monitor."""
         socket = self.context.socket(zmq.PUSH)
-        # links have windows of their own; this is for a peer that takes nothing and asks for more
+        # Links have windows of their own; this bounds memory for a peer that reads nothing and asks for more.
         socket.setsockopt(zmq.SNDHWM, MOST_UNSENT)
         socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_REPLY)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
@@ -136,7 +136,7 @@ class LinkEndpoint:
         if self.keys is not None and not address.startswith("ipc://"):
             try:
                 socket.curve_serverkey = public
-            except zmq.ZMQError:  # no key at all: one that nobody has, so that nothing is ever said there
+            except zmq.ZMQError:  # an invalid key: use one that no peer has, so that the handshake fails
                 socket.curve_serverkey = zmq.curve_keypair()[0]
             socket.curve_publickey, socket.curve_secretkey = self.keys.public, self.keys.secret
         return socket

@@ -1,7 +1,7 @@
-"""What comes from one member on the message stream: a pure state machine without sockets, threads or clocks.
+"""The messages arriving from one member: a pure state machine without sockets, threads or clocks.
 
-The record of a member outlives its link: a stream that was dropped here is never taken up again in the middle, so no
-message is delivered twice. Memory grows as bytes arrive, up to what the ports' credit allows this one member.
+The state outlives the member's link: a stream that was dropped is never continued in the middle, so no message is
+delivered twice. Memory grows as bytes arrive, up to what the ports' credit allows this member.
 """
 
 import enum
@@ -13,26 +13,26 @@ from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageK
 from shoal.transport.reliable import IncomingLink
 
 MOST_PARTS = 1024
-"""Messages of one member that have begun and not ended."""
+"""Messages of one member that may be incomplete at a time."""
 Limit = Callable[[int], int | None]
-"""Number of a call of ours -> bytes that its reply may have; None: nobody waits for it any more."""
+"""Returns how many bytes the reply to a call may have, by the call's number; None if its caller has given up."""
 
 
 class ChunkArrival(enum.Enum):
-    """What a chunk is, by its numbers alone."""
+    """How a chunk fits the stream, judged by its numbers alone."""
 
     next = enum.auto()
     repeated = enum.auto()
     gap = enum.auto()
     stale = enum.auto()
-    """Of a stream that a later one has replaced."""
+    """It is of a stream that a later one has replaced."""
     closed = enum.auto()
-    """Of a stream that was dropped here."""
+    """It is of a stream that was dropped here."""
 
 
 @dataclass
 class IncomingMessage:
-    """A message that arrives; whole when `body` has `total` bytes."""
+    """A message that is arriving; complete when `size` reaches `total`."""
 
     kind: MessageKind
     port: str
@@ -40,7 +40,7 @@ class IncomingMessage:
     of: int
     total: int
     kept: bool = True
-    """Whether anybody waits for it; else its bytes are counted and dropped."""
+    """Whether a caller or port waits for it; else its bytes are counted and dropped."""
     body: bytearray = field(default_factory=bytearray)
     size: int = 0
 
@@ -59,23 +59,23 @@ class IncomingMessage:
 
 @dataclass
 class IncomingMessages:
-    """From one member."""
+    """The messages of one member."""
 
     link: IncomingLink = field(default_factory=IncomingLink)
     stream: int = 0
-    """0: none yet."""
+    """0 before the first chunk."""
     closed: bool = False
     _last: int = -1
     _parts: dict[int, IncomingMessage] = field(default_factory=dict)
     _begun: Counter[str] = field(default_factory=Counter)
-    """By port: messages of this stream."""
+    """By port: messages of this stream that have begun."""
     _open: Counter[str] = field(default_factory=Counter)
-    """By port: messages that have begun and are not handled, of any stream."""
+    """By port: messages of any stream that have begun and are not handled yet."""
     _granted: dict[str, int] = field(default_factory=dict)
     _largest: dict[str, int] = field(default_factory=dict)
 
     def sort(self, chunk: MessageChunk) -> ChunkArrival:
-        """What to do with a chunk before anything of it is read."""
+        """Classify a chunk before its content is read."""
         if chunk.stream < self.stream or not chunk.stream:
             return ChunkArrival.stale
         if chunk.stream > self.stream:
@@ -87,7 +87,7 @@ class IncomingMessages:
         return ChunkArrival.next if chunk.seq == self.link.expected else ChunkArrival.gap
 
     def take(self, chunk: MessageChunk, payload: FramePayload, now: float, limit: Limit) -> IncomingMessage | None:
-        """Take the next chunk; return the message that is whole with it. Credits are left to the caller."""
+        """Take the next chunk; return the message that it completes, if any. The caller handles credits."""
         if chunk.stream > self.stream:
             self._adopt(chunk)
         elif chunk.kind == MessageKind.hello:
@@ -107,7 +107,7 @@ class IncomingMessages:
         return whole
 
     def _adopt(self, chunk: MessageChunk) -> None:
-        """Another stream begins: nothing more of the older one comes."""
+        """Begin a newer stream, and drop the rest of the older one."""
         if chunk.kind != MessageKind.hello:
             raise ProtocolViolation(f"a stream that begins with a {chunk.kind.name}")
         self.close()
@@ -151,9 +151,9 @@ class IncomingMessages:
         self._parts[chunk.number] = IncomingMessage(chunk.kind, chunk.port, chunk.number, chunk.of, chunk.total, kept)
 
     def grant(self, port: str, credit: int, largest: int) -> int | None:
-        """How many messages this member may have begun on a port in this stream; None: no more than it knows.
+        """Return how many messages the member may have begun on a port in this stream; None if it need not be told.
 
-        It is told when half of the credit has come back, so that a message more costs no message back.
+        It is told when half of the credit has come back, so that not every message costs one in return.
         """
         if not self.stream or self.closed:
             return None
@@ -166,7 +166,7 @@ class IncomingMessages:
 
     @property
     def grants(self) -> dict[str, tuple[int, int]]:
-        """By port: what was granted last in this stream, and the largest message."""
+        """Return, by port, the last grant in this stream and the largest message."""
         return {port: (granted, self._largest[port]) for port, granted in self._granted.items() if not self.closed}
 
     def _release(self, message: IncomingMessage) -> None:
@@ -174,11 +174,11 @@ class IncomingMessages:
             self._open[message.port] -= 1
 
     def handled(self, message: IncomingMessage) -> None:
-        """Its memory is free."""
+        """Free the credit of a handled message."""
         self._release(message)
 
     def close(self) -> None:
-        """Drop what has not arrived whole; the stream is not heard any more."""
+        """Drop incomplete messages; further chunks of the stream are refused."""
         for message in self._parts.values():
             self._release(message)
         self._parts.clear()

@@ -1,8 +1,8 @@
-"""Key pairs of CURVE, the elliptic-curve handshake of ZeroMQ: who may talk to whom, and nobody listens in.
+"""Key pairs of CURVE, the elliptic-curve handshake by which ZeroMQ authenticates and encrypts connections.
 
-A key file is readable by its owner alone, from the moment it exists; one that others could have read is refused. There
-are two kinds: a pair (of a run, or of a machine), and an invitation: a pair for one machine with the public key of the
-run it may join. The secret key of a run stays on the machine of the run.
+A key file is readable only by its owner, from the moment it exists; a file that others could have read is refused.
+There are two kinds: a pair (of a run, or of a machine), and an invitation, which is a pair for one machine with the
+public key of the run it may join. The secret key of a run stays on the run's own machine.
 """
 
 import re
@@ -22,7 +22,7 @@ _KEY = re.compile(rb"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")  # the alphabet
 
 @dataclass(frozen=True)
 class CurveKeyPair:
-    """A pair, in ZeroMQ's printable form (Z85). The secret half never appears in a text made of it."""
+    """A pair in ZeroMQ's printable form (Z85). Its repr does not contain the secret half."""
 
     public: bytes
     secret: bytes = field(repr=False)
@@ -37,7 +37,7 @@ class CurveKeyPair:
 
     @classmethod
     def read(cls, path: Path) -> "CurveKeyPair":
-        """The pair in a file that is this user's alone, and is no invitation."""
+        """Read a pair from a file that only this user can read, and that is not an invitation."""
         found = KeyFile.read(path)
         if found.run is not None:
             raise UsageError(
@@ -49,11 +49,11 @@ class CurveKeyPair:
 
 @dataclass(frozen=True)
 class KeyFile:
-    """What stands in a key file."""
+    """The content of a key file."""
 
     keys: CurveKeyPair
     run: bytes | None = None
-    """Of an invitation: the public key of the run."""
+    """For an invitation: the public key of the run."""
 
     def write(self, path: Path) -> None:
         """Make the file, mode 0600; one that is there already stays as it is."""
@@ -61,7 +61,7 @@ class KeyFile:
 
     @property
     def text(self) -> str:
-        """What stands in the file: a secret."""
+        """Return the file's text, which contains the secret."""
         head = "A key pair of Shoal" if self.run is None else "An invitation to a run of Shoal, for one machine"
         lines = [f"# {head}. Keep it to yourself."]
         lines += [f'run = "{self.run.decode()}"'] if self.run is not None else []
@@ -70,7 +70,7 @@ class KeyFile:
 
     @classmethod
     def read(cls, path: Path, way_out: str = "make one with shoal keys new") -> Self:
-        """Read a file that is this user's alone; errors end with `way_out`."""
+        """Read a file that only this user can read; errors end with `way_out`."""
         try:
             data = read_private(path, LARGEST_FILE)
         except OSError as error:
@@ -79,7 +79,7 @@ class KeyFile:
 
     @classmethod
     def parse(cls, data: bytes, name: str, way_out: str = "make one with shoal keys new") -> Self:
-        """From the text of a key file, called `name` in an error."""
+        """Parse the text of a key file, called `name` in errors."""
         try:
             found = msgspec.toml.decode(data, type=dict[str, str])
             keys = CurveKeyPair(check_key(found["public"].encode()), check_key(found["secret"].encode()))
@@ -89,7 +89,7 @@ class KeyFile:
 
 
 def check_key(text: bytes) -> bytes:
-    """A key in Z85, or UsageError."""
+    """Return a key in Z85, or raise UsageError."""
     if not _KEY.fullmatch(text):
         raise UsageError(f"{text[:50]!r} is no key; keys are 40 letters of Z85, as shoal keys new makes them")
     return text

@@ -1,4 +1,7 @@
-"""A worker's links to all its peers, as the training thread uses them."""
+"""A worker's links to all its peers, as the training thread uses them.
+
+Sockets belong to the communication thread (`io_loop`); this side submits tasks, waits, and decides when a wait fails.
+"""
 
 import os
 import threading
@@ -17,31 +20,32 @@ from shoal.transport.rate_limit import RateLimit
 from shoal.transport.tasks import CollectiveTask, MeshView
 
 LOOK = 0.1
-"""Seconds between looks at whether the peers still live, in a wait."""
+"""Seconds between two checks, in a wait, whether the peers are alive."""
 SILENCE = 10.0
-"""Seconds of silence that are always forgiven: peers say something every second, but machines stop and links break."""
+"""Silence up to this many seconds is always forgiven: peers send every half second, but machines pause and links
+break."""
 FLUSH = 10.0
 COMMAND = 30.0
 
 
 class ViewWatcher(Protocol):
-    """Knows whether the view still stands, and wants to know of whom nothing is heard."""
+    """Membership, as a mesh uses it: tells whether the view has ended, and is told which peers are silent."""
 
     @property
     def disturbed(self) -> bool: ...
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        """Members by id, and whether their endpoints are closed."""
+        """Report the silent members by id, and whether their endpoints are closed."""
 
     def late(self, member: str, reason: str) -> None:
-        """This member has been waited for longer than is good."""
+        """Report a member that keeps this worker waiting for too long."""
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
-        """This member breaks the protocol; ViewEnded if the run can go on without it, else the error."""
+        """Report a member that breaks the protocol; raise ViewEnded if the run can go on without it, else the error."""
 
 
 class LinkMesh:
-    """Used by one thread of a worker."""
+    """The links of one worker, used by one thread."""
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class LinkMesh:
         self.loop.start()
 
     def watch_view(self, watcher: ViewWatcher) -> None:
-        """Ask `watcher` whether the view still stands; without one, a lost peer ends the run."""
+        """Let `watcher` decide which members are lost; without one, a lost peer ends the run."""
         self._watcher = watcher
         self.loop.exchange.silence = None  # membership decides which member is lost, not the link
 
@@ -80,24 +84,24 @@ class LinkMesh:
         return self.loop.generation
 
     def link(self, rank: int) -> LinkPeer:
-        """What is known of a peer: `link(2).out.estimate.rate`, `.rtt`."""
+        """Return what is known of a peer, such as `link(2).out.estimate.rate`."""
         return self.loop.peers[rank]
 
     def wait_for_peers(self, seconds: float) -> None:
-        """Wait until every peer was heard."""
+        """Wait until every peer has been heard."""
         deadline = Deadline.after(seconds)
         while missing := [rank for rank in self.view.others if self.link(rank).heard is None]:
             self._look_around(missing, deadline)
             threading.Event().wait(0.005)
 
     def submit(self, task: CollectiveTask, number: int | None = None) -> None:
-        """Hand in a task; members of the view hand in those of a channel in the same order, or say the number."""
+        """Submit a task. All members submit the tasks of a channel in the same order, or give each its number."""
         task.number = self._next[task.channel] if number is None else number
         self._next[task.channel] = task.number + 1
         self.loop.call(lambda: self.loop.add(task))
 
     def wait(self, task: CollectiveTask, seconds: float) -> None:
-        """Return when the task is done."""
+        """Return when the task is done; raise its error, ViewEnded, PeerLost or DeadlineError."""
         deadline = Deadline.after(seconds)
         self._waiting = (now(), task)
         try:
@@ -115,7 +119,7 @@ class LinkMesh:
             raise task.error
 
     def waiting(self) -> str:
-        """What a wait is for, while it lasts: `waiting 3.2 s for worker 2 (host b), last seen …`; else nothing."""
+        """Describe the current wait: `waiting 3.2 s for worker 2 (host b), last seen …`; empty if there is none."""
         waiting = self._waiting
         if waiting is None:
             return ""
@@ -124,29 +128,29 @@ class LinkMesh:
         return f"waiting {moment - waiting[0]:.1f} s for {suspects}"
 
     def abort(self, reason: str) -> None:
-        """End all tasks; waiting callers get PeerLost. Arrays that were handed in are unchanged."""
+        """Fail all tasks with PeerLost. Their input arrays are unchanged."""
         self._command(lambda: self.loop.tasks.abort(PeerLost(f"worker {self.rank} stops: {reason}")))
 
     def leave(self, generation: int) -> None:
-        """From any thread: release callers that wait in a view before `generation`."""
+        """Release callers that wait in a view before `generation`; any thread may call this."""
         self.loop.call(lambda: self.loop.leave(generation, ViewEnded("the members change")))
 
-    def enrol(self, book: Book) -> None:
-        """Reach these, and nobody else."""
+    def set_peers(self, book: Book) -> None:
+        """Replace the peers."""
         check_book(book)
-        self._command(lambda: self.loop.enrol(book))
+        self._command(lambda: self.loop.set_peers(book))
 
-    def befriend(self, rank: int, entry: BookEntry) -> None:
-        """Reach one more, which is in no view yet; until the next `enrol`."""
-        self.enrol({**self.loop.book, rank: entry})
+    def add_peer(self, rank: int, entry: BookEntry) -> None:
+        """Connect to a worker that is in no view yet, until the next `set_peers`."""
+        self.set_peers({**self.loop.book, rank: entry})
 
-    def part(self, rank: int) -> None:
-        """Give up one that was befriended, with all that waits for it; members of the view stay."""
+    def remove_peer(self, rank: int) -> None:
+        """Disconnect a worker that was added, and fail what waits for it; members of the view stay."""
         if rank not in self.view.ranks and rank in self.loop.book:
-            self.enrol({other: entry for other, entry in self.loop.book.items() if other != rank})
+            self.set_peers({other: entry for other, entry in self.loop.book.items() if other != rank})
 
     def reform(self, generation: int, ranks: Sequence[int]) -> None:
-        """Go on with `ranks` only. Generations only grow: one that is not new is refused."""
+        """Enter a view of `ranks`. Its generation must be higher than the last."""
         if generation <= self.generation or self.rank not in ranks or not set(ranks) <= {self.rank, *self.loop.peers}:
             raise ShoalError(
                 f"worker {self.rank} cannot go from generation {self.generation} to {generation} with workers "
@@ -158,13 +162,13 @@ class LinkMesh:
         self._lost = -1
 
     def close(self, reason: str = "ended") -> None:
-        """Wait until what was sent has arrived, say goodbye, end the thread."""
+        """Wait until all that was sent has arrived, say goodbye, and end the thread."""
         if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
         self.messenger.close()
         deadline = Deadline.after(FLUSH if self._lost < 0 else 0.5)
-        self.loop.call(self.loop.hurry)
+        self.loop.call(self.loop.acknowledge_at_once)
         while self.loop.is_alive() and not self.loop.flushed and not deadline.expired:
             threading.Event().wait(0.002)
         if self.loop.is_alive():
@@ -214,7 +218,7 @@ class LinkMesh:
             )
 
     def _doubt(self, watch: ViewWatcher, peers: Sequence[LinkPeer]) -> None:
-        """ViewEnded, if it has; else tell of whom nothing is heard."""
+        """Raise ViewEnded if the view has ended; else report the silent peers."""
         if watch.disturbed:
             raise ViewEnded("the members change")
         seen = self.loop.turned
@@ -222,8 +226,8 @@ class LinkMesh:
         watch.doubt({peer.entry.member: peer.gone(seen) for peer in doubted})
 
     def _check(self, peer: LinkPeer, missing: Sequence[int]) -> None:
-        """PeerLost, if this peer cannot do its part any more."""
-        seen = self.loop.turned  # not now: what came while the loop was away has not been heard yet
+        """Raise PeerLost if this peer cannot do its part any more."""
+        seen = self.loop.turned  # not the current time: what arrived since the loop's last turn is not read yet
         if peer.bye is not None:
             if peer.bye.lost in self.view.others:
                 self._blame(peer.bye.lost, f"{self.link(peer.bye.lost)} is lost, says {peer}")
@@ -234,7 +238,7 @@ class LinkMesh:
             self._blame(peer.rank, f"{peer.describe(seen)}, is gone: nobody listens at {peer.entry.address}")
 
     def _check_silence(self, peers: Sequence[LinkPeer]) -> None:
-        """PeerLost for the one that has been silent longest: others may have stopped because of it."""
+        """Raise PeerLost for the peer that has been silent longest; others may have stopped because of it."""
         seen = self.loop.turned
         silent = [(s, p.rank) for p in peers if p.bye is None and (s := p.silent(seen, self.silence)) is not None]
         if silent:

@@ -1,9 +1,9 @@
-"""The content of a message as bytes: a head of the caller's, and arrays with dtype and shape.
+"""The content of a message as bytes: the caller's head, and arrays with dtype and shape.
 
     length of the specification (4 bytes) | specification | … | array 0 | … | array 1 …
 
-Arrays begin at multiples of 16 bytes. The receiver hands them on in place, without a copy; nothing is executed to read
-them, and sizes are checked against what has arrived before anything is made of them.
+Arrays begin at multiples of 16 bytes, so the receiver can use them in place. Nothing is executed to read them, and
+sizes are checked against what has arrived before any array is made.
 """
 
 import math
@@ -25,7 +25,7 @@ _LENGTH = struct.Struct("<I")
 ARRAY_DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint8")
 }
-"""What travels in a message; bfloat16 as the int16 of the same bits."""
+"""Dtypes that a message can carry; send bfloat16 as int16 of the same bits."""
 
 
 class ArraySpec(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -43,7 +43,7 @@ _decoder = msgspec.msgpack.Decoder(BodySpec)
 
 
 class MessageBody:
-    """Bytes to be sent, in place: the arrays must stay as they are until the message has left."""
+    """A message's bytes, not copied: the arrays must not change until the message has left."""
 
     def __init__(self, head: bytes, arrays: Sequence[Array] = ()) -> None:
         if len(head) > LARGEST_MESSAGE_HEAD or len(arrays) > MOST_ARRAYS:
@@ -69,7 +69,7 @@ class MessageBody:
             self.total += len(segment)
 
     def cut(self, start: int, stop: int) -> memoryview:
-        """Bytes from `start` to `stop`: in place where they lie in one array, else joined."""
+        """Return the bytes from `start` to `stop`, without a copy if they lie in one array."""
         first = bisect_right(self._starts, start) - 1
         parts = []
         for segment, at in zip(self._segments[first:], self._starts[first:], strict=True):
@@ -86,7 +86,7 @@ def _describe(array: Array, kept: Array) -> ArraySpec:
 
 
 def parse(body: bytearray) -> tuple[bytes, list[Array]]:
-    """Return head and arrays of a whole message, or raise ProtocolViolation: what its sender made is no body."""
+    """Return head and arrays of a whole message; raise ProtocolViolation if its bytes are no valid body."""
     length = _LENGTH.unpack_from(body)[0] if len(body) >= _LENGTH.size else len(body)
     end = _LENGTH.size + length
     if end > len(body):

@@ -1,9 +1,9 @@
-"""Messages between members, in the communication thread: streams, credit, handlers and calls under way.
+"""Messages between members, in the communication thread: streams, credit, handlers and pending calls.
 
 call ── stream ──> handler (this thread, or a thread of its port) ── reply ── stream ──> caller
                     └─ credit goes back when the message is handled, and its reply has left
 
-A message whose port has no credit waits at its sender, where it holds up nothing: neither other ports nor collectives.
+A message whose port has no credit waits at its sender, where it blocks neither other ports nor collectives.
 """
 
 import itertools
@@ -24,14 +24,15 @@ from shoal.transport.message_ports import (
     answer_message,
     run_handler,
 )
+from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import CHUNK, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
-from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage, OutgoingMessages
+from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.peer import LinkPeer
 from shoal.transport.sender import ACK_CHUNKS, ChunkSender
 
 
 class MessageExchange:
-    """Everything in here runs in the communication thread."""
+    """Everything in this class runs in the communication thread."""
 
     def __init__(
         self,
@@ -40,15 +41,16 @@ class MessageExchange:
         post: Callable[[Callable[[], None]], None],
         suspect: Callable[[LinkPeer, str], None],
     ) -> None:
-        """`post`: from any thread, do this soon here. `suspect`: this member breaks the protocol, and how."""
+        """`post` runs a function soon in this thread, and any thread may call it. `suspect` reports a misbehaving
+        peer."""
         self.sender, self.peers, self._post, self._suspect = sender, peers, post, suspect
         self.silence: float | None = None
-        """Seconds of silence after which a member counts as lost; None: somebody else decides that."""
+        """Seconds of silence after which a member counts as lost; None if membership decides that."""
         self.ports: dict[str, ServedPort] = {}
         self.inbox: dict[str, IncomingMessages] = {}
-        """By member, for ever: a stream that was dropped must never be taken up in the middle."""
+        """By member, never removed: a stream that was dropped must not be continued in the middle."""
         self.calls: dict[tuple[str, int], PendingCall] = {}
-        # From the clock, so that a member that begins again under the same name has later streams.
+        # From the clock, so that a member that restarts under the same name has later streams than before.
         self._streams, self._numbers = itertools.count(int(now() * 1e6) + 1), itertools.count()
 
     def find(self, name: str) -> LinkPeer | None:
@@ -57,7 +59,7 @@ class MessageExchange:
     # Sending
 
     def send(self, to: str, message: OutgoingMessage) -> None:
-        """Let it leave for a member as soon as it may."""
+        """Queue a message to a member; it fails at once if there is no link."""
         peer = self.find(to)
         if peer is None:
             message.fail(PeerLost(f"{message.ticket.what}: {to} is no member that this worker has a link to"))
@@ -81,7 +83,7 @@ class MessageExchange:
         self.calls[name, call.number] = call
 
     def cancel(self, to: str, ticket: MessageTicket, error: ShoalError) -> None:
-        """Send nothing more of it, and wait for no reply."""
+        """Stop sending a message, and wait for no reply."""
         ticket.end(error)
         if isinstance(ticket, PendingCall):
             self.calls.pop((to, ticket.number), None)
@@ -99,7 +101,7 @@ class MessageExchange:
             self._pump(name)
 
     def admit(self, port: str, name: str) -> None:
-        """Let one more member send to a port that does not take everybody's."""
+        """Let one more member send to a port with limited senders."""
         served = self.ports[port]
         if served.admitted is not None and name not in served.admitted:
             served.admitted.add(name)
@@ -111,7 +113,7 @@ class MessageExchange:
             self.sender.pump(peer)
 
     def _grant(self, name: str, port: ServedPort) -> None:
-        """Sends nothing itself: it may be called between a chunk's cutting and its leaving."""
+        """Queue credit for a member. It sends nothing itself, because it may be called while a chunk is being sent."""
         peer, inbox = self.find(name), self.inbox.get(name)
         if peer is None or inbox is None or not port.admits(name):
             return
@@ -127,13 +129,13 @@ class MessageExchange:
         return peer.message_in
 
     def hear(self, peer: LinkPeer, chunk: MessageChunk, frame: zmq.Frame) -> None:
-        """A chunk came, of any view."""
+        """Take in a chunk, of any view."""
         inbox = self._incoming(peer)
         match inbox.sort(chunk):
             case ChunkArrival.next:
                 self._take(peer, inbox, chunk, frame)
             case ChunkArrival.repeated:
-                inbox.link.unsaid += ACK_CHUNKS  # its sender does not know
+                inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: the last acknowledgement was lost
             case ChunkArrival.gap:
                 self.sender.ask_messages_again(peer, inbox, chunk.stream)
             case ChunkArrival.closed:
@@ -159,7 +161,7 @@ class MessageExchange:
             self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
         elif whole is not None:
             if whole.total > CHUNK:
-                inbox.link.unsaid += ACK_CHUNKS  # its sender waits for this; no chunk follows
+                inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: no further chunk will carry it
             self._deliver(peer, whole)
         self.sender.pump(peer)
 
@@ -223,7 +225,7 @@ class MessageExchange:
     def _answer(self, peer: LinkPeer, message: IncomingMessage) -> None:
         call = self.calls.pop((peer.name, message.of), None) if message.kept else None
         if call is None:
-            return  # it came after the deadline
+            return  # its caller's deadline has passed
         head, arrays = parse(message.body)
         if message.kind == MessageKind.failure:
             call.end(CallFailed(f"{call.what} failed there: {head.decode(errors='replace')}"))
@@ -238,7 +240,7 @@ class MessageExchange:
         message: IncomingMessage,
         outcome: CallReply | Exception | None,
     ) -> None:
-        """A handler is done with a message."""
+        """Reply to a handled message, or blame its sender, and give the credit back."""
 
         def free() -> None:
             inbox.handled(message)
@@ -259,12 +261,12 @@ class MessageExchange:
     # Losses
 
     def tick(self, peer: LinkPeer, moment: float) -> None:
-        """Look after one peer."""
+        """Send again what is overdue, and notice if the peer is gone."""
         out = peer.message_out
         if out is None:
             return
         if peer.up and out.link.overdue(moment):
-            self.sender.transmit(peer, out.link.flying[0])
+            self.sender.transmit(peer, out.link.in_flight[0])
         if out.is_empty and not any(name == peer.name for name, _ in self.calls):
             return
         if peer.bye is not None:
@@ -277,13 +279,14 @@ class MessageExchange:
             self._grant_again(peer)
 
     def _grant_again(self, peer: LinkPeer) -> None:
-        """Restart our stream; credit under way is lost with the old one, and the member may come back."""
+        """Grant all credit anew on a new stream: grants in flight are lost with the old one, and the peer may
+        return."""
         inbox, out = self._incoming(peer), self._outgoing(peer)
         for port, (granted, largest) in inbox.grants.items():
             out.grant(port, granted, inbox.stream, largest)
 
     def lose(self, peer: LinkPeer, why: str) -> None:
-        """End everything that waits for this member."""
+        """Fail everything that waits for this member."""
         error = PeerLost(f"worker {self.sender.rank} has lost {peer}: {why}")
         for key, call in [(key, call) for key, call in self.calls.items() if key[0] == peer.name]:
             del self.calls[key]
@@ -292,13 +295,13 @@ class MessageExchange:
             peer.message_out.close(error)
 
     def drop(self, peer: LinkPeer) -> None:
-        """There is no link to it any more; one that may follow begins with nothing of this one."""
+        """Forget a peer whose link is removed; a later link to it starts from nothing."""
         self.lose(peer, "it is no member any more")
         if peer.name in self.inbox:
             self.inbox[peer.name].close()
 
     def abort(self, error: ShoalError) -> None:
-        """This thread ends."""
+        """Fail everything, because the thread ends."""
         for peer in self.peers.values():
             if peer.message_out is not None:
                 peer.message_out.close(error)

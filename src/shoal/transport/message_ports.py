@@ -6,15 +6,15 @@ from queue import SimpleQueue
 
 from shoal.core.errors import ShoalError
 from shoal.transport.message_body import MessageBody
+from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import Array, MessageKind
-from shoal.transport.outgoing_messages import MessageTicket, OutgoingMessage
 
 LONGEST_FAILURE = 1000
 
 
 @dataclass(frozen=True)
 class CallReply:
-    """What a handler answers to a call, and what the caller gets."""
+    """The answer of a handler to a call."""
 
     head: bytes = b""
     arrays: Sequence[Array] = ()
@@ -22,7 +22,7 @@ class CallReply:
 
 @dataclass(frozen=True)
 class ReceivedMessage:
-    """What a handler gets; its arrays lie in the memory of the message."""
+    """A message as its handler gets it; the arrays share the message's memory."""
 
     sender: str
     port: str
@@ -36,7 +36,7 @@ Job = tuple[ReceivedMessage, Callable[[CallReply | Exception | None], None]]
 
 
 class CallFailed(ShoalError):  # noqa: N818  (of the member that was called)
-    """The handler of a member failed; the message names the member and says why."""
+    """The handler of a member failed; the error names the member and says why."""
 
 
 @dataclass(eq=False)
@@ -46,9 +46,9 @@ class ServedPort:
     credit: int
     largest: int
     admitted: set[str] | None
-    """Members that may send there; None: all."""
+    """Members that may send to it; None: all."""
     jobs: "SimpleQueue[Job | None] | None"
-    """For the thread that handles them; None: the communication thread does."""
+    """The queue of the port's thread; None if the communication thread runs the handler."""
 
     def admits(self, sender: str) -> bool:
         return self.admitted is None or sender in self.admitted
@@ -64,7 +64,7 @@ class PendingCall(MessageTicket):
         self.reply = CallReply()
 
     def arrived(self) -> None:
-        """The request has: that is not the end of it."""
+        """Do nothing: only the reply ends a call, not the arrival of its request."""
 
     def answer(self, reply: CallReply) -> None:
         self.reply = reply
@@ -72,7 +72,7 @@ class PendingCall(MessageTicket):
 
 
 def run_handler(handler: Handler, received: ReceivedMessage) -> CallReply | Exception | None:
-    """What a handler returns or raises: an error of one message must not end the thread of all."""
+    """Return what a handler returns or raises: an error in one message must not end the thread."""
     try:
         return handler(received)
     except Exception as error:  # noqa: BLE001  (told to the caller, or blamed on the sender)
@@ -82,7 +82,7 @@ def run_handler(handler: Handler, received: ReceivedMessage) -> CallReply | Exce
 def answer_message(
     port: str, number: int, outcome: CallReply | Exception | None, ticket: MessageTicket, left: Callable[[], None]
 ) -> OutgoingMessage:
-    """The reply to call `number`, or why there is none; `left` is told when it has left."""
+    """Build the reply to call `number`, or the failure; `left` is called when it has left."""
     kind = MessageKind.reply
     try:
         if isinstance(outcome, Exception):

@@ -15,15 +15,15 @@ from shoal.core.errors import ShoalError
 
 
 class FrameRefused(ShoalError):  # noqa: N818  (of a message, not a mistake of ours)
-    """A message or frame that is dropped: the sender will send it again, if it was one of ours."""
+    """A message or frame that is dropped; if a peer sent it, it will send it again."""
 
 
 class ProtocolViolation(ShoalError):  # noqa: N818  (of a peer, not a mistake of ours)
-    """What no honest peer says, whatever the network does: its sender is suspected at once."""
+    """A message that no honest peer sends, whatever the network does; its sender is suspected at once."""
 
 
 PROTOCOL = 3
-"""Of what is said here; workers tell each other theirs before they connect."""
+"""Version of these messages; workers compare it before they connect."""
 LARGEST_HEAD = 1024
 LONGEST_REASON = 240
 
@@ -34,33 +34,33 @@ Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=8)]
 
 
 class LinkMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What all have."""
+    """The fields of every message."""
 
     run: Annotated[str, msgspec.Meta(max_length=64)]
     generation: Count
-    """Which view of the group it belongs to: messages of another one are not heard."""
+    """The view it belongs to; messages of collectives in another view are dropped."""
     step: Count
     sender: Rank
     seq: Count
-    """Chunks of collectives are numbered per link and generation, those of messages per stream; elsewhere it is 0."""
+    """Number of a chunk: per link and generation for collectives, per stream for messages; elsewhere 0."""
 
 
 class ChunkHeader(LinkMessage, frozen=True, tag=1):
     channel: Annotated[int, msgspec.Meta(ge=0, le=2**12 - 1)]
     task: Count
     kind: Annotated[str, msgspec.Meta(max_length=16)]
-    """What the sender takes the task for: workers that do different things are told so."""
+    """The kind of task at the sender, so that workers that make different calls get an error instead of wrong sums."""
     phase: Count
     index: Count
     total: Count
-    """Bytes of the whole that this is a piece of."""
+    """Bytes of all pieces together."""
     stamp: Count
-    """The sender's clock in nanoseconds: it comes back in an Ack and means nothing to anybody else."""
+    """The sender's clock in nanoseconds; it comes back in an acknowledgement, and is compared with no other clock."""
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
     shape: Shape
     crc: Checksum
     expected: Count = 0
-    """As in an Ack, with the two that follow; 0 says nothing."""
+    """This and the next two are an acknowledgement as in `ChunkAck`; 0 means none."""
     echo: Count = 0
     held: Count = 0
 
@@ -69,25 +69,25 @@ class ChunkAck(LinkMessage, frozen=True, tag=2):
     expected: Count
     stamp: Count
     held: Count
-    """Nanoseconds between the arrival of what bore the stamp and this."""
+    """Nanoseconds between the arrival of the stamp and this answer."""
     again: bool = False
-    """Something is missing: send everything from `expected` on once more."""
+    """Whether something is missing, so that everything from `expected` on must be sent again."""
 
 
 class LinkHeartbeat(LinkMessage, frozen=True, tag=3):
     stamp: Count
     state: Annotated[int, msgspec.Meta(ge=0, le=63)]
-    """What the worker does, in the words of the board."""
+    """The worker's state, as on the status board."""
 
 
 class LinkClosed(LinkMessage, frozen=True, tag=4):
     reason: Annotated[str, msgspec.Meta(max_length=LONGEST_REASON)]
     lost: Annotated[int, msgspec.Meta(ge=-1, le=2**16)] = -1
-    """The worker that has the blame, if it is another one."""
+    """The worker whose loss is the reason, if it is another one."""
 
 
 class MessageKind(enum.IntEnum):
-    """What a chunk of the message stream is: a piece of a message, or a word that keeps the stream going."""
+    """The kinds of chunks on the message stream: pieces of messages, and control of the stream itself."""
 
     hello = 0
     """The first chunk of every stream."""
@@ -95,29 +95,29 @@ class MessageKind(enum.IntEnum):
     call = 2
     reply = 3
     failure = 4
-    """A reply too: why the handler failed."""
+    """A reply that says why the handler failed."""
     credit = 5
     cancel = 6
 
 
 class MessageChunk(LinkMessage, frozen=True, tag=5):
-    """Of the message stream, which no view change resets; its payload is plain bytes."""
+    """A chunk of the message stream, which no view change resets; its payload is plain bytes."""
 
     stream: Count
-    """Of the sender to this receiver. A later one has a greater number, and begins with `seq` 0."""
+    """The sender's stream to this receiver. A later one has a higher number, and begins with `seq` 0."""
     kind: MessageKind
     port: Annotated[str, msgspec.Meta(max_length=32)]
     number: Count
-    """Of the message, unique for its sender and growing; of a credit: how many messages may have begun in all."""
+    """The message's number, which only grows; for a credit: how many messages may have begun in all."""
     of: Count
-    """Reply: the number of the call. Cancel: that of the message. Credit: the stream that it is for."""
+    """For a reply: the call's number. For a cancel: the message's. For a credit: the stream it applies to."""
     index: Count
     total: Count
-    """Bytes of the whole message; of a credit: the largest message that the port takes."""
+    """Bytes of the whole message; for a credit: the largest message that the port takes."""
     stamp: Count
     crc: Checksum
     back: Count = 0
-    """The receiver's own stream, of which the three that follow speak as in an Ack; 0 says nothing."""
+    """The receiver's stream that the next three acknowledge as in `MessageAck`; 0 means none."""
     expected: Count = 0
     echo: Count = 0
     held: Count = 0
@@ -130,7 +130,7 @@ class MessageAck(LinkMessage, frozen=True, tag=6):
     held: Count
     again: bool = False
     closed: bool = False
-    """The receiver has dropped this stream after `expected` chunks: begin another one."""
+    """Whether the receiver has dropped this stream after `expected` chunks, so that a new one must begin."""
 
 
 AnyMessage = ChunkHeader | ChunkAck | LinkHeartbeat | LinkClosed | MessageChunk | MessageAck
@@ -142,7 +142,7 @@ encode = _encoder.encode
 
 
 def decode(data: bytes | memoryview) -> AnyMessage:
-    """The message in `data`, or Refused."""
+    """Decode a message, or raise FrameRefused."""
     if len(data) > LARGEST_HEAD:
         raise FrameRefused(f"a message of {len(data)} bytes; at most {LARGEST_HEAD} are read")
     try:
@@ -155,13 +155,13 @@ def decode(data: bytes | memoryview) -> AnyMessage:
 Array = npt.NDArray[Any]
 
 CHUNK = 60 << 10
-"""Bytes of a piece: with head and seal below 64 KiB, the most a stranger can make anybody hold."""
+"""Bytes of a piece: with header and encryption below 64 KiB, the largest frame an endpoint accepts."""
 LARGEST_WHOLE = 1 << 34
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64),
-    "float16": np.dtype(np.int16),  # carried, and added up elsewhere: numpy's own would round at every step
+    "float16": np.dtype(np.int16),  # carried as bits and summed in float32 elsewhere: numpy would round at every step
     "bfloat16": np.dtype(np.int16),
     "int64": np.dtype(np.int64),
     "int32": np.dtype(np.int32),
@@ -173,7 +173,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class FramePayload:
-    """Bytes that travel: ZeroMQ's buffer, and what is in it."""
+    """A frame's bytes in ZeroMQ's buffer, with dtype, shape and checksum."""
 
     frame: zmq.Frame
     dtype: str
@@ -182,7 +182,7 @@ class FramePayload:
 
     @property
     def array(self) -> Array:
-        """The content, in place."""
+        """Return the content, without a copy."""
         return np.frombuffer(self.frame.buffer, DTYPES[self.dtype]).reshape(self.shape)
 
     @property
@@ -190,18 +190,18 @@ class FramePayload:
         return len(self.frame)
 
     def changed(self) -> "FramePayload":
-        """The same buffer after something was added to it in place."""
+        """Return the same buffer with a new checksum, after its content was changed in place."""
         return FramePayload(self.frame, self.dtype, self.shape, zlib.crc32(self.frame.buffer))
 
 
 def pack(array: Array, dtype: str) -> FramePayload:
-    """A copy of `array`, ready to travel."""
+    """Copy an array into a frame."""
     frame = zmq.Frame(array.data.cast("B") if array.size else b"", copy=True)
     return FramePayload(frame, dtype, array.shape, zlib.crc32(frame.buffer) if array.size else 0)
 
 
 def unpack(chunk: ChunkHeader, frame: zmq.Frame) -> FramePayload:
-    """What `chunk` announced, if it is what came."""
+    """Return the payload that `chunk` describes, if the frame matches it; else raise FrameRefused."""
     kind = DTYPES.get(chunk.dtype)
     if kind is None:
         raise FrameRefused(f"dtype {chunk.dtype[:20]!r} does not travel; these do: {', '.join(DTYPES)}")
@@ -215,7 +215,7 @@ def unpack(chunk: ChunkHeader, frame: zmq.Frame) -> FramePayload:
 
 
 def unpack_bytes(chunk: MessageChunk, frame: zmq.Frame) -> FramePayload:
-    """What `chunk` of the message stream announced, if it is what came."""
+    """Return the payload that `chunk` of the message stream describes; raise FrameRefused if the frame differs."""
     if len(frame) > CHUNK or (zlib.crc32(frame.buffer) if len(frame) else 0) != chunk.crc:
         raise FrameRefused(f"piece {chunk.index} of message {chunk.number} has {len(frame)} bytes or a wrong checksum")
     return FramePayload(frame, "uint8", (len(frame),), chunk.crc)

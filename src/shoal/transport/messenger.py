@@ -1,12 +1,12 @@
-"""Messages between members, whatever the view: the ground for modes in which not all do the same step.
+"""Messages between members in any view, for modes in which workers are in different steps.
 
     ticket = messenger.push("w2.1", "gradients", head, [array], supersedes="layer 3")   # one way
     reply = messenger.call("w0.1", "parameters", head, deadline=30.0)                    # at most once
     messenger.serve("parameters", handler, credit=16)                                    # receives both
 
-Members are named by their ids, or by their ranks as text where members do not change. Messages of one sender arrive
-once and, at equal priority on one port, in the order they were handed in. A view change does not touch them; a member
-that is lost ends what waits for it with PeerLost.
+Members are named by their ids, or by their ranks as text if members do not change. Messages of one sender arrive once
+and, at equal priority on one port, in order. A view change does not affect them; if a member is lost, everything that
+waits for it fails with PeerLost.
 """
 
 import threading
@@ -27,8 +27,9 @@ from shoal.transport.message_ports import (
     ServedPort,
     run_handler,
 )
+from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import Array, MessageKind
-from shoal.transport.outgoing_messages import MOST_PORTS, MessageTicket, OutgoingMessage
+from shoal.transport.outgoing_messages import MOST_PORTS
 
 if TYPE_CHECKING:
     from shoal.transport.io_loop import IoLoop
@@ -39,14 +40,13 @@ LARGEST_MESSAGE = 1 << 30
 """Largest message or reply in bytes, unless its receiver sets another limit."""
 LONGEST_PORT = 32
 LOOK = 0.5
-"""Seconds between looks at whether the communication thread still runs, in a wait."""
+"""Seconds between two checks, in a wait, whether the communication thread still runs."""
 PORT_LOOK = 5.0
-"""The same in the thread of a port that has nothing to do."""
+"""The same in the idle thread of a port."""
 
 
 class Messenger:
-    """Of one worker; its methods may be called from any thread, but `call` not from a handler of the communication
-    thread, which it would wait for."""
+    """The messages of one worker. Any thread may use it, but a handler of the communication thread must not `call`."""
 
     def __init__(self, loop: "IoLoop") -> None:
         self._loop = loop
@@ -64,10 +64,10 @@ class Messenger:
         priority: int = 0,
         supersedes: Hashable = None,
     ) -> MessageTicket:
-        """Send one way; the arrays must stay as they are until the ticket is done.
+        """Send one way; the arrays must not change until the ticket is done.
 
-        A message of a higher priority leaves first. A newer push to the same member and port with the same `supersedes`
-        takes the place of this one as long as nothing of it has left.
+        A higher priority leaves first. A newer push to the same member and port with the same `supersedes` replaces
+        this one if nothing of it has left yet.
         """
         ticket = MessageTicket(f"a message from worker {self._loop.rank} to port {port} of {to}")
         body = MessageBody(head, arrays)
@@ -75,7 +75,7 @@ class Messenger:
         return ticket
 
     def cancel(self, to: str, ticket: MessageTicket, why: str = "cancelled") -> None:
-        """Send nothing more of a push; one that has left whole is delivered all the same."""
+        """Send nothing more of a push; one that has left completely is still delivered."""
         error = ShoalError(f"{ticket.what} was {why}")
         self._loop.call(lambda: self._loop.exchange.cancel(to, ticket, error))
 
@@ -90,7 +90,7 @@ class Messenger:
         priority: int = 0,
         largest: int = LARGEST_MESSAGE,
     ) -> CallReply:
-        """Return what the member's handler answers within `deadline` seconds; it runs at most once.
+        """Call a member's handler, at most once, and return its answer within `deadline` seconds.
 
         Raise PeerLost if the member is lost, CallFailed if its handler fails, DeadlineError; all name the member. After
         a DeadlineError the handler may have run, or may still run if all of the request has left.
@@ -124,12 +124,14 @@ class Messenger:
         threaded: bool = True,
         senders: Collection[str] | None = None,
     ) -> None:
-        """Hand messages for `port` to `handler`, one at a time; what it returns is the reply to a call.
+        """Pass messages for `port` to `handler`, one at a time; it returns the reply to a call.
 
-        `credit`: messages of one sender that may be here or on their way; more wait at the sender. `largest`: bytes of
-        one. `threaded`: in a thread of the port's own; else in the communication thread, where a handler must be short.
-        `senders`: who may send; more can be admitted later. None: everybody.
-        An exception that a push or a PayloadError raises makes its sender suspected; others are told to the caller.
+        `credit`: messages of one sender that may be here or on their way; more wait at the sender.
+        `largest`: bytes of one message.
+        `threaded`: run the handler in the port's own thread; else in the communication thread, where it must be short.
+        `senders`: members that may send, None for all; `admit` adds more.
+        If the handler raises PayloadError, or anything on a push, the sender is suspected; the caller of a call gets
+        all other errors.
         """
         if credit < 1 or largest < 1:
             raise UsageError(f"port {port} with a credit of {credit} messages of {largest} bytes; both are 1 or more")
@@ -151,7 +153,7 @@ class Messenger:
         self._loop.call(lambda: self._loop.exchange.admit(port, sender))
 
     def close(self) -> None:
-        """End the threads of all ports; one that is in a handler ends after it."""
+        """End the threads of all ports, each after the handler it is in."""
         for jobs in self._queues:
             jobs.put(None)
 
@@ -168,7 +170,7 @@ def _checked(port: str) -> str:
 
 
 def _handle_jobs(jobs: "SimpleQueue[Job | None]", handler: Handler, loop: "IoLoop") -> None:
-    """Until None comes, or the thread that it would come from has ended."""
+    """Run a port's handler until None comes, or the communication thread has ended."""
     while loop.is_alive():
         try:
             job = jobs.get(timeout=PORT_LOOK)

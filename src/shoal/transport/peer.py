@@ -1,4 +1,4 @@
-"""A peer as the communication thread sees it: its link in both directions, when it was last heard, how it ended."""
+"""A peer as the communication thread sees it: both directions of its link, when it was last heard, how it ended."""
 
 from dataclasses import dataclass, field
 
@@ -13,100 +13,106 @@ from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import IncomingLink, OutgoingLink
 
 FIRST_WORD = 15.0
-"""Seconds in which a peer that never was heard may come."""
+"""Seconds a peer that was never heard has to connect."""
 GONE_SECONDS, GONE_REFUSALS = 1.0, 5
-"""A closed connection that was refused so often for so long: nobody listens there any more. A slow or frozen peer
-does not come to this, for its kernel accepts connections in its stead."""
+"""A connection refused this often for this long: the process is gone. A slow or frozen peer never gets here, because
+its kernel accepts connections for it."""
 
 
 @dataclass
 class LinkPeer:
-    """The communication thread writes; others may read single values."""
+    """Written by the communication thread; other threads may read single values."""
 
     rank: int
     entry: BookEntry
-    way: "zmq.Socket[bytes]"
-    """For chunks."""
-    aside: "zmq.Socket[bytes]"
-    """For what is short."""
+    chunk_socket: "zmq.Socket[bytes]"
+    """Carries chunks."""
+    control_socket: "zmq.Socket[bytes]"
+    """Carries acknowledgements and heartbeats, which would come a whole window late behind chunks."""
     out: OutgoingLink[ChunkHeader] = field(default_factory=OutgoingLink)
     into: IncomingLink = field(default_factory=IncomingLink)
     message_out: OutgoingMessages | None = None
-    """Beside the chunks of collectives; None before the first message."""
+    """The message stream to the peer, beside the chunks of collectives; None before the first message."""
     message_in: IncomingMessages | None = None
     collective_turns: int = 0
-    """Chunks of collectives that have left since one of a message did."""
+    """Chunks of collectives sent since the last chunk of a message."""
     outgoing: tuple[PeerConnection, ...] = ()
-    """Both connections, that for chunks first."""
+    """Both connections, the one for chunks first."""
     heard: float | None = None
-    """When anything of this run last came from it; None: never."""
+    """When anything of this run last came from the peer; None if never."""
     generation: int = 0
-    """The newest view it has spoken in."""
+    """The newest generation that the peer has sent a message in."""
     awaited: float | None = None
-    """Since when it takes part in a view with this worker, where views change."""
+    """Since when the peer is in a view with this worker; None if views do not change."""
     largest: int = 0
-    """Bytes of the largest chunk that came from it."""
+    """Bytes of the largest chunk received from the peer."""
     told: float = 0.0
-    """When anything was last sent to it."""
+    """When anything was last sent to the peer."""
     again: float = 0.0
-    """When things were last sent again."""
+    """When chunks were last sent again."""
     connections: set[AcceptedConnection] = field(default_factory=set)
-    """Those it has made to this worker's endpoint."""
+    """The connections that the peer has made to this worker's endpoint."""
     refused: int = 0
-    """Messages of it that could not be read, in this view."""
+    """Unreadable messages of the peer in this view."""
     bye: LinkClosed | None = None
     state: int = WorkerState.absent
     step: int = 0
 
     @classmethod
     def reach(cls, rank: int, entry: BookEntry, endpoint: LinkEndpoint) -> "LinkPeer":
-        way, aside = (endpoint.way_to(entry.address, entry.public) for _ in range(2))
+        chunks, control = (endpoint.make_socket(entry.address, entry.public) for _ in range(2))
         return cls(
-            rank, entry, way, aside, outgoing=(PeerConnection(way, entry.address), PeerConnection(aside, entry.address))
+            rank,
+            entry,
+            chunks,
+            control,
+            outgoing=(PeerConnection(chunks, entry.address), PeerConnection(control, entry.address)),
         )
 
     @property
     def name(self) -> str:
-        """By which messages know it: the id of the member, or the rank where members do not change."""
+        """Return the name that messages use: the member's id, or its rank if members do not change."""
         return self.entry.member or str(self.rank)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether more could be sent to it if the rate limit allowed."""
+        """Return whether more could be sent to the peer if the rate limit allowed."""
         return bool(self.out.waiting) or (self.message_out is not None and self.message_out.has_more)
 
     @property
     def idle(self) -> bool:
-        """Whether all has arrived that may leave."""
+        """Return whether everything that may leave has arrived."""
         return self.out.idle and (self.message_out is None or self.message_out.idle)
 
     @property
-    def unsaid(self) -> bool:
-        """Whether something has come that is not acknowledged yet."""
-        return bool(self.into.unsaid) or (self.message_in is not None and self.message_in.link.unsaid > 0)
+    def unacknowledged(self) -> bool:
+        """Return whether a received chunk is not acknowledged yet."""
+        return bool(self.into.unacknowledged) or (
+            self.message_in is not None and self.message_in.link.unacknowledged > 0
+        )
 
     def close(self) -> None:
-        """Nothing more is said to it."""
+        """Close both connections; nothing more is sent to the peer."""
         for connection in self.outgoing:
             connection.close()
 
     @property
     def up(self) -> bool:
-        """Whether the way to it is connected and its key was right."""
+        """Return whether the chunk connection is open and the peer's key was right."""
         return self.outgoing[0].up
 
     @property
     def hears(self) -> bool:
-        """Whether a word would reach it."""
+        """Return whether a control message would reach the peer."""
         return self.outgoing[1].up
 
     @property
     def abused(self) -> bool:
-        """Whether it has sent much on a connection that only leads to it."""
+        """Return whether the peer has sent much on a connection that this worker only writes to."""
         return any(connection.abused for connection in self.outgoing)
 
     def look(self, now: float) -> bool:
-        """What became of the connections since the last look; whether that for chunks has just been made (again)."""
+        """Update both connections; return whether the one for chunks has just been made (again)."""
         made = [connection.look(now) for connection in self.outgoing]
         return made[0]
 
@@ -115,8 +121,8 @@ class LinkPeer:
         return way.down is not None and way.refusals >= GONE_REFUSALS and now - way.down >= GONE_SECONDS
 
     def silent(self, now: float, floor: float) -> float | None:
-        """How long it has said nothing, if that is longer than a peer may: a chunk is on the way so long at most."""
-        if self.heard is None:  # its process may still begin, and keys are exchanged before the first word
+        """Return the seconds of silence, if they are more than its largest chunk would take, else None."""
+        if self.heard is None:  # its process may still be starting, and handshakes come before the first message
             silence = now - self.awaited if self.awaited is not None else 0.0
             return silence if silence > max(floor, FIRST_WORD) else None
         silence = now - self.heard

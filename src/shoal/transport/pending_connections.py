@@ -30,11 +30,11 @@ from shoal.core.descriptors import raise_descriptor_limit
 MOST_PENDING = 256
 """Connections to one socket that have not shown a key."""
 MOST_PER_ADDRESS = 128
-"""Of them, from one address. 64 workers of one machine make 126 connections to a worker at the same moment."""
+"""The same for one address: 64 workers of one machine make 126 connections to a worker at the same moment."""
 HANDSHAKE_SECONDS = 5.0
-"""libzmq closes a connection that has not shown its key after that (ZMQ_HANDSHAKE_IVL)."""
+"""libzmq closes a connection that has not shown its key after this many seconds (ZMQ_HANDSHAKE_IVL)."""
 BACKLOG = 1024
-"""Connections that the kernel keeps until libzmq accepts them: what it drops is tried again after a second."""
+"""Connections the kernel queues until libzmq accepts them; a client that is dropped tries again after a second."""
 MOST_AT_ONCE = 512
 """Events that are read before connections are counted."""
 CLOSE_SECONDS = 5.0
@@ -42,20 +42,20 @@ CLOSE_SECONDS = 5.0
 _GREETING, _WELCOME = 64, 170
 """Bytes that a server of ZMTP 3 and CURVE sends before it knows a client's key (RFC 23, RFC 26)."""
 _BYTES_ACKED = 120
-"""Where struct tcp_info of Linux has the number of bytes that the other side has acknowledged."""
+"""Offset in Linux's struct tcp_info of the number of bytes the other side has acknowledged."""
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED | zmq.EVENT_MONITOR_STOPPED
 _ADDRESS = "inproc://shoal.pending"
 
 
 class HandshakeStage(IntEnum):
-    """How far a connection has come, by what our side has sent on it."""
+    """How far a connection's handshake has come, judged by what this side has sent on it."""
 
     unknown = 0
     """It has shown nothing."""
     invited = 1
     """It knows our public key: otherwise it would have got no WELCOME."""
     done = 2
-    """It has shown a key that was let in."""
+    """It has shown a key that was accepted."""
 
 
 @dataclass
@@ -63,16 +63,16 @@ class PendingConnection:
     """A connection that libzmq has accepted."""
 
     fd: int
-    """libzmq's. It may be closed, and stand for another connection, at any moment: `peer` tells."""
+    """libzmq's own descriptor: it may be closed and reused at any moment, which `peer` shows."""
     peer: tuple[str, int]
     accepted: float
     stage: HandshakeStage = HandshakeStage.unknown
 
 
 class DescriptorView:
-    """Looks at libzmq's sockets through a descriptor of our own, which cannot come to stand for another meanwhile.
+    """Looks at libzmq's sockets through a descriptor of our own, which libzmq cannot close or reuse meanwhile.
 
-    That one is kept, so that it is there when no other can be had.
+    It is kept open, so that it is available even when the process has run out of descriptors.
     """
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class DescriptorView:
 
     @contextlib.contextmanager
     def of(self, fd: int) -> Iterator[socket.socket]:
-        """The socket behind a descriptor; OSError if there is none."""
+        """Return the socket behind a descriptor; raise OSError if there is none."""
         os.dup2(fd, self._own, inheritable=False)
         try:
             here = socket.socket(fileno=self._own)
@@ -106,7 +106,7 @@ class PendingLimiter(threading.Thread):
         super().__init__(name="shoal-pending", daemon=True)
         self.most, self.most_per_address = most, most_per_address
         self.evicted = 0
-        """How many connections were closed for others."""
+        """How many connections were closed to make room."""
         self._watched = watched
         self._port = 0
         self._pending: dict[int, PendingConnection] = {}
@@ -119,7 +119,7 @@ class PendingLimiter(threading.Thread):
         self._monitor.connect(_ADDRESS)
 
     def start(self) -> None:
-        """Once the socket is bound."""
+        """Start the thread, once the socket is bound."""
         raise_descriptor_limit()
         self._port = int(self._watched.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0").rpartition(":")[2])
         super().start()
@@ -132,7 +132,7 @@ class PendingLimiter(threading.Thread):
                 going = self._read_events()
                 self._enforce()
         except zmq.ZMQError:
-            pass  # the context was ended without a word to us
+            pass  # the context was destroyed without closing this limiter first
         finally:
             self._end()
 
@@ -141,7 +141,7 @@ class PendingLimiter(threading.Thread):
         self._view.close()
 
     def close(self) -> None:
-        """By the thread that owns the socket. Events are read to the last, or libzmq would wait for us."""
+        """End the thread; called by the socket's owner. All events are read, or libzmq would wait for them to be."""
         if self.is_alive():
             self._watched.disable_monitor()
             self.join(CLOSE_SECONDS)
@@ -150,11 +150,11 @@ class PendingLimiter(threading.Thread):
             self._end()
 
     def accepted(self) -> dict[int, tuple[str, int]]:
-        """From any thread: who is connected, by libzmq's descriptor."""
+        """Return the connected addresses by libzmq's descriptor; any thread may call this."""
         return self._accepted.copy()
 
     def _read_events(self) -> bool:
-        """Note who has come and gone; False: there will be no more events."""
+        """Note new and closed connections; return False if no more events will come."""
         with contextlib.suppress(zmq.Again):
             for _ in range(MOST_AT_ONCE):
                 event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
@@ -186,7 +186,7 @@ class PendingLimiter(threading.Thread):
         """Update the state of its handshake; a connection that has shown a key no longer counts."""
         with contextlib.suppress(OSError), self._view.of(connection.fd) as here:
             connection.stage = stage_of(here)
-        # an older one has shown its key: libzmq would have closed it otherwise
+        # An older connection has shown its key, because libzmq would have closed it otherwise.
         if connection.stage == HandshakeStage.done or now() - connection.accepted > 2 * HANDSHAKE_SECONDS:
             self._pending.pop(connection.fd, None)
 
@@ -205,12 +205,13 @@ class PendingLimiter(threading.Thread):
         return None
 
     def _is_ours(self, here: socket.socket) -> bool:
-        """Whether it was accepted at the watched socket: a descriptor may be anything by the time we look."""
+        """Return whether it was accepted at the watched socket: by now the descriptor may be something else."""
         return here.family == socket.AF_INET and here.getsockname()[1] == self._port
 
 
 def choose_evictions(pending: Iterable[PendingConnection], most: int, most_per_address: int) -> list[PendingConnection]:
-    """Connections to close so that limits hold: of the address with most, those that have shown least, oldest first."""
+    """Choose connections to close so that the limits hold: from the address with most, least advanced and oldest
+    first."""
     by_address: dict[str, list[PendingConnection]] = defaultdict(list)
     for connection in sorted(pending, key=lambda each: (-each.stage, -each.accepted)):
         by_address[connection.peer[0]].append(connection)  # the next to go is the last
@@ -223,7 +224,7 @@ def choose_evictions(pending: Iterable[PendingConnection], most: int, most_per_a
 
 
 def stage_of(connection: socket.socket) -> HandshakeStage:
-    """How far the handshake has come, by the bytes that our side has sent and the other has acknowledged."""
+    """Return how far the handshake has come, by the bytes that this side has sent and the other has acknowledged."""
     info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     if len(info) < _BYTES_ACKED + 8:  # a kernel before 4.1
         return HandshakeStage.unknown

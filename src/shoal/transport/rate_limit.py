@@ -7,26 +7,26 @@ from shoal.core.units import BitRate
 
 BANDWIDTH_VARIABLE = "SHOAL_BANDWIDTH"
 AT_ONCE = 0.01
-"""Seconds of traffic that may leave at once after a pause."""
+"""Seconds of traffic that may leave in one burst after a pause."""
 LEAST_AT_ONCE = 128 << 10
 SHORTEST = 0.001
-"""Seconds a loop waits at the least: what becomes free earlier leaves with the rest."""
+"""Shortest wait in seconds, so that the loop does not wake for every few bytes."""
 
 
 class RateLimit:
-    """Bytes that may leave, at `rate` bytes a second. No clock in here: a loop hands it in."""
+    """A token bucket of `rate` bytes a second, without a clock of its own: the caller passes the time."""
 
     def __init__(self, rate: float) -> None:
         self.rate, self._most = rate, max(LEAST_AT_ONCE, rate * AT_ONCE)
         self._left, self._at = self._most, 0.0
 
     def spent(self, size: int, now: float) -> None:
-        """`size` bytes have left."""
+        """Note that `size` bytes were sent."""
         self._refill(now)
         self._left -= size
 
     def wait(self, now: float) -> float:
-        """Seconds until the next chunk may leave; 0 if it may now."""
+        """Return the seconds until the next chunk may leave; 0 if it may now."""
         self._refill(now)
         return 0.0 if self._left > 0 else max(SHORTEST, -self._left / self.rate)
 
@@ -36,13 +36,13 @@ class RateLimit:
 
 
 def rate_limit_from_environment() -> RateLimit | None:
-    """What $SHOAL_BANDWIDTH says, which `shoal run --bandwidth` sets."""
+    """Return the limit in $SHOAL_BANDWIDTH, which `shoal run --bandwidth` sets; None if there is none."""
     rate = checked(os.environ.get(BANDWIDTH_VARIABLE, "") or "unlimited")
     return RateLimit(rate.bits / 8) if rate.bits else None
 
 
 def checked(text: str) -> BitRate:
-    """The rate that was written; no bits are no limit."""
+    """Parse a rate; 0 bits mean no limit."""
     try:
         return BitRate.parse(text)
     except UsageError as error:

@@ -1,5 +1,6 @@
-"""Reliable delivery on one link: numbered chunks, acknowledgements, retransmission, and the estimates of round trip and
-rate from which window and deadlines follow.
+"""Reliable delivery on one link: numbered chunks, acknowledgements and retransmission.
+
+Window and deadlines follow from estimates of round trip and rate, measured on the link's own traffic.
 """
 
 import heapq
@@ -12,38 +13,39 @@ import msgspec
 from shoal.transport.messages import CHUNK, ChunkHeader, FramePayload, MessageChunk
 
 C = TypeVar("C", ChunkHeader, MessageChunk)
-"""A link numbers the chunks of collectives; another one, beside it, those of messages."""
+"""One link carries the chunks of collectives, another beside it those of messages."""
 
 MEMORY = 10.0
-"""Seconds after which an old round trip is forgotten, or twice that."""
+"""The shortest round trip is forgotten after this many seconds to twice as many, because routes change."""
 LONGEST_ROUND_TRIP = 10.0
-"""Seconds that are believed: a peer's words make one, and a long one would forgive its silence."""
+"""Longest round trip believed: a peer's answers make it, and a long one would excuse its silence."""
 GAIN = 0.25
 ENOUGH = 128 << 10
-"""Bytes between two acknowledgements that tell a rate."""
+"""Bytes that must be acknowledged together to measure a rate."""
 SLOWEST = 12_500.0
-"""Bytes a second of a link that has not been measured: 100 kbit/s, so that no deadline is too short."""
+"""Bytes a second assumed of an unmeasured link: 100 kbit/s, so that no deadline is too short."""
 SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
-"""Bandwidth-delay products under way: enough to let the rate grow, not so many that what is stale blocks the link."""
+"""Bandwidth-delay products under way: enough for the rate to grow, few enough that stale data does not block the
+link."""
 AHEAD = 0.5
-"""Seconds of traffic under way in any case: where processors are busy, an acknowledgement takes longer than a link."""
+"""Seconds of traffic under way in any case: on busy processors an acknowledgement takes longer than the link does."""
 AHEAD_NEAR = 0.1
-"""The same at the least for what others may overtake, so that an urgent chunk does not wait longer for it."""
+"""The least of the same for traffic that others may overtake: an urgent chunk waits behind no more than this."""
 GROW, SHRINK = 2.0, 0.98
-"""By what it changes where a link stands still meanwhile, and where it does not."""
+"""The factor on `ahead` when the link ran empty between two acknowledgements, and when it did not."""
 
 
 @dataclass
 class LinkEstimate:
-    """Of one link."""
+    """Round trip and rate of one link, as measured by the sender's clock alone."""
 
     rtt: float | None = None
-    """Seconds; None before anything came back."""
+    """Seconds; None before the first acknowledgement."""
     rate: float | None = None
-    """Bytes a second of what was acknowledged; None before enough was."""
+    """Acknowledged bytes a second; None before enough were."""
     ahead: float = AHEAD_NEAR
-    """Seconds of traffic under way of what others may overtake."""
+    """Seconds of traffic that may be under way if other chunks may overtake it."""
     most: float = float("inf")
     """Limit of this worker's sending, in bytes a second."""
     _least: list[float] = field(default_factory=lambda: [float("inf"), float("inf")])
@@ -57,7 +59,7 @@ class LinkEstimate:
         self.rtt = min(self._least)
 
     def delivered(self, size: int, seconds: float) -> None:
-        """`size` bytes were acknowledged within `seconds`."""
+        """Note that `size` bytes were acknowledged within `seconds`."""
         if size < ENOUGH or seconds <= 0:
             return
         sample = min(size / seconds, self.most)
@@ -65,16 +67,16 @@ class LinkEstimate:
 
     @property
     def window(self) -> int:
-        """Bytes that may be under way."""
+        """Return how many bytes may be under way."""
         return self._window(AHEAD)
 
     @property
     def near(self) -> int:
-        """Bytes that may be under way of what others may overtake."""
+        """Return how many bytes may be under way that other chunks may overtake."""
         return self._window(self.ahead)
 
     def drained(self, left: int) -> None:
-        """An acknowledgement came, more waits, and only `left` bytes were under way: if few, the link stood still."""
+        """Adapt `ahead` to an acknowledgement that left `left` bytes under way: few mean that the link ran empty."""
         change = GROW if left < self.near / 4 else SHRINK
         self.ahead = min(max(self.ahead * change, AHEAD_NEAR), AHEAD)
 
@@ -85,17 +87,17 @@ class LinkEstimate:
         return int(min(max(wanted, SMALLEST_WINDOW), LARGEST_WINDOW))
 
     def allowance(self, size: int, setup: float) -> float:
-        """Seconds that `size` bytes may take: setup + 4 round trips + 4 times what the rate says."""
+        """Return the seconds `size` bytes may take: setup + 4 round trips + 4 times the time by the measured rate."""
         return setup + 4 * (self.rtt or 0.0) + 4 * size / (self.rate or min(SLOWEST, self.most))
 
 
 HEAD = 128
-"""Bytes a chunk costs beside its payload, roughly."""
+"""Approximate bytes of a chunk beside its payload."""
 PATIENCE = 1.0
-"""Seconds without any acknowledgement after which the sender asks, at the least."""
+"""Least seconds without an acknowledgement before the sender sends again."""
 LONGEST_PATIENCE = 30.0
 FIRST_REPEAT = 0.05
-"""Seconds between the first two times that everything leaves again on a peer's word; then twice as many."""
+"""Seconds between the first two retransmissions that a peer asks for; doubled every time."""
 
 
 @dataclass
@@ -106,60 +108,60 @@ class ChunkInFlight(Generic[C]):
     payload: FramePayload
     sent: float
     delivered: int
-    """Bytes of the link that were acknowledged when it left: what is more by its own ack, took that long."""
+    """Bytes acknowledged on the link when it was sent; the difference at its own acknowledgement gives the rate."""
 
 
 @dataclass
 class OutgoingLink(Generic[C]):
-    """What leaves for one peer."""
+    """The sending end of a link."""
 
     estimate: LinkEstimate = field(default_factory=LinkEstimate)
     waiting: list[tuple[int, int, C, FramePayload]] = field(default_factory=list)
-    """A heap: urgency, and a number that keeps the order of those equally urgent."""
+    """A heap of urgency, and of a number that keeps the order of equally urgent chunks."""
     queued: int = 0
-    flying: deque[ChunkInFlight[C]] = field(default_factory=deque)
+    in_flight: deque[ChunkInFlight[C]] = field(default_factory=deque)
     next_seq: int = 0
     arrived: int = 0
-    """Chunks before this number have arrived."""
+    """All chunks before this number have arrived."""
     under_way: int = 0
     """Bytes sent and not acknowledged."""
     delivered: int = 0
     progressed: float = 0.0
     patience: float = PATIENCE
     repeated: float = 0.0
-    """When everything under way left again because the peer asked for it."""
+    """When everything was last sent again because the peer asked for it."""
     repeat_pause: float = 0.0
 
     def queue(self, chunk: C, payload: FramePayload, urgency: int = 0) -> None:
-        """Let it leave when its turn comes."""
+        """Queue a chunk; lower urgency leaves first."""
         heapq.heappush(self.waiting, (urgency, self.queued, chunk, payload))
         self.queued += 1
 
     def next(self, now: float) -> ChunkInFlight[C] | None:
-        """The next chunk that may leave."""
-        if not self.waiting or (self.flying and self.under_way + CHUNK > self._room):
+        """Number and return the next chunk to send; None if the window is full or nothing waits."""
+        if not self.waiting or (self.in_flight and self.under_way + CHUNK > self._room):
             return None
         _, _, chunk, payload = heapq.heappop(self.waiting)
         chunk = msgspec.structs.replace(chunk, seq=self.next_seq)
         self.next_seq += 1
-        if not self.flying:
+        if not self.in_flight:
             self.progressed = now
-        flying = ChunkInFlight(chunk, payload, now, self.delivered)
-        self.flying.append(flying)
+        in_flight = ChunkInFlight(chunk, payload, now, self.delivered)
+        self.in_flight.append(in_flight)
         self.under_way += payload.size + HEAD
-        return flying
+        return in_flight
 
     @property
     def _room(self) -> int:
-        """Bytes that may be under way with the chunk whose turn it is."""
+        """Return how many bytes may be under way together with the next chunk."""
         return self.estimate.window if self.waiting[0][0] <= 0 else self.estimate.near
 
     def acknowledged(self, expected: int, now: float) -> None:
-        """Everything before `expected` has arrived."""
+        """Note that every chunk before `expected` has arrived."""
         self.arrived = max(self.arrived, min(expected, self.next_seq))
         last = None
-        while self.flying and self.flying[0].chunk.seq < expected:
-            last = self.flying.popleft()
+        while self.in_flight and self.in_flight[0].chunk.seq < expected:
+            last = self.in_flight.popleft()
             self.under_way -= last.payload.size + HEAD
             self.delivered += last.payload.size + HEAD
         if last is not None:
@@ -169,17 +171,18 @@ class OutgoingLink(Generic[C]):
                 self.estimate.drained(self.under_way)
 
     def overdue(self, now: float) -> bool:
-        """Whether it is time to ask what became of the first chunk; asks ever more rarely."""
-        if not self.flying or now - self.progressed < self.estimate.allowance(self.under_way, self.patience):
+        """Return whether to send the first chunk again, ever more rarely, so that its acknowledgement tells the
+        rest."""
+        if not self.in_flight or now - self.progressed < self.estimate.allowance(self.under_way, self.patience):
             return False
         self.progressed = now
         self.patience = min(2 * self.patience, LONGEST_PATIENCE)
         return True
 
     def may_repeat(self, now: float) -> bool:
-        """Whether to send all again that is under way: ever more rarely as long as nothing arrives.
+        """Return whether to send everything again because the peer asks: ever more rarely while nothing arrives.
 
-        A short word of a peer makes this worker send a whole window.
+        Without this limit a peer could make this worker send a whole window for every short request.
         """
         if now - self.repeated < self.repeat_pause:
             return False
@@ -188,41 +191,41 @@ class OutgoingLink(Generic[C]):
 
     @property
     def idle(self) -> bool:
-        return not self.waiting and not self.flying
+        return not self.waiting and not self.in_flight
 
     def reset(self) -> None:
-        """A new generation: what is left of the old one concerns nobody."""
+        """Start a new generation; chunks of the old one are dropped by every receiver."""
         self.waiting.clear()
-        self.flying.clear()
+        self.in_flight.clear()
         self.next_seq = self.arrived = self.under_way = 0
         self.patience, self.repeat_pause = PATIENCE, 0.0
 
 
 @dataclass
 class IncomingLink:
-    """What comes from one peer."""
+    """The receiving end of a link."""
 
     expected: int = 0
-    unsaid: int = 0
-    """Chunks taken since the last Ack."""
+    unacknowledged: int = 0
+    """Chunks taken since the last acknowledgement."""
     since: float = 0.0
     """When the first of them came."""
     stamp: int = 0
     stamped: float = 0.0
     asked: float = 0.0
-    """When it was last asked to send again."""
+    """When the peer was last asked to send again."""
 
     def take(self, chunk: ChunkHeader | MessageChunk, now: float) -> bool:
-        """Whether this is the next chunk; anything else is a duplicate, or follows a gap."""
+        """Take the next chunk; return False for any other, which is a duplicate or follows a gap."""
         if chunk.seq != self.expected:
             return False
         self.expected += 1
         self.stamp, self.stamped = chunk.stamp, now
-        if not self.unsaid:
+        if not self.unacknowledged:
             self.since = now
-        self.unsaid += 1
+        self.unacknowledged += 1
         return True
 
     def reset(self) -> None:
-        self.expected = self.unsaid = 0
+        self.expected = self.unacknowledged = 0
         self.asked = 0.0

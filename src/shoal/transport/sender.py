@@ -28,19 +28,19 @@ from shoal.transport.reliable import HEAD, ChunkInFlight, IncomingLink
 from shoal.transport.tasks import CollectiveTask
 
 BEAT = 0.5
-"""Seconds after which something is said to a peer, if only that we live."""
+"""Seconds after which a heartbeat is sent to a peer that was sent nothing else."""
 ACK_CHUNKS, ACK_SECONDS = 4, 0.1
-"""Chunks, or seconds after the first of them, that are acknowledged without waiting for a chunk to do it. Fewer chunks
-never fill a window, so nobody waits for this word but who closes; every one of its own wakes two processes."""
+"""Acknowledge after this many chunks, or seconds, without waiting for a chunk to carry it. Fewer chunks never fill a
+window, so no sender waits; and every separate acknowledgement wakes two processes."""
 NEAR = 2 * CHUNK
-"""Bytes under way with a chunk that may acknowledge: behind more it would come late."""
+"""A chunk carries an acknowledgement if at most so many bytes are under way; behind more it would arrive late."""
 ASK_AGAIN = 0.1
 SHARE = 8
-"""Where collectives and messages both wait: every how-manieth chunk, and which share of the window, is a message's."""
+"""While collectives and messages both wait, one chunk in so many, and that share of the window, is for messages."""
 
 
 class ChunkSender:
-    """Of one worker, in one view after the other."""
+    """The sending half of the communication thread, through all views of one worker."""
 
     def __init__(self, run: str, rank: int, board: StatusBoard, allowance: RateLimit | None) -> None:
         self.run, self.rank, self.board, self.allowance = run, rank, board, allowance
@@ -48,7 +48,7 @@ class ChunkSender:
         self.ack_seconds = ACK_SECONDS
 
     def send(self, task: CollectiveTask, peer: LinkPeer, phase: int, index: int, payload: FramePayload) -> None:
-        """A chunk of `task` leaves as soon as it may."""
+        """Queue a chunk of `task`, and send it as soon as window and rate limit allow."""
         chunk = ChunkHeader(
             self.run,
             self.generation,
@@ -69,12 +69,12 @@ class ChunkSender:
         self.pump(peer)
 
     def pump(self, peer: LinkPeer) -> None:
-        """Everything leaves that may."""
+        """Send all that window and rate limit allow."""
         while self._send_next(peer):
             pass
 
     def _send_next(self, peer: LinkPeer) -> bool:
-        """A chunk leaves, if one may: of a collective first, and of a message now and then all the same."""
+        """Send one chunk if allowed: of a collective first, but now and then of a message, so that neither starves."""
         if not self._may():
             return False
         if peer.collective_turns >= SHARE and self._send_message(peer):
@@ -82,48 +82,51 @@ class ChunkSender:
         return self._send_collective(peer) or self._send_message(peer)
 
     def _send_collective(self, peer: LinkPeer) -> bool:
-        """What comes before its receiver is in the view is dropped there, and what waits in a socket that is not
-        connected is sent again when it is: both would be twice on the link."""
-        flying = peer.out.next(now()) if peer.up and peer.generation >= self.generation else None
-        if flying is not None:
+        """Send a chunk of a collective, once the peer is connected and has entered this view.
+
+        Before that it would only travel twice: a receiver drops chunks of a view it has not entered, and what waits in
+        an unconnected socket is sent again when the connection is made.
+        """
+        in_flight = peer.out.next(now()) if peer.up and peer.generation >= self.generation else None
+        if in_flight is not None:
             peer.collective_turns += 1
-            self.transmit(peer, flying)
-        return flying is not None
+            self.transmit(peer, in_flight)
+        return in_flight is not None
 
     def _send_message(self, peer: LinkPeer) -> bool:
-        """Messages know no view. They may be late, so they leave room for collectives that wait."""
+        """Send a chunk of a message, in any view, with a small window while collectives wait: messages may be late."""
         out = peer.message_out
         if out is None or not peer.up:
             return False
         window = out.link.estimate.near
-        flying = out.next(now(), window // SHARE if peer.out.waiting else window)
-        if flying is not None:
+        in_flight = out.next(now(), window // SHARE if peer.out.waiting else window)
+        if in_flight is not None:
             peer.collective_turns = 0
-            self.transmit(peer, flying)
-        return flying is not None
+            self.transmit(peer, in_flight)
+        return in_flight is not None
 
     def _may(self) -> bool:
         return self.allowance is None or self.allowance.wait(now()) <= 0
 
     def spend(self, peers: Iterable[LinkPeer]) -> None:
-        """What has become free of the allowance goes to the peers in turn."""
+        """Give what the rate limit has freed to the waiting peers in turn."""
         waiting = [peer for peer in peers if self.allowance is not None and peer.has_waiting]
         while waiting and self._may():
             waiting = [peer for peer in waiting if self._send_next(peer)]
 
-    def transmit(self, peer: LinkPeer, flying: ChunkInFlight[ChunkHeader] | ChunkInFlight[MessageChunk]) -> None:
-        """Put a chunk on its way, for the first time or again."""
+    def transmit(self, peer: LinkPeer, in_flight: ChunkInFlight[ChunkHeader] | ChunkInFlight[MessageChunk]) -> None:
+        """Send a chunk, for the first time or again."""
         stamp = now()
-        flying.sent = stamp
-        head = self._fill_in(peer, flying.chunk, int(stamp * 1e9))
-        with contextlib.suppress(zmq.Again):  # there is no connection any more: it leaves again when there is one
-            peer.way.send(encode(head), zmq.SNDMORE | zmq.NOBLOCK)
-            peer.way.send(flying.payload.frame, zmq.NOBLOCK, copy=False)
+        in_flight.sent = stamp
+        head = self._fill_in(peer, in_flight.chunk, int(stamp * 1e9))
+        with contextlib.suppress(zmq.Again):  # not connected: all in flight is sent again once it is
+            peer.chunk_socket.send(encode(head), zmq.SNDMORE | zmq.NOBLOCK)
+            peer.chunk_socket.send(in_flight.payload.frame, zmq.NOBLOCK, copy=False)
         peer.told = stamp
-        self._count(flying.payload.size + HEAD)
+        self._count(in_flight.payload.size + HEAD)
 
     def _fill_in(self, peer: LinkPeer, chunk: ChunkHeader | MessageChunk, stamp: int) -> AnyMessage:
-        """The chunk's head as it leaves now, with an acknowledgement where it would not come late."""
+        """Return the chunk's head with the current step and time, and an acknowledgement if that would not be late."""
         if isinstance(chunk, ChunkHeader):
             expected, echo, held = self._heard(peer.into) if peer.out.under_way <= NEAR else (0, 0, 0)
             return msgspec.structs.replace(
@@ -141,19 +144,19 @@ class ChunkSender:
         )  # fmt: skip
 
     def repeat(self, peer: LinkPeer) -> None:
-        """All that is under way of collectives leaves again."""
-        for flying in peer.out.flying:
-            self.transmit(peer, flying)
+        """Send again all chunks of collectives that are in flight."""
+        for in_flight in peer.out.in_flight:
+            self.transmit(peer, in_flight)
         peer.again = now()
 
     def repeat_messages(self, peer: LinkPeer) -> None:
-        """All that is under way of messages leaves again."""
-        for flying in peer.message_out.link.flying if peer.message_out is not None else ():
-            self.transmit(peer, flying)
+        """Send again all chunks of messages that are in flight."""
+        for in_flight in peer.message_out.link.in_flight if peer.message_out is not None else ():
+            self.transmit(peer, in_flight)
 
     def _say(self, peer: LinkPeer, message: AnyMessage) -> None:
-        with contextlib.suppress(zmq.Again):  # a peer that misses it asks again
-            peer.aside.send(encode(message), zmq.NOBLOCK)
+        with contextlib.suppress(zmq.Again):  # a lost control message is made up for by the next one
+            peer.control_socket.send(encode(message), zmq.NOBLOCK)
         peer.told = now()
         self._count(HEAD)
 
@@ -168,48 +171,50 @@ class ChunkSender:
         return max(0, self.board.step(self.rank))
 
     def beat(self, peer: LinkPeer) -> None:
-        """We live, and what we do."""
+        """Send a heartbeat with this worker's state."""
         self._say(peer, LinkHeartbeat(*self._head(), int(now() * 1e9), self.board.state(self.rank)))
 
     def echo(self, peer: LinkPeer, stamp: int) -> None:
-        """The answer to a beat."""
+        """Answer a heartbeat, so that its sender can measure the round trip."""
         self._say(peer, ChunkAck(*self._head(), peer.into.expected, stamp, 0))
 
     def ack(self, peer: LinkPeer, again: bool = False) -> None:
-        """What has come; `again`: what is under way is to be sent once more."""
+        """Acknowledge what has come; `again` asks the peer to send everything after it once more."""
         self._say(peer, ChunkAck(*self._head(), *self._heard(peer.into), again))
 
     def _ack_messages(self, peer: LinkPeer, inbox: IncomingMessages) -> None:
         self._say(peer, MessageAck(*self._head(), inbox.stream, *self._heard(inbox.link)))
 
     def say_closed(self, peer: LinkPeer, inbox: IncomingMessages) -> None:
-        """The peer's stream was dropped here: it must begin another one."""
+        """Tell the peer that its stream was dropped here, so it must begin another one."""
         self._say(peer, MessageAck(*self._head(), inbox.stream, inbox.link.expected, 0, 0, closed=True))
 
     def _heard(self, into: IncomingLink) -> tuple[int, int, int]:
-        """What an acknowledgement says: chunks that have come, the last one's stamp, how long ago that was."""
+        """Return an acknowledgement's content: chunks received, the last one's stamp, and its age in nanoseconds."""
         held = int((now() - into.stamped) * 1e9) if into.stamp else 0
         said = into.expected, into.stamp, held
-        into.unsaid = into.stamp = 0
+        into.unacknowledged = into.stamp = 0
         return said
 
     def acknowledge(self, peer: LinkPeer, moment: float) -> None:
-        """If enough has come since the last time, or it came long enough ago."""
+        """Send the acknowledgements that are due."""
         if self._is_due(peer.into, moment):
             self.ack(peer)
         if peer.message_in is not None and self._is_due(peer.message_in.link, moment):
             self._ack_messages(peer, peer.message_in)
 
     def _is_due(self, into: IncomingLink, moment: float) -> bool:
-        return into.unsaid >= ACK_CHUNKS or (into.unsaid > 0 and moment - into.since >= self.ack_seconds)
+        return into.unacknowledged >= ACK_CHUNKS or (
+            into.unacknowledged > 0 and moment - into.since >= self.ack_seconds
+        )
 
     def ask_again(self, peer: LinkPeer) -> None:
-        """Something is missing; not oftener than it could be sent."""
+        """Ask for what is missing, at most once per round trip."""
         if self._may_ask(peer, peer.into):
             self.ack(peer, again=True)
 
     def ask_messages_again(self, peer: LinkPeer, inbox: IncomingMessages, stream: int) -> None:
-        """The same of the peer's message stream, which may be one that has not begun here."""
+        """Ask the same for the peer's message stream, of which this worker may not know the beginning."""
         if self._may_ask(peer, inbox.link):
             expected = inbox.link.expected if stream == inbox.stream else 0
             self._say(peer, MessageAck(*self._head(), stream, expected, 0, 0, again=True))

@@ -1,5 +1,6 @@
-"""A collective task: what all members of a view do together by exchanging chunks; and the table of tasks under way,
-with the early chunks of tasks that this worker has not started yet.
+"""Collective tasks, which the members of a view do together by exchanging chunks, and the table of those under way.
+
+The table also keeps early chunks: those of tasks that peers have begun and this worker has not.
 """
 
 import threading
@@ -12,11 +13,11 @@ from shoal.core.errors import LayoutError, ShoalError
 from shoal.transport.messages import ChunkHeader, FramePayload, FrameRefused
 
 Send = Callable[[int, int, int, FramePayload], None]
-"""(peer, phase, index, payload): a chunk of this task leaves as soon as its link lets it."""
+"""(peer, phase, index, payload): queue a chunk of this task."""
 
 
 class MeshView:
-    """The members in order of rank, and this worker's place among them; tasks know peers by that number."""
+    """The ranks that take part, and this worker's place among them."""
 
     def __init__(self, ranks: Sequence[int], rank: int) -> None:
         self.ranks, self.rank = list(ranks), rank
@@ -27,30 +28,31 @@ class MeshView:
 
 
 class CollectiveTask(ABC):
-    """What is handed in must stay as it is until the task is done; a task that was aborted has not changed it."""
+    """One collective operation. Its input must not change until it is done; an aborted task has not changed it
+    either."""
 
     kind: str
     channel: int = 0
-    """0: the group's own; every engine has another. They do not wait for each other; each keeps its own order."""
+    """0 is the group's own, and every engine has another. Channels are independent; each keeps its own order."""
     urgency: int = 0
-    """Its chunks leave before those of tasks with a higher number, and after those handed in earlier with the same."""
+    """Its chunks leave before those of a higher urgency, and after earlier ones of the same."""
     alike: bool = True
-    """Whether everybody's whole must be of the same length."""
+    """Whether all members' totals must be equal."""
 
     def __init__(self, total: int) -> None:
         self.total = total
-        """Bytes of what this worker sends pieces of; stands in every chunk's message."""
+        """Bytes that this worker sends in pieces; every chunk's header repeats it."""
         self.number = -1
         self.among: Sequence[int] | None = None
-        """Its participants, if not the whole view; only they hand it in."""
+        """The participants, if not the whole view; only they submit it."""
         self.done = threading.Event()
         self.error: ShoalError | None = None
         self.culprit: int | None = None
         """The peer whose chunk made it fail, if one did."""
         self.senders: Container[int] = ()
-        """Its participants, which may send chunks of it."""
+        """The participants, which may send chunks of it."""
         self.ended = 0.0
-        """When the last chunk had come; 0 as long as it has not."""
+        """When the last chunk came; 0 before."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -58,31 +60,31 @@ class CollectiveTask(ABC):
 
     @abstractmethod
     def begin(self, view: MeshView, send: Send) -> None:
-        """Send what can be sent at once; sets `done` if there is nothing to wait for."""
+        """Send what can be sent at once; set `done` if there is nothing to wait for."""
 
     @abstractmethod
     def arrived(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
-        """A chunk of this task came, checked and for the first time; sets `done` with the last."""
+        """Take in a checked chunk, each once; set `done` with the last."""
 
     @abstractmethod
     def missing(self) -> list[int]:
-        """The peers it waits for."""
+        """Return the peers that the task waits for."""
 
     def fail(self, error: ShoalError, culprit: int | None = None) -> None:
-        """Nothing will come of it."""
+        """End the task with an error, unless it is done."""
         if not self.done.is_set():
             self.error, self.culprit = error, culprit
             self.done.set()
 
 
 LARGEST_EARLY = 256 << 20
-"""Bytes of tasks that were not handed in yet, of all peers: they may be ahead, but not without end."""
+"""Bytes of early chunks, of all peers together: peers may be ahead, but must not fill this worker's memory."""
 EARLY_HEAD = 1024
-"""Bytes that a chunk takes beside its payload while it waits, whether its payload is empty or not."""
+"""Bytes counted for an early chunk beside its payload, so that empty ones are limited too."""
 
 
 class TaskTable:
-    """Of worker `rank`; each is known by its channel and its number there."""
+    """The tasks of worker `rank`, by channel and number."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -90,10 +92,10 @@ class TaskTable:
         self._next: Counter[int] = Counter()
         self._early: dict[tuple[int, int], list[tuple[int, ChunkHeader, FramePayload]]] = {}
         self._early_bytes: Counter[int] = Counter()
-        """By peer: what one sends takes no room from the others."""
+        """By peer, so that one peer's early chunks take no room from the others."""
 
     def add(self, task: CollectiveTask, begin: Callable[[], None]) -> None:
-        """Begin a task; what peers have sent of it already is waiting."""
+        """Begin a task, and hand it the chunks that came early."""
         self._tasks[task.key] = task
         self._next[task.channel] = task.number + 1
         self._do(task, begin)
@@ -102,12 +104,12 @@ class TaskTable:
             self._hand(task, sender, chunk, payload)
 
     def room(self, sender: int, chunk: ChunkHeader, payload: FramePayload, peers: int) -> bool:
-        """Whether it may be given; else it must come again. `peers` share the room."""
+        """Return whether there is room for a chunk; if not, it is not acknowledged, and so sent again later."""
         most = LARGEST_EARLY // max(1, peers)
         return not self._is_early(chunk) or self._early_bytes[sender] + payload.size + EARLY_HEAD <= most
 
     def give(self, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
-        """To its task, now or when that is handed in; of one that is over it changes nothing."""
+        """Hand a chunk to its task, now or when the task is submitted; drop it if the task is over."""
         key = (chunk.channel, chunk.task)
         if self._is_early(chunk):
             self._early.setdefault(key, []).append((sender, chunk, payload))
@@ -119,7 +121,7 @@ class TaskTable:
         return chunk.task >= self._next[chunk.channel] and (chunk.channel, chunk.task) not in self._tasks
 
     def abort(self, error: ShoalError) -> None:
-        """End all; chunks of this generation that still come change nothing."""
+        """Fail all tasks; chunks of this generation that still come change nothing."""
         for task in self._tasks.values():
             task.fail(error)
         self._tasks.clear()
@@ -127,12 +129,12 @@ class TaskTable:
         self._early_bytes.clear()
 
     def begin_anew(self) -> None:
-        """Numbers do, in another view."""
+        """Restart the numbers of tasks, in a new view."""
         self._next.clear()
 
     def _hand(self, task: CollectiveTask, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
         if task.done.is_set() or sender not in task.senders:
-            return  # one that has no part in it, a newcomer say, cannot spoil it for those that have
+            return  # a peer that is no participant, such as a newcomer, cannot make it fail
         if chunk.kind != task.kind or (task.alike and chunk.total != task.total):
             error = LayoutError(
                 f"worker {sender} is in a {chunk.kind} of {chunk.total} bytes where worker {self.rank} is in a "

@@ -1,9 +1,9 @@
-"""Bounds what libzmq holds of messages that are never finished, at a socket that listens on TCP.
+"""Bounds the memory libzmq holds for messages that never end, at a socket that listens on TCP.
 
-libzmq hands over a message of several parts when the last has come, and keeps the others until then. Its limits count
-whole messages (RCVHWM) and bytes of one part (MAXMSGSIZE), so a peer that never sends the last part takes memory
-without limit. The kernel knows how many bytes libzmq has read of a connection. One of which libzmq has read much, and
-from which no message came meanwhile, though others were read, is closed: libzmq then drops what it holds of it.
+libzmq hands over a message of several parts when the last has come, and keeps the others until then. Its limits
+count whole messages (RCVHWM) and bytes of one part (MAXMSGSIZE), so a peer that never sends the last part takes
+memory without limit. The kernel knows how many bytes libzmq has read from a connection. If these are many, and no
+message of it was delivered while others were, the connection is closed, and libzmq drops what it holds of it.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ class _Unread:
     base: int = 0
     """Bytes that libzmq had read when a message of it was last heard."""
     come: int = 0
-    """Bytes since then."""
+    """Bytes read since then."""
     held: int = 0
-    """Of them, those that had come by the check before: complete messages among them have been read meanwhile."""
+    """Of them, those read before the previous check: complete messages among them have been delivered since."""
 
 
 class UnfinishedLimiter:
@@ -46,7 +46,7 @@ class UnfinishedLimiter:
         self._due = 0.0
 
     def heard(self, fd: int) -> None:
-        """A whole message has come on this connection."""
+        """Note that a complete message came on this connection."""
         self._heard.add(fd)
         self._messages += 1
 
@@ -73,7 +73,7 @@ class UnfinishedLimiter:
         return unread
 
     def _choose(self) -> list[tuple[int, Address]]:
-        """Those that hold too much alone, and the largest until the sum of all others is small enough."""
+        """Choose the connections that hold too much alone, and the largest until all others together hold little."""
         order = sorted(self._known.items(), key=lambda item: -item[1].held)
         total, chosen = sum(unread.held for _, unread in order), []
         for fd, unread in order:

@@ -15,6 +15,7 @@ from shoal.launch.engines.local import LocalEngine
 from shoal.launch.engines.machines import MachineList
 from shoal.launch.engines.table import ENGINES, make_engine, split_on
 from shoal.testing import EngineRun, LauncherCase
+from shoal.testing.launcher import WAIT
 
 
 class TestLocal(LauncherCase):
@@ -45,6 +46,22 @@ class TestLocal(LauncherCase):
     def remove_machine(self, run: EngineRun) -> None:
         (run.folder / "machines").write_text("a\n")
         run.wait_for(lambda: "b is taken out of the list; it leaves the run" in run.said, "b is asked to leave")
+
+    def after_removal(self, run: EngineRun) -> None:
+        """Ctrl-C ends both machines that are left; that runs end with equal replicas is shown by the case above."""
+        run.process.send_signal(signal.SIGINT)
+        assert run.process.wait(WAIT) == 130, run.said
+        run.check_tidy()
+
+    @pytest.mark.soak("engines")
+    def test_ctrl_c_ends_all_machines(self, tmp_path: Path) -> None:
+        """`make test` sends Ctrl-C after a machine was removed, see above."""
+        super().test_ctrl_c_ends_all_machines(tmp_path)
+
+    @pytest.mark.soak("engines")
+    def test_an_error_of_the_script_is_told(self, tmp_path: Path) -> None:
+        """`test_fleet.py` shows in process that such a machine is given up, with its last line."""
+        super().test_an_error_of_the_script_is_told(tmp_path)
 
 
 def test_the_table_of_engines_is_complete() -> None:

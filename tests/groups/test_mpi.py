@@ -29,9 +29,8 @@ def run_ranks(count: int, folder: Path, *words: str, **env: str) -> "subprocess.
 
 @needs_mpi
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.soak("engines"))])
-def test_the_conformance_case_of_exchanges_passes_over_mpi(ranks: int, tmp_path: Path) -> None:
-    done = run_ranks(ranks, tmp_path, str(Path(__file__).with_name("mpi_cases.py")))
+def test_the_conformance_case_of_exchanges_passes_over_mpi(tmp_path: Path) -> None:
+    done = run_ranks(3, tmp_path, str(Path(__file__).with_name("mpi_cases.py")))
     assert done.returncode == 0, done.stderr
     passed = set(done.stdout.replace("passed ", "").split())
     lost = "test_a_lost_worker_ends_the_wait"

@@ -80,7 +80,15 @@ if run.is_main:
 """
 
 
-@pytest.mark.parametrize("plan", ["server, async(round=7)", "server, stale(2, round=7)"], ids=["async", "stale"])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param("server, async(round=7)", id="async"),
+        pytest.param("server, stale(2, round=7)", id="stale"),
+        pytest.param("server(shards=2), async(samples=leased, round=7)", id="async, leased"),
+        pytest.param("server, stale(2, samples=leased, round=7)", id="stale, leased"),
+    ],
+)
 def test_p1_every_sample_is_in_the_servers_values_once(tmp_path: Path, plan: str) -> None:
     """What the lost worker pushed stays in the sum and is not dealt again; what it did not push is dealt again."""
     (tmp_path / "script.py").write_text(COUNT)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from forked import command, soon
 
+from shoal.core.events import ServerCounted
 from shoal.launch.live_runs import live
+from shoal.watch.record import RunRecord
 
 TRAIN = """
 import os, time, torch, shoal
@@ -63,19 +65,30 @@ def sums(out: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("plan", "options"),
     [
-        pytest.param("", id="loaded in the loop"),
-        pytest.param("num_workers=1", id="by a process that reads ahead", marks=pytest.mark.soak),
+        pytest.param(LEASED, "", id="loaded in the loop"),
+        pytest.param(LEASED, "num_workers=1", id="by a process that reads ahead", marks=pytest.mark.soak),
+        pytest.param("server, async(samples=leased, round=8)", "", id="asynchronous"),
     ],
 )
-def test_a_fast_worker_trains_what_a_slow_one_does_not(tmp_path: Path, options: str) -> None:
+def test_a_fast_worker_trains_what_a_slow_one_does_not(tmp_path: Path, plan: str, options: str) -> None:
     """Equal shares give each worker 8 batches of a round: this script would wait for ever."""
     write(tmp_path, WAITS.replace("MADE", "11"), options=options)
-    outcome = run(tmp_path).wait(60)
+    outcome = run(tmp_path, plan=plan).wait(60)
     assert outcome.code == 0, outcome.err
     assert sum(check(tmp_path)) == 2 * 64
     assert len(sums(outcome.out)) == 1
+
+
+def test_a_lead_under_a_bound_ends_at_the_bound(tmp_path: Path) -> None:
+    """Worker 1 never begins its third step until worker 0 has made five; at six it would wait for it."""
+    write(tmp_path, WAITS.replace("MADE", "5").replace("run.rank == 1 and", "run.rank == 1 and made >= 2 and"))
+    outcome = run(tmp_path, plan="server, stale(3, samples=leased, round=8)").wait(60)
+    assert outcome.code == 0, outcome.err
+    check(tmp_path)
+    told = [each for each in RunRecord.open(tmp_path / "runs/one").events(0) if isinstance(each, ServerCounted)][-1]
+    assert max(int(behind) for behind, steps in told.staleness.items() if steps) == 3
 
 
 def test_a_script_that_leaves_its_loop_ends_the_pass_of_all(tmp_path: Path) -> None:

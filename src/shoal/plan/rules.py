@@ -173,7 +173,8 @@ def servers_get_what_there_is(plan: Plan, workers: int) -> None:
 
 
 def leases_follow_speed_already(plan: Plan, workers: int) -> None:
-    if isinstance(plan.pace, LocalTerm) and plan.pace.samples == "leased" and plan.balance.shares != "even":
+    leases = isinstance(plan.pace, LocalTerm | StaleTerm | AsyncTerm) and plan.pace.samples == "leased"
+    if leases and plan.balance.shares != "even":
         raise UsageError(
             f"'{plan.balance}' with '{plan.pace}': a worker that leases its samples takes as many as it can train; "
             "keep one of the two"

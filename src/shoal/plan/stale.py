@@ -31,8 +31,10 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     bound: int = 3
     """Steps a worker may be ahead of the slowest."""
     eager: Literal["false", "true"] = "false"
+    samples: Literal["static", "leased"] = "static"
+    """Who trains what between two meetings: the same number of batches for everybody, or as many as each leases."""
     round: int = ROUND
-    """Steps from one meeting of all workers to the next."""
+    """Steps from one meeting of all workers to the next; of leased samples, on average."""
 
     def __post_init__(self) -> None:
         check_whole(self, "bound", self.bound, 0, MOST_STEPS)
@@ -44,7 +46,11 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
         return 1
 
     def __str__(self) -> str:
-        named = {"eager": (self.eager, "false"), "round": (self.round, ROUND)}
+        named = {
+            "eager": (self.eager, "false"),
+            "samples": (self.samples, "static"),
+            "round": (self.round, ROUND),
+        }
         more = [f"{name}={write_value(value)}" for name, (value, usual) in named.items() if value != usual]
         return f"stale({', '.join([str(self.bound), *more])})"
 
@@ -71,8 +77,10 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
     """What servers do with a push: add a change, or make a step by a gradient."""
     rate: float | None = None
     """Of sgd and adagrad: the learning rate at the servers."""
+    samples: Literal["static", "leased"] = "static"
+    """As for stale(…): leased, a worker that is always slower trains less, and holds nobody up."""
     round: int = ROUND
-    """Steps from one meeting of all workers to the next."""
+    """Steps from one meeting of all workers to the next; of leased samples, on average."""
 
     def __post_init__(self) -> None:
         check_whole(self, "round", self.round, 1, MOST_STEPS)
@@ -89,7 +97,12 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
         return 1
 
     def __str__(self) -> str:
-        named = {"rule": (self.rule, "add"), "rate": (self.rate, None), "round": (self.round, ROUND)}
+        named = {
+            "rule": (self.rule, "add"),
+            "rate": (self.rate, None),
+            "samples": (self.samples, "static"),
+            "round": (self.round, ROUND),
+        }
         more = [f"{name}={write_value(value)}" for name, (value, usual) in named.items() if value != usual]
         return f"async({', '.join(more)})" if more else "async"
 

@@ -32,6 +32,7 @@ from shoal.sync.batch_tag import BatchTag
 from shoal.sync.cost import ExchangeCost
 from shoal.sync.state import State
 from shoal.sync.statistics import RunningStatistics
+from shoal.sync.trained import TrainedSamples
 
 
 class StepAction(enum.Enum):
@@ -126,6 +127,9 @@ class SampleWeights(Protocol):
     def step_share(self) -> float:
         """Its share of the samples of this step; 1 where losses are sums, because changes then add up."""
 
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        """What this worker was given of leased samples since the last round, but for the first `place` batches."""
+
 
 class EqualWeights:
     """All workers of a view count alike: the null member."""
@@ -153,6 +157,9 @@ class EqualWeights:
 
     def step_share(self) -> float:
         return self.weight()
+
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        return []
 
 
 class SingleTransactions:

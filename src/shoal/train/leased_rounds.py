@@ -3,6 +3,7 @@
     open      a pass begins: this worker's queue of leases (`data/allocate/leased.py`)
     close     all tell each other what they have trained in the round ──> the round of averages, weighted by samples
               ──> what members of that round have trained is counted, on all workers alike; the next round begins
+              ──> under servers, what lost members have pushed is counted too, as server 0 knows it
     leave     the script left the pass: all others end it too, because they could not agree without this worker
 
 What a worker has trained is told before the averages are made. So whoever is lost before them does not count, and its
@@ -12,7 +13,7 @@ Steps are counted alike by all: a round takes as many as the one of the run's ow
 that the script steps with every batch runs ahead on fast workers; one that it steps with every epoch does not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -23,19 +24,9 @@ from shoal.data.remaining import Range, Ranges, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
 from shoal.membership.lease_book import count, subtract
+from shoal.sync.trained import MOST_POSITIONS, PassNumbers, TrainedSamples, check_trained, count_samples
 from shoal.train.ledger import LedgerWriter
 from shoal.train.local_rounds import LocalRounds
-
-Key = tuple[int, int, int]
-MOST_POSITIONS = 1 << 24
-"""Of one worker in one round; a peer that reports more is not believed."""
-
-
-class TrainedSamples(msgspec.Struct, array_like=True, frozen=True):
-    """What a worker has trained of one pass since the last round."""
-
-    key: Key
-    ranges: list[Range]
 
 
 class RoundReport(msgspec.Struct, frozen=True):
@@ -47,7 +38,7 @@ class RoundReport(msgspec.Struct, frozen=True):
 
     @property
     def samples(self) -> int:
-        return sum(end - begin for each in self.trained for begin, end in each.ranges)
+        return count_samples(self.trained)
 
 
 class LeasedRounds:
@@ -55,7 +46,7 @@ class LeasedRounds:
 
     def __init__(self, group: WorkerGroup, rounds: LocalRounds) -> None:
         self._group, self._rounds, self._progress = group, rounds, rounds.progress
-        self._open: dict[Key, LoaderPass] = {}
+        self._open: dict[PassNumbers, LoaderPass] = {}
         self._delivered: list[tuple[LoaderPass, Ranges, int]] = []
         """Since the last round, and how many steps this worker had made when it got each."""
         self._began = 0
@@ -90,6 +81,10 @@ class LeasedRounds:
         """The script gets a batch that was leased."""
         self._delivered.append((run, step.ranges, self._rounds.arrivals))
 
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        """What the script was given since the last round, but for the first `place` batches."""
+        return [TrainedSamples(_key(run), list(ranges)) for run, ranges, _ in self._delivered[place:]]
+
     def step_began(self) -> None:
         for run, _, _ in self._delivered:
             run.trained = True
@@ -107,6 +102,8 @@ class LeasedRounds:
 
     def close(self, ledger: LedgerWriter | None, leaving: LoaderPass | None = None) -> int:
         """End the round; returns the number of steps made by then. A collective call."""
+        for one in self._rounds.synchronizers:  # who still trains must not wait for a worker that waits here
+            one.leave_round()
         own = self._report(leaving)
         said = [read_report(data) for data in self._group.gather(msgspec.json.encode(own), check=self._check)]
         session = self._group.session
@@ -119,6 +116,7 @@ class LeasedRounds:
         views = [one.formed for one in self._rounds.synchronizers if one.formed is not None]
         counted = [member for member in reports if all(member in view for view in views)]
         self._count_all({member: reports[member] for member in counted}, remote, ledger)
+        self._count_lost(ledger)
         trusted = [report for member, report in reports.items() if member not in remote]
         number = self._began + max([1, *(report.steps for report in trusted)])
         self._progress.step = number - self._progress.stepped
@@ -131,13 +129,13 @@ class LeasedRounds:
         return number
 
     def _report(self, leaving: LoaderPass | None) -> RoundReport:
-        trained: dict[Key, list[Range]] = {}
+        trained: dict[PassNumbers, list[Range]] = {}
         for run, ranges, arrivals in self._delivered:
             if run is not leaving or arrivals < self._rounds.arrivals:  # else no step was made of it
                 trained.setdefault(_key(run), []).extend(ranges)
         self._delivered = []
         steps = self._progress.step + self._progress.stepped - self._began
-        told = [TrainedSamples(key, list(joined(sorted(found)))) for key, found in trained.items()]
+        told = _joined(TrainedSamples(key, found) for key, found in trained.items())
         return RoundReport(max(0, steps), leaving is not None, told)
 
     def _check(self, data: bytes) -> None:
@@ -160,29 +158,36 @@ class LeasedRounds:
     ) -> None:
         """The run's own workers first: a remote one that says it trained the same samples as they did is not heard."""
         for member in [member for member in reports if member not in remote]:
-            self._count(reports[member], ledger)
+            self._count(reports[member].trained, ledger)
         left = {key: _whole_pool(run) for key, run in self._open.items()}
         for member in filter(reports.__contains__, remote):
             if any(subtract(each.ranges, left.get(each.key, each.ranges)) for each in reports[member].trained):
                 self._accuse(member, "it says it trained samples that others have trained")
             else:
-                self._count(reports[member], ledger)
+                self._count(reports[member].trained, ledger)
 
     def _accuse(self, member: str, what: str) -> None:
         session = self._group.session
         if member != session.member and session.remote(member):
             session.distrust(member, PayloadError(f"{member}: {what}"))
 
-    def _count(self, report: RoundReport, ledger: LedgerWriter | None) -> None:
-        for trained in report.trained:
-            run = self._open.get(trained.key)
+    def _count(self, trained: Iterable[TrainedSamples], ledger: LedgerWriter | None) -> None:
+        for each in trained:
+            run = self._open.get(each.key)
             # two remote workers may say the same, and nobody knows which one lies
-            ranges = _common(trained.ranges, _whole_pool(run)) if run is not None else []
+            ranges = _common(each.ranges, _whole_pool(run)) if run is not None else []
             if run is not None and ranges:
                 run.count_leased(ranges)
                 run.trained = True
                 if ledger is not None:
                     ledger.dealt(run, LoaderStep((count(ranges),), None, tuple(ranges)))
+
+    def _count_lost(self, ledger: LedgerWriter | None) -> None:
+        """Under servers: steps that lost members have pushed in every join are in the values of all."""
+        synchronizers = self._rounds.synchronizers
+        for member in sorted({member for one in synchronizers for member in one.samples_kept}):
+            fewest = min(synchronizers, key=lambda one: one.steps_kept(member))
+            self._count(_joined(fewest.samples_kept.get(member, ())), ledger)
 
     def _next_round(self, number: int, ends: bool) -> None:
         self._began = number
@@ -216,15 +221,19 @@ def _common(ranges: Sequence[Range], pool: Sequence[Range]) -> list[Range]:
 def read_report(data: bytes) -> RoundReport:
     """What a worker reports; PayloadError for what no loader deals."""
     report = msgspec.json.decode(data, type=RoundReport)
-    ranges = [one for each in report.trained for one in each.ranges]
-    if any(not 0 <= begin < end for begin, end in ranges):
-        raise PayloadError(f"a range of samples among {ranges[:3]} is empty or negative")
-    if report.samples > MOST_POSITIONS or not 0 <= report.steps <= MOST_POSITIONS:
-        raise PayloadError(
-            f"{report.samples} samples and {report.steps} steps in one round; at most {MOST_POSITIONS} are believed"
-        )
+    check_trained(report.trained)
+    if not 0 <= report.steps <= MOST_POSITIONS:
+        raise PayloadError(f"{report.steps} steps in one round; at most {MOST_POSITIONS} are believed")
     return report
 
 
-def _key(run: LoaderPass) -> Key:
+def _joined(trained: Iterable[TrainedSamples]) -> list[TrainedSamples]:
+    """One of each pass, with as few ranges as there can be."""
+    found: dict[PassNumbers, list[Range]] = {}
+    for each in trained:
+        found.setdefault(each.key, []).extend(each.ranges)
+    return [TrainedSamples(key, list(joined(sorted(ranges)))) for key, ranges in found.items()]
+
+
+def _key(run: LoaderPass) -> PassNumbers:
     return run.loader.facts[0], run.turn.epoch, run.turn.number

@@ -14,6 +14,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.view import MembershipView
 from shoal.sync.backward import BackwardHooks
 from shoal.sync.batch_tag import BatchTag
+from shoal.sync.trained import TrainedSamples
 
 
 class BatchAgreement(Protocol):
@@ -27,6 +28,9 @@ class BatchAgreement(Protocol):
 
     def round_share(self) -> float | None:
         """This worker's share of the samples dealt since the last round; None where no loader has dealt any."""
+
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        """What this worker has leased since the last round, but for the first `place` batches."""
 
     def round_launched(self) -> None:
         """What was dealt so far belongs to the round that leaves now."""
@@ -114,6 +118,9 @@ class SampleShares:
         if not self._counted or self._dealt is not view:
             return 1.0 / len(view)
         return share(self._counts, view.rank(self.group.session.member), 1)
+
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        return self._batches.leased_from(place)
 
     def round_launched(self) -> None:
         self._batches.round_launched()

@@ -20,6 +20,7 @@ from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
 from shoal.sync.batch_tag import BatchTag
 from shoal.sync.synchronizer import TransactionParticipant
+from shoal.sync.trained import TrainedSamples
 from shoal.train.balance import ShareBalancer
 from shoal.train.catchup.sender import CatchUpSender
 from shoal.train.checkpoint import handover
@@ -181,6 +182,9 @@ class StepCoordinator(MembershipListener):
     def round_share(self) -> float | None:
         leased = self.dealing.leased.share()
         return self.rounds.share() if leased is None else leased
+
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        return self.dealing.leased.leased_from(place)
 
     def round_launched(self) -> None:
         self.dealing.batches.launch()

@@ -45,7 +45,9 @@ def build_synchronizer(
         return _build_local(pace, exchange)
     if isinstance(plan.pace, StaleTerm | AsyncTerm):
         assert engines.servers is not None  # a rule: these paces are for servers
-        return ServerStepsSynchronizer(exchange, engines.servers, build_server_pace(plan.pace), plan.pace.round)
+        served = ServerStepsSynchronizer(exchange, engines.servers, build_server_pace(plan.pace), plan.pace.round)
+        served.leased = plan.pace.samples == "leased"
+        return served
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)

@@ -13,7 +13,7 @@ Under an elastic outer optimizer the anchor is a centre, and replicas stay diffe
 the centre, which is what evaluations see; checkpoints and newcomers get it by `agreed_parameters`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -31,6 +31,7 @@ from shoal.sync.local.optimizer_states import OptimizerStates
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
+from shoal.sync.trained import TrainedSamples
 
 MOMENTUM = "outer."
 """Before the name of a parameter: the outer optimizer's momentum, in a state."""
@@ -250,9 +251,17 @@ class LocalStepsSynchronizer(Synchronizer):
         self._apart = self._anchored = self.outer.elastic
         self._travelled = self._trained()
 
+    def leave_round(self) -> None:
+        """Make no more steps in this round: what follows is `close_round`, once all others have come so far."""
+
     def steps_kept(self, member: str) -> int:
         """Steps of this round that a lost member has made for all: under local steps none."""
         return 0
+
+    @property
+    def samples_kept(self) -> Mapping[str, Sequence[TrainedSamples]]:
+        """Lost member -> the leased samples of those steps."""
+        return {}
 
     def _is_finite(self) -> bool:
         return all(_is_finite(p) for p in self._parameters)

@@ -40,6 +40,7 @@ from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import make_rule
 from shoal.sync.server.shard import ParameterShard, ShardUpdate, ShardValues
 from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
+from shoal.sync.trained import TrainedSamples
 
 MOST_NAMED = 8
 """Members that a reply names as those waited for."""
@@ -65,6 +66,8 @@ class HostedShard:
     """Members lost in this round -> how many of their pushes in it count."""
     lost_before: dict[str, int] = field(default_factory=dict)
     """The same of the round before."""
+    trained_before: dict[str, list[TrainedSamples]] = field(default_factory=dict)
+    """The leased samples of those pushes."""
 
     def follow(self, generation: int, members: Sequence[str]) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
@@ -80,6 +83,7 @@ class HostedShard:
         """Begin a round, when the first member says so."""
         if number <= self.round:
             return
+        self.trained_before = self.shard.state.trained_by_lost
         self.round, self.base = number, self.shard.level_clocks()
         self.lost_before, self.lost = self.lost, {}
         self.start = self.shard.state.values.copy()
@@ -153,10 +157,12 @@ class ShardHost:
         clock = hosted.shard.state.clocks.get(member)
         if clock is None:
             raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
-        self._send(member, number, RoundReply(hosted.round, clock, hosted.lost_before), [hosted.start])
+        reply = RoundReply(hosted.round, clock, hosted.lost_before, hosted.trained_before)
+        self._send(member, number, reply, [hosted.start])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
-        outcome = hosted.shard.push(ShardUpdate(member, request.clock, _read_floats(member, arrays), request.weight))
+        values, trained = _read_floats(member, arrays), tuple(request.trained)
+        outcome = hosted.shard.push(ShardUpdate(member, request.clock, values, request.weight, trained))
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:

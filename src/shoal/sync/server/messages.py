@@ -17,9 +17,11 @@ import msgspec
 
 from shoal.core.errors import PayloadError
 from shoal.sync.server.shard import PushOutcome
+from shoal.sync.trained import TrainedSamples
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
+Trained = Annotated[list[TrainedSamples], msgspec.Meta(max_length=4096)]
 Members = Annotated[list[Name], msgspec.Meta(max_length=4096)]
 
 
@@ -27,6 +29,8 @@ class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields
     clock: Count
     weight: float = 1.0
     channel: Count = 0
+    trained: Trained = []
+    """Leased samples that the step was made of."""
 
 
 class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields=True):
@@ -88,6 +92,8 @@ class RoundReply(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields
     """Of the member that asked."""
     counted: Annotated[dict[Name, Count], msgspec.Meta(max_length=4096)]
     """Of members that were lost in the round before: how many of their pushes in it count."""
+    trained: Annotated[dict[Name, list[TrainedSamples]], msgspec.Meta(max_length=4096)] = {}
+    """The leased samples of those pushes."""
 
 
 class SumReply(msgspec.Struct, frozen=True, tag="summed", forbid_unknown_fields=True):

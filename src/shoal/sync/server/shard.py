@@ -23,6 +23,7 @@ import numpy as np
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.server.rules.base import FloatArray, ServerRule
+from shoal.sync.trained import TrainedSamples, check_trained
 
 MOST_REFUSED = 3
 """Pushes in a row that are not finite, after which their member does harm."""
@@ -47,6 +48,8 @@ class ShardUpdate:
     values: FloatArray
     weight: float = 1.0
     """Its share of the samples of a step; rounds divide by the sum of all."""
+    trained: tuple[TrainedSamples, ...] = ()
+    """Leased samples that the step was made of."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,13 +101,20 @@ class ShardState:
     refused: dict[str, int] = field(default_factory=dict)
     """Pushes in a row that were not finite."""
     quarantined: set[str] = field(default_factory=set)
+    trained: dict[str, list[TrainedSamples]] = field(default_factory=dict)
+    """Leased samples of the pushes that count, since all clocks were levelled; of lost members too."""
 
     def copy(self) -> "ShardState":
         """Arrays of updates are never written to, so they are shared."""
         held = {clock: dict(updates) for clock, updates in self.held.items()}
         slots = [slot.copy() for slot in self.slots]
         counts = dict(self.clocks), self.version, self.round, held, dict(self.refused), set(self.quarantined)
-        return ShardState(self.values.copy(), slots, *counts)
+        trained = {member: list(found) for member, found in self.trained.items()}
+        return ShardState(self.values.copy(), slots, *counts, trained)
+
+    @property
+    def trained_by_lost(self) -> dict[str, list[TrainedSamples]]:
+        return {member: found for member, found in self.trained.items() if member not in self.clocks}
 
 
 class ParameterShard:
@@ -154,6 +164,8 @@ class ParameterShard:
         self._journal(update)
         finite = _is_finite(update.values)
         state.clocks[member] += 1
+        if update.trained:
+            state.trained.setdefault(member, []).extend(update.trained)
         if self.bound == 0:
             state.held.setdefault(update.clock, {})
             if finite:
@@ -173,6 +185,7 @@ class ParameterShard:
             raise PayloadError(f"{update.member} pushes {found[0]} of shape {found[1]} to a shard of {size} float32")
         if not (math.isfinite(update.weight) and update.weight >= 0):
             raise PayloadError(f"{update.member} pushes with weight {update.weight}; it must be finite, 0 or more")
+        check_trained(update.trained)
 
     def _judge(self, member: str, finite: bool) -> PushOutcome:
         state = self.state
@@ -222,6 +235,7 @@ class ParameterShard:
         state.clocks = dict.fromkeys(state.clocks, furthest)
         state.round = max(state.round, furthest)
         self.excused.clear()
+        state.trained.clear()
         return furthest
 
     def pull(self, member: str, clock: int) -> ShardValues | None:

@@ -15,7 +15,7 @@ that server 0 has counted are not dealt again. Do not use it where workers are e
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -49,6 +49,7 @@ from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard import PushOutcome
 from shoal.sync.state import State
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
+from shoal.sync.trained import TrainedSamples, check_trained
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,10 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self.server_totals = ServerTotals()
         self._kept: dict[str, int] = {}
         """Of members that were lost in the last round: how many of their pushes count."""
+        self._samples_kept: dict[str, list[TrainedSamples]] = {}
+        """The leased samples of those pushes."""
+        self._named = 0
+        """Batches of leased samples that pushes of this round were made of."""
         self._channel = servers.take_channel()
         self._told: MembershipView | None = None
         """The newest view that the servers were told of by this worker."""
@@ -180,7 +185,9 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def _push(self, updates: list[Tensor], weight: float) -> None:
         began, totals = now(), self.server_totals
         self._pack(updates)
-        pushes = self._send_all(PushRequest(self._clock, weight, self._channel), self._sent)
+        trained = self.part.weights.leased_from(self._named)
+        self._named += len(trained)
+        pushes = self._send_all(PushRequest(self._clock, weight, self._channel, trained), self._sent)
         self._clock += 1
         bound = self.pace.bound
         pulls = {}
@@ -225,12 +232,16 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self.server_totals.pulls += 1
         self._take_values(self._anchors)
 
-    def close_round(self) -> None:
-        """Meet all others: what all have pushed is in the values that everybody goes on from. A collective call."""
-        began, totals = now(), self.totals
+    def leave_round(self) -> None:
+        """Nobody waits for this worker's clock any more."""
         self._follow_view()
         for number in self._send_all(LeaveRoundRequest(self._channel)).values():
             self.servers.forget(number)
+
+    def close_round(self) -> None:
+        """Meet all others: what all have pushed is in the values that everybody goes on from. A collective call."""
+        began, totals = now(), self.totals
+        self.leave_round()
         tag, made = self.part.weights.tag().number, self._made
         self._rounds.mean([], self.part.weights.round_share(), (1.0, tag, float(tag) ** 2))
         self.formed = self._rounds.view
@@ -246,16 +257,23 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def steps_kept(self, member: str) -> int:
         return self._kept.get(member, 0)
 
+    @property
+    def samples_kept(self) -> Mapping[str, Sequence[TrainedSamples]]:
+        return self._samples_kept
+
     def _begin_round(self, view: MembershipView) -> None:
         request = RoundRequest(self._channel, self._round + 1, view.generation, list(view.members))
         for server, (reply, arrays) in enumerate(self._replies(self._send_all(request), RoundReply)):
             assert isinstance(reply, RoundReply)
             if server == 0:  # the home of the samples: what it has counted is trained on
-                self._kept = reply.counted
+                self._kept, self._samples_kept = reply.counted, reply.trained
+                for trained in reply.trained.values():
+                    check_trained(trained)
             self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
             self._unpack(server, arrays)
         if self._told is None or view.generation > self._told.generation:
             self._told = view
+        self._named = 0
         self._take_values(self._anchors)
         self._keep(self._starts)
 

@@ -13,6 +13,7 @@ from shoal.plan.rules import check
         ("stale", "stale(3)"),
         ("stale(bound=2, eager=false)", "stale(2)"),
         ("stale(3, samples=leased, eager=true)", "stale(3, eager=true, samples=leased)"),
+        ("stale(3, rates=adaptive)", "stale(3, rates=adaptive)"),
         ("async(samples=static)", "async"),
         ("async(samples=leased, round=7)", "async(samples=leased, round=7)"),
     ],
@@ -27,6 +28,7 @@ def test_its_text(text: str, canonical: str) -> None:
     ("text", "said"),
     [
         ("server, async(samples=leased), balance(auto)", "a worker that leases its samples takes as many"),
+        ("server, stale(0, rates=adaptive)", "with bound 0 no push is stale"),
         ("server, stale(samples=often)", "samples must be one of static, leased"),
     ],
 )

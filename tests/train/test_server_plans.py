@@ -135,7 +135,9 @@ def halves(x: torch.Tensor, y: torch.Tensor) -> list[tuple[torch.Tensor, torch.T
     return list(zip(deal(x, 2), deal(y, 2), strict=True))
 
 
-@pytest.mark.parametrize(("plan", "bound"), [("stale(2, round=12)", 2), ("stale(1, eager=true)", 1), ("async", None)])
+@pytest.mark.parametrize(
+    ("plan", "bound"), [("stale(2, round=12)", 2), ("stale(1, rates=adaptive)", 1), ("async", None)]
+)
 def test_a_fast_worker_is_never_further_ahead_than_the_bound(plan: str, bound: int | None) -> None:
     """Worker 1 sleeps in every step; the record says how stale the values of worker 0 were, and whom it waited for."""
 

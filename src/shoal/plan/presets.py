@@ -48,6 +48,11 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Dai et al. 2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models"',
         note="the same bound, and fresh values after every step",
     ),
+    "dynssp": NamedPlan(
+        text="server, stale(3, rates=adaptive)",
+        cites='Jiang et al. 2017, "Heterogeneity-aware Distributed Parameter Servers"',
+        note="SSP whose servers scale a push by one over its staleness, so that those of slow workers undo less",
+    ),
     "downpour": NamedPlan(
         text="server, async(rule=adagrad, rate=0.01)",
         cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',

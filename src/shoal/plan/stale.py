@@ -21,8 +21,10 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     Costs: a push of the parameters' size per step; a pull every bound + 1 steps or so, with eager=true every step. Two
     more copies of the parameters on a worker.
     Cites: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"; Dai et al.
-    2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models" (eager).
-    Avoid: where all workers are equally fast, because stale values only cost; with large bounds and momentum.
+    2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models" (eager); Jiang et al.
+    2017, "Heterogeneity-aware Distributed Parameter Servers" (adaptive).
+    Avoid: where all workers are equally fast, because stale values only cost; with large bounds and momentum; adaptive
+    rates where the learning rate is small, because they make the steps smaller still.
     """
 
     axis: ClassVar[Axis] = "pace"
@@ -31,6 +33,8 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     bound: int = 3
     """Steps a worker may be ahead of the slowest."""
     eager: Literal["false", "true"] = "false"
+    rates: Literal["equal", "adaptive"] = "equal"
+    """adaptive: a push counts the less the more others have pushed since the values that it was made on."""
     samples: Literal["static", "leased"] = "static"
     """Who trains what between two meetings: the same number of batches for everybody, or as many as each leases."""
     round: int = ROUND
@@ -38,6 +42,8 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
 
     def __post_init__(self) -> None:
         check_whole(self, "bound", self.bound, 0, MOST_STEPS)
+        if self.bound == 0 and self.rates == "adaptive":
+            raise UsageError(f"{self}: with bound 0 no push is stale; write stale(3, rates=adaptive), or stale(0)")
         check_whole(self, "round", self.round, 1, MOST_STEPS)
 
     @property
@@ -48,6 +54,7 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     def __str__(self) -> str:
         named = {
             "eager": (self.eager, "false"),
+            "rates": (self.rates, "equal"),
             "samples": (self.samples, "static"),
             "round": (self.round, ROUND),
         }

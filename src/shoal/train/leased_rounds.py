@@ -14,6 +14,7 @@ that the script steps with every batch runs ahead on fast workers; one that it s
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -140,7 +141,10 @@ class LeasedRounds:
 
     def _check(self, data: bytes) -> None:
         """PayloadError for what cannot have been leased to one worker in a round."""
-        for trained in read_report(data).trained:
+        self._check_leased(read_report(data).trained)
+
+    def _check_leased(self, found: Iterable[TrainedSamples]) -> None:
+        for trained in found:
             run = self._open.get(trained.key)
             if run is None or run.leases is None:
                 continue
@@ -187,7 +191,10 @@ class LeasedRounds:
         synchronizers = self._rounds.synchronizers
         for member in sorted({member for one in synchronizers for member in one.samples_kept}):
             fewest = min(synchronizers, key=lambda one: one.steps_kept(member))
-            self._count(_joined(fewest.samples_kept.get(member, ())), ledger)
+            trained = _joined(fewest.samples_kept.get(member, ()))
+            with suppress(PayloadError):  # a remote worker may have lied: these samples are leased again
+                self._check_leased(trained)
+                self._count(trained, ledger)
 
     def _next_round(self, number: int, ends: bool) -> None:
         self._began = number

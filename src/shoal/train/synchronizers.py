@@ -93,7 +93,7 @@ def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Sy
 def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
     """What the servers are told, and how often values are pulled."""
     if isinstance(pace, StaleTerm):
-        return ServerPace(pace.bound, eager=pace.eager == "true")
+        return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
     return ServerPace(None, pace.rule, {} if pace.rate is None else {"rate": pace.rate})
 
 

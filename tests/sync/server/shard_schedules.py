@@ -51,9 +51,12 @@ class ShardSchedule:
         bound: int | None,
         make: Callable[[str, int, FloatArray], FloatArray],
         losses: bool = True,
+        adaptive: bool = False,
     ) -> None:
+        """`adaptive`: updates count the less the staler they are."""
         self.random = random.Random(seed)
         self.journal: list[JournalEntry] = []
+        self.adaptive = adaptive
         self.make, self.now, self._numbers = make, 0.0, itertools.count()
         self._events: list[tuple[float, int, Action]] = []
         count = self.random.randint(1, 5)
@@ -104,7 +107,8 @@ class ShardSchedule:
     def _push(self, member: SimulatedMember, values: ShardValues) -> None:
         if member.lost:
             return
-        update = ShardUpdate(member.name, member.clock, self.make(member.name, member.clock, values.values))
+        made, seen = self.make(member.name, member.clock, values.values), values.version if self.adaptive else None
+        update = ShardUpdate(member.name, member.clock, made, version=seen)
         member.clock += 1
         self._send(member, lambda: self._arrive(member, update))
         if self.random.random() < 0.3:  # sent again: the acknowledgement was lost

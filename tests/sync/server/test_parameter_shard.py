@@ -11,6 +11,7 @@ from shoal.sync.server.rules.add import AddRule
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import RULES, make_rule
 from shoal.sync.server.shard import MOST_REFUSED, ParameterShard, PushOutcome, ShardUpdate
+from shoal.sync.trained import TrainedSamples
 
 BOUNDS = (0, 1, 3, None)
 SCHEDULES = 300
@@ -74,11 +75,22 @@ def test_many_random_schedules_keep_every_promise(bound: int | None) -> None:
 def test_replaying_the_journal_gives_the_bits_of_every_rule(name: str, bound: int | None) -> None:
     settings = {} if name == "add" else {"rate": 0.05}
     for seed in range(10):
-        schedule = ShardSchedule(seed, make_rule(name, **settings), bound, toward_zero).run()
+        schedule = ShardSchedule(seed, make_rule(name, **settings), bound, toward_zero, adaptive=seed % 2 == 0).run()
         again = schedule.replayed()
         assert np.array_equal(again.state.values, schedule.shard.state.values)
         for ours, theirs in zip(again.state.slots, schedule.shard.state.slots, strict=True):
             assert np.array_equal(ours, theirs)
+
+
+def test_an_update_counts_the_less_the_more_others_have_added_meanwhile() -> None:
+    shard = one_shard(None, ("a", "b", "c"))
+    for clock in range(3):
+        for member in ("b", "c"):
+            shard.push(ShardUpdate(member, clock, numbers(0, 0, 0)))
+    shard.push(ShardUpdate("a", 0, numbers(3, 6, 9), version=0))
+    assert shard.state.values.tolist() == [1, 2, 3]
+    shard.push(ShardUpdate("a", 1, numbers(3, 6, 9), version=6))
+    assert shard.state.values.tolist() == [4, 8, 12]
 
 
 class BrokenShard(ParameterShard):
@@ -197,6 +209,8 @@ def test_a_push_that_is_not_finite_is_refused(values: list[float]) -> None:
         (ShardUpdate("a", 0, np.zeros(3)), "float64"),  # type: ignore[arg-type]
         (ShardUpdate("a", 0, numbers(1, 2, 3), weight=-1.0), "weight -1.0"),
         (ShardUpdate("a", 0, numbers(1, 2, 3), weight=float("nan")), "weight nan"),
+        (ShardUpdate("a", 0, numbers(1, 2, 3), version=1), "a has seen 1 updates, and there are 0"),
+        (ShardUpdate("a", 0, numbers(1, 2, 3), trained=(TrainedSamples((0, 0, 0), [(4, 4)]),)), "empty or negative"),
     ],
 )
 def test_what_no_honest_member_sends_is_an_error_and_changes_nothing(update: ShardUpdate, complaint: str) -> None:

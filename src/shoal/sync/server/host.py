@@ -57,6 +57,8 @@ class HostedShard:
     generation: int
     start: FloatArray
     """The values when the round began."""
+    version: int = 0
+    """Updates in those values."""
     round: int = 0
     base: int = 0
     """The clock at which all members began the round."""
@@ -86,7 +88,7 @@ class HostedShard:
         self.trained_before = self.shard.state.trained_by_lost
         self.round, self.base = number, self.shard.level_clocks()
         self.lost_before, self.lost = self.lost, {}
-        self.start = self.shard.state.values.copy()
+        self.start, self.version = self.shard.state.values.copy(), self.shard.state.version
 
 
 class ShardHost:
@@ -157,12 +159,13 @@ class ShardHost:
         clock = hosted.shard.state.clocks.get(member)
         if clock is None:
             raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
-        reply = RoundReply(hosted.round, clock, hosted.lost_before, hosted.trained_before)
+        reply = RoundReply(hosted.round, clock, hosted.lost_before, hosted.trained_before, hosted.version)
         self._send(member, number, reply, [hosted.start])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
         values, trained = _read_floats(member, arrays), tuple(request.trained)
-        outcome = hosted.shard.push(ShardUpdate(member, request.clock, values, request.weight, trained))
+        update = ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
+        outcome = hosted.shard.push(update)
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:

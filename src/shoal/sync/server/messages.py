@@ -31,6 +31,8 @@ class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields
     channel: Count = 0
     trained: Trained = []
     """Leased samples that the step was made of."""
+    version: Count | None = None
+    """Updates that it was made on; with it, it counts the less the staler it is."""
 
 
 class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields=True):
@@ -94,6 +96,8 @@ class RoundReply(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields
     """Of members that were lost in the round before: how many of their pushes in it count."""
     trained: Annotated[dict[Name, list[TrainedSamples]], msgspec.Meta(max_length=4096)] = {}
     """The leased samples of those pushes."""
+    version: Count = 0
+    """Updates in the values."""
 
 
 class SumReply(msgspec.Struct, frozen=True, tag="summed", forbid_unknown_fields=True):

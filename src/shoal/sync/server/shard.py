@@ -50,6 +50,9 @@ class ShardUpdate:
     """Its share of the samples of a step; rounds divide by the sum of all."""
     trained: tuple[TrainedSamples, ...] = ()
     """Leased samples that the step was made of."""
+    version: int | None = None
+    """Updates in the values that it was made on, and its member's own since: what others have added after them makes it
+    stale, and it is scaled by 1/staleness. None: it counts in full, however stale."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +174,7 @@ class ParameterShard:
             if finite:
                 state.held[update.clock][member] = update
         elif finite:
-            self._apply(_scaled(update.values, update.weight))
+            self._apply(_scaled(update.values, update.weight / self._staleness(update)))
         outcome = self._judge(member, finite)
         self._finish_rounds()
         return outcome
@@ -185,6 +188,8 @@ class ParameterShard:
             raise PayloadError(f"{update.member} pushes {found[0]} of shape {found[1]} to a shard of {size} float32")
         if not (math.isfinite(update.weight) and update.weight >= 0):
             raise PayloadError(f"{update.member} pushes with weight {update.weight}; it must be finite, 0 or more")
+        if update.version is not None and update.version > self.state.version:
+            raise PayloadError(f"{update.member} has seen {update.version} updates, and there are {self.state.version}")
         check_trained(update.trained)
 
     def _judge(self, member: str, finite: bool) -> PushOutcome:
@@ -199,6 +204,17 @@ class ParameterShard:
         del state.clocks[member]
         self._waiting.pop(member, None)
         return PushOutcome.QUARANTINED
+
+    def _staleness(self, update: ShardUpdate) -> float:
+        """Updates of others that its member had not seen, for each of them; 1 where all push in turns.
+
+        Jiang et al., "Heterogeneity-aware Distributed Parameter Servers", SIGMOD 2017 (DynSGD). Do not use it where the
+        learning rate leaves room for stale updates: they then help in full.
+        """
+        others = len(self.state.clocks) - 1
+        if update.version is None or others < 1:
+            return 1.0
+        return max(1.0, (self.state.version - update.version) / others)
 
     def _apply(self, update: FloatArray) -> None:
         self.rule.apply(self.state.values, self.state.slots, update, self.state.version)

@@ -51,6 +51,8 @@ from shoal.sync.state import State
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 from shoal.sync.trained import TrainedSamples, check_trained
 
+RoundMessage = OpenRequest | PullRequest | RoundRequest | LeaveRoundRequest
+
 
 @dataclass(frozen=True)
 class ServerPace:
@@ -62,6 +64,8 @@ class ServerPace:
     settings: dict[str, float] = field(default_factory=dict)
     eager: bool = False
     """Whether values are pulled after every step, however fresh those here are."""
+    adaptive: bool = False
+    """Whether a push counts the less the staler it is."""
 
 
 @dataclass
@@ -91,6 +95,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         """The leased samples of those pushes."""
         self._named = 0
         """Batches of leased samples that pushes of this round were made of."""
+        self._versions = [0] * len(servers)
+        """Of each server: updates in the values held here, and this worker's own since."""
         self._channel = servers.take_channel()
         self._told: MembershipView | None = None
         """The newest view that the servers were told of by this worker."""
@@ -146,8 +152,9 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._pack([p.detach() for p in self._parameters])
         facts = (self._channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
         numbers = self._send_all(OpenRequest(*facts, list(view.members)), self._sent)
-        for reply, _ in self._replies(numbers, RoundReply):
+        for server, (reply, _) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
+            self._versions[server] = reply.version
             self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
         self._told = view
         self._keep(self._anchors)
@@ -187,13 +194,18 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._pack(updates)
         trained = self.part.weights.leased_from(self._named)
         self._named += len(trained)
-        pushes = self._send_all(PushRequest(self._clock, weight, self._channel, trained), self._sent)
+        pushes = {
+            server: self.servers.send(server, self._push_request(server, weight, trained), [self._sent[server]])
+            for server in self._from_last()
+        }
         self._clock += 1
         bound = self.pace.bound
         pulls = {}
         if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
             pulls = self._send_all(PullRequest(self._clock, self._channel))
-        outcomes = {self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))}
+        found = [self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))]
+        self._versions = [v + (o is PushOutcome.APPLIED) for v, o in zip(self._versions, found, strict=True)]
+        outcomes = set(found)
         totals.pushes += 1
         self._judge(outcomes)
         if pulls:
@@ -204,6 +216,10 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
             self._keep(self._anchors)
         totals.staleness[self._clock - self._minimum] += 1
         self.spent.wait += now() - began
+
+    def _push_request(self, server: int, weight: float, trained: list[TrainedSamples]) -> PushRequest:
+        version = self._versions[server] if self.pace.adaptive else None
+        return PushRequest(self._clock, weight, self._channel, trained, version)
 
     def _outcome(self, server: int, reply: ShardReply) -> PushOutcome:
         assert isinstance(reply, PushReply)
@@ -225,6 +241,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         for server, (reply, arrays) in enumerate(self._replies(numbers, ValuesHead)):
             assert isinstance(reply, ValuesHead)
             minima.append(reply.minimum)
+            self._versions[server] = reply.version
             self._unpack(server, arrays)
         for member in {each for number in numbers.values() for each in self.servers.take_slowest(number)}:
             self.server_totals.waited[member] += round(1e3 * (now() - began))
@@ -270,6 +287,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
                 for trained in reply.trained.values():
                     check_trained(trained)
             self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
+            self._versions[server] = reply.version
             self._unpack(server, arrays)
         if self._told is None or view.generation > self._told.generation:
             self._told = view
@@ -277,10 +295,14 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._take_values(self._anchors)
         self._keep(self._starts)
 
-    def _send_all(self, request: object, arrays: list[FloatArray] | None = None) -> dict[int, int]:
-        """Return the number of the request at each server; server 0 comes last, because its word counts."""
-        servers = reversed(range(len(self.servers)))
-        return {s: self.servers.send(s, request, [arrays[s]] if arrays is not None else []) for s in servers}  # type: ignore[arg-type]
+    def _from_last(self) -> Iterator[int]:
+        """Server 0 comes last, because its word counts."""
+        return reversed(range(len(self.servers)))
+
+    def _send_all(self, request: RoundMessage, arrays: list[FloatArray] | None = None) -> dict[int, int]:
+        """Return the number of the request at each server."""
+        arrays_of = [[]] * len(self.servers) if arrays is None else [[each] for each in arrays]
+        return {server: self.servers.send(server, request, arrays_of[server]) for server in self._from_last()}
 
     def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
         for server in range(len(self.servers)):

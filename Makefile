@@ -15,7 +15,7 @@ help:
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
 	@echo "make bench-local DATA=DIR     DDP, every step and rounds of local steps in two slow networks: 40 minutes, as root"
-	@echo "make bench-serve              requests a second of shoal serve; LITSERVE=PYTHON has LitServe, to compare"
+	@echo "make bench-serve              requests a second of shoal serve; PEERS='litserve=PYTHON ray=PYTHON' compares"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -63,7 +63,7 @@ bench-wire: $(STAMP)
 	$(BIN)/python benchmarks/wire_docs.py
 
 bench-serve: $(STAMP)
-	$(BIN)/python benchmarks/serve.py $(if $(LITSERVE),--litserve $(LITSERVE))
+	$(BIN)/python benchmarks/serve.py $(foreach peer,$(PEERS),--peer $(peer))
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,7 +23,8 @@ from pathlib import Path
 from report import Table, machine_line, write_report
 from startup import DDP, SHOAL, first_step
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests/launch/engines"))
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+sys.path[:0] = [str(TESTS / "launch/engines"), str(TESTS)]
 PYTHON = [sys.executable, "-m"]
 TORCHRUN = [*PYTHON, "torch.distributed.run"]
 Turns = dict[str, list[str]]

@@ -46,11 +46,13 @@ class TestDeltas:
             deltas.header(b"something else" * 9)
 
 
-def snapshots(registry: Registry, count: int, dtype: torch.dtype = torch.float32) -> list[dict[str, torch.Tensor]]:
+def snapshots(
+    registry: Registry, count: int, dtype: torch.dtype = torch.float32, rate: float = 0.05
+) -> list[dict[str, torch.Tensor]]:
     """Of one training, registered as digits:1, digits:2, …"""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10)).to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     states = []
     for _ in range(count):
         for _ in range(4):
@@ -77,9 +79,15 @@ def all_same(registry: Registry, states: list[dict[str, torch.Tensor]]) -> bool:
 
 
 class TestPack:
-    @pytest.mark.parametrize(("dtype", "most"), [(torch.bfloat16, 0.5), (torch.float32, 0.8)])
-    def test_snapshots_of_one_training_take_less(self, registry: Registry, dtype: torch.dtype, most: float) -> None:
-        states = snapshots(registry, 10, dtype)
+    @pytest.mark.parametrize(
+        ("dtype", "rate", "most"),
+        [(torch.bfloat16, 0.05, 0.5), (torch.float32, 0.0005, 0.5), (torch.float32, 0.05, 0.8)],
+        ids=["bfloat16", "fine-tuning", "all bits move"],
+    )
+    def test_snapshots_of_one_training_take_less(
+        self, registry: Registry, dtype: torch.dtype, rate: float, most: float
+    ) -> None:
+        states = snapshots(registry, 10, dtype, rate)
         full = size(registry)
         done = pack(registry)
         assert done.chunks == 9

@@ -10,7 +10,7 @@ import pytest
 from served import MemorySource, Scaled, core_of, x
 from virtual_time import run_virtual
 
-from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
+from shoal.serve.batcher import NORMAL, BatchSettings, RequestBatcher, SizingPolicy
 from shoal.serve.errors import DeadlinePassed, PredictFailed, RequestError, ServerBusy
 from shoal.serve.metrics import VersionMetrics
 from shoal.serve.sizing import BatchSizer, FixedSizer
@@ -176,6 +176,52 @@ class TestGoal:
         assert found.rate >= 0.9 * capacity
         assert found.refused > 0
         assert max(found.latencies) <= 2.0
+
+
+class TestPriority:
+    @staticmethod
+    def answered(levels: list[int], queue: int = 1024) -> tuple[list[int], list[int]]:
+        """Requests that come at once while one is computed: their places in order of the answers, and the refused."""
+        order, refused = [], []
+
+        async def main() -> None:
+            batcher = batcher_of(TimedModel(fixed=1.0), FixedSizer(1), queue=queue)
+
+            async def ask(place: int, level: int) -> None:
+                try:
+                    await batcher.submit(ONE, 1, 99.0, level)
+                    order.append(place)
+                except ServerBusy:
+                    refused.append(place)
+
+            await asyncio.gather(*(ask(place, level) for place, level in enumerate([NORMAL, *levels])))
+
+        run_virtual(main())
+        return order, refused
+
+    def test_urgent_requests_go_first_and_equal_ones_in_turn(self) -> None:
+        assert self.answered([NORMAL, 9, 1, NORMAL, 1, 9]) == ([0, 3, 5, 1, 4, 2, 6], [])
+
+    def test_a_full_queue_takes_an_urgent_request_in_place_of_the_least_urgent(self) -> None:
+        assert self.answered([9, NORMAL, 1], queue=2) == ([0, 3, 2], [1])
+
+    def test_nobody_makes_room_for_one_that_is_as_urgent(self) -> None:
+        assert self.answered([1, 1, 1], queue=2) == ([0, 1, 2], [3])
+
+    def test_an_urgent_request_waits_only_for_those_before_it(self) -> None:
+        async def main() -> float:
+            loop = asyncio.get_running_loop()
+            batcher = batcher_of(TimedModel(fixed=1.0, each=0.0), FixedSizer(1))
+            await batcher.submit(ONE, 1, 99.0)  # so that it knows its pace
+            rest = [asyncio.create_task(batcher.submit(ONE, 1, 99.0)) for _ in range(5)]
+            await asyncio.sleep(0)
+            began = loop.time()
+            await batcher.submit(ONE, 1, began + 2.5, 1)  # the fifth of its kind would be refused
+            seconds = loop.time() - began
+            await asyncio.gather(*rest)
+            return seconds
+
+        assert run_virtual(main()) == pytest.approx(2.0)
 
 
 class TestRefusals:

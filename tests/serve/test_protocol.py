@@ -127,6 +127,19 @@ def test_the_time_a_client_waits_is_in_microseconds() -> None:
     assert InferRequest([], parameters={"timeout": "soon"}).timeout is None
 
 
+@pytest.mark.parametrize(
+    ("given", "level"), [({}, 2), ({"priority": 0}, 2), ({"priority": 1}, 1), ({"priority": 7}, 7)]
+)
+def test_one_is_the_most_urgent(given: dict, level: int) -> None:  # type: ignore[type-arg]
+    assert InferRequest([], parameters=given).level == level
+
+
+@pytest.mark.parametrize("given", [-1, 256, 1.5, True, "high", None, [1]])
+def test_a_priority_that_is_none_is_refused(given: object) -> None:
+    with pytest.raises(RequestError, match="is not a number from 0 to 255"):
+        _ = InferRequest([], parameters={"priority": given}).level
+
+
 def test_an_output_that_is_not_there_is_named() -> None:
     request = msgspec.json.decode(b'{"inputs": [], "outputs": [{"name": "z"}]}', type=InferRequest)
     with pytest.raises(RequestError, match="no output 'z'; it gives y"):

@@ -114,6 +114,7 @@ def test_health_metadata_statistics_and_index(client: Any) -> None:
         ("m", {"model_version": "9"}, "NOT_FOUND", "version 9"),
         ("m", {"name": "bad"}, "INVALID_ARGUMENT", "no input 'bad'"),
         ("m", {"name": "x", "timeout": 1}, "DEADLINE_EXCEEDED", "time"),
+        ("m", {"name": "x", "priority": 999}, "INVALID_ARGUMENT", "priority '999'"),
     ],
 )
 def test_errors_have_a_code_and_a_line(client: Any, model: str, how: Any, status: str, words: str) -> None:

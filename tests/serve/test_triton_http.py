@@ -126,3 +126,11 @@ def test_a_timeout_of_the_client_is_kept(client: Any) -> None:
     with pytest.raises(triton.InferenceServerException, match="time") as caught:
         client.infer("m", [tensor], timeout=1)
     assert caught.value.status() == "504"
+
+
+def test_a_priority_of_the_client_is_read(client: Any) -> None:
+    tensor = triton.InferInput("x", [1, 2], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 2), dtype=np.float32))
+    assert client.infer("m", [tensor], priority=1).as_numpy("y").tolist() == [[0.0, 0.0]]
+    with pytest.raises(triton.InferenceServerException, match="priority '999'"):
+        client.infer("m", [tensor], priority=999)

@@ -193,7 +193,8 @@ class ServeApp:
         try:
             request, inputs = decode_request(body, _header_length(headers))
             timeout = _timeout(headers, request.timeout)
-            task = asyncio.ensure_future(self.core.infer(name, inputs, number=number, timeout=timeout, key=request.id))
+            asked = self.core.infer(name, inputs, number=number, timeout=timeout, key=request.id, level=request.level)
+            task = asyncio.ensure_future(asked)
             found = await unless_gone(task, receive)
             payload, length = encode_answer(request, found.name, found.number, found.outputs)
         finally:

@@ -2,7 +2,8 @@
 
 One batcher serves one version and lives on the event loop. While `concurrency` batches are being computed, requests
 wait in a bounded queue; the next batch takes as many of them, in order, as `BatchSizer` allows. Nothing waits for
-company unless `delay` says so. A request is refused at once when it could not be answered in time, and dropped when
+company unless `delay` says so. Urgent requests go before others and, where the queue is full, take the place of the
+least urgent one. A request is refused at once when it could not be answered in time, and dropped when
 its client is gone or its deadline has passed, so that overload costs no work that nobody uses.
 """
 
@@ -18,6 +19,10 @@ import numpy as np
 from shoal.serve.errors import DeadlinePassed, PredictFailed, RequestError, ServerBusy
 from shoal.serve.sizing import BatchTimes
 from shoal.serve.tensors import Tensors
+
+NORMAL = 2
+"""The level of requests that name none; 1 goes before them, larger ones come after. Shadow copies come last."""
+LAST = 255
 
 Execute = Callable[[Tensors], Awaitable[Tensors]]
 """Computes one batch, elsewhere than on the event loop."""
@@ -56,6 +61,7 @@ class PendingRequest:
     measured: float
     """The same moment on the clock that measures."""
     answer: "asyncio.Future[Tensors]"
+    level: int = NORMAL
     kind: tuple[tuple[str, str, tuple[int, ...]], ...] = field(init=False)
     """Requests of one kind can be stacked."""
 
@@ -91,14 +97,13 @@ class RequestBatcher:
         self.queued = 0
         """Samples that wait."""
 
-    async def submit(self, inputs: Tensors, rows: int, deadline: float) -> Tensors:
+    async def submit(self, inputs: Tensors, rows: int, deadline: float, level: int = NORMAL) -> Tensors:
         """The outputs for these inputs, which are of `rows` samples. Cancelled: the request is dropped."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        self._check_room(rows, deadline - now)
-        request = PendingRequest(inputs, rows, deadline, now, self._clock(), loop.create_future())
-        self._queue.append(request)
-        self.queued += rows
+        self._check_room(rows, deadline - now, level)
+        request = PendingRequest(inputs, rows, deadline, now, self._clock(), loop.create_future(), level)
+        self._enqueue(request)
         alarm = loop.call_at(deadline, self._expire, request)
         self._pump()
         try:
@@ -106,20 +111,46 @@ class RequestBatcher:
         finally:
             alarm.cancel()
 
-    def expected_wait(self, rows: int = 0) -> float:
+    def _enqueue(self, request: PendingRequest) -> None:
+        """Behind all that are as urgent."""
+        place = len(self._queue)
+        while place and self._queue[place - 1].level > request.level:
+            place -= 1
+        self._queue.insert(place, request)
+        self.queued += request.rows
+
+    def expected_wait(self, rows: int = 0, level: int = LAST) -> float:
         """Seconds until a request that came now would be answered, by the times of the last batches."""
-        full, rest = divmod(self.queued + rows, self.sizer.rows)
+        before = self.queued if level >= LAST else sum(each.rows for each in self._queue if each.level <= level)
+        full, rest = divmod(before + rows, self.sizer.rows)
         ahead = full * self._times.predict(self.sizer.rows) + (self._times.predict(rest) if rest else 0.0)
         return self._times.predict(self._running_rows) * bool(self._running) + ahead / self._settings.concurrency
 
-    def _check_room(self, rows: int, left: float) -> None:
+    def _check_room(self, rows: int, left: float, level: int) -> None:
         if left <= 0:
             raise DeadlinePassed("the request's time was over before it came to the model; give it more")
-        wait = self.expected_wait(rows)
-        if self.queued and self.queued + rows > self._settings.queue:
-            raise ServerBusy(f"{self.queued} samples wait already, {self._settings.queue} may; try again later", wait)
+        wait = self.expected_wait(rows, level)
+        if self._is_full(rows):
+            less_urgent = sum(each.rows for each in self._queue if each.level > level)
+            if self.queued - less_urgent and self.queued - less_urgent + rows > self._settings.queue:
+                raise ServerBusy(
+                    f"{self.queued} samples wait already, {self._settings.queue} may; try again later", wait
+                )
+            self._drop_less_urgent(rows, level)
         if self.queued and wait > left:
             raise ServerBusy(f"the answer would take {wait:.3f} s and the request gives {left:.3f} s", wait - left)
+
+    def _is_full(self, rows: int) -> bool:
+        return bool(self.queued) and self.queued + rows > self._settings.queue
+
+    def _drop_less_urgent(self, rows: int, level: int) -> None:
+        """From the end, until a request of `rows` has room."""
+        while self._is_full(rows) and self._queue[-1].level > level:
+            dropped = self._queue.pop()
+            self.queued -= dropped.rows
+            if not dropped.answer.done():
+                words = "a more urgent request took its place in the queue; try again later"
+                dropped.answer.set_exception(ServerBusy(words, self.expected_wait()))
 
     def _expire(self, request: PendingRequest) -> None:
         if not request.answer.done():

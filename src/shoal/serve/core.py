@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
-from shoal.serve.batcher import BatchSettings, RequestBatcher, SizingPolicy
+from shoal.serve.batcher import LAST, NORMAL, BatchSettings, RequestBatcher, SizingPolicy
 from shoal.serve.cache import ResultCache, input_digest
 from shoal.serve.control import NOTHING, ModelControl, SharedControl
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
@@ -62,6 +62,15 @@ class ModelAnswer:
     name: str
     number: int
     outputs: Tensors
+
+
+@dataclass(frozen=True)
+class RequestTerms:
+    """Until when a request wants its answer, and how urgent it is."""
+
+    deadline: float
+    """A moment on the event loop's clock."""
+    level: int = NORMAL
 
 
 @dataclass
@@ -221,18 +230,28 @@ class ServingCore:
     # requests
 
     async def infer(
-        self, name: str, inputs: Tensors, *, number: int | None = None, timeout: float | None = None, key: str = ""
+        self,
+        name: str,
+        inputs: Tensors,
+        *,
+        number: int | None = None,
+        timeout: float | None = None,
+        key: str = "",
+        level: int = NORMAL,
     ) -> ModelAnswer:
         """Ask a model. RequestError says why it did not answer. Requests of one `key` go to the same version."""
-        began = clock.now()
-        deadline = asyncio.get_running_loop().time() + (self.settings.timeout if timeout is None else timeout)
+        began, terms = clock.now(), self._terms(timeout, level)
         if (composite := self.composites.get(name)) is not None:
-            return await self._ask_composite(composite, inputs, began, deadline)
+            return await self._ask_composite(composite, inputs, began, terms)
         route = self.router.route(name, key) if number is None else RequestRoute(number)
-        found = await self._answer(self._acquire(name, number, route), inputs, began, deadline)
+        found = await self._answer(self._acquire(name, number, route), inputs, began, terms)
         if route.shadow is not None and route.shadow != found.number:
             self._copy(name, route.shadow, inputs, found.outputs)
         return found
+
+    def _terms(self, timeout: float | None, level: int) -> RequestTerms:
+        seconds = self.settings.timeout if timeout is None else timeout
+        return RequestTerms(asyncio.get_running_loop().time() + seconds, level)
 
     def _acquire(self, name: str, number: int | None, route: RequestRoute) -> ServableVersion:
         try:
@@ -242,12 +261,14 @@ class ServingCore:
                 raise
             return self.manager.acquire(name)  # it was let go since the last poll
 
-    async def _answer(self, version: ServableVersion, inputs: Tensors, began: float, deadline: float) -> ModelAnswer:
+    async def _answer(
+        self, version: ServableVersion, inputs: Tensors, began: float, terms: RequestTerms
+    ) -> ModelAnswer:
         """Of one version, from the cache or from the model; the version is released."""
         metrics = self.metrics_of(version.name, version.number)
         status = 499  # the client is gone, unless an answer says otherwise
         try:
-            outputs = await self._find_or_ask(version, inputs, deadline, metrics)
+            outputs = await self._find_or_ask(version, inputs, terms, metrics)
             status = 200
             return ModelAnswer(version.name, version.number, outputs)
         except RequestError as error:
@@ -258,16 +279,16 @@ class ServingCore:
             self.manager.release(version)
 
     async def _find_or_ask(
-        self, version: ServableVersion, inputs: Tensors, deadline: float, metrics: VersionMetrics
+        self, version: ServableVersion, inputs: Tensors, terms: RequestTerms, metrics: VersionMetrics
     ) -> Tensors:
         if not self.cache.limit:
-            return await self._ask(version, inputs, deadline, metrics)
+            return await self._ask(version, inputs, terms, metrics)
         key = (version.serial, input_digest(inputs))
         if (known := self.cache.find(key)) is not None:
             metrics.traffic.cache_hits += 1
             return known
         metrics.traffic.cache_misses += 1
-        outputs = await self._ask(version, inputs, deadline, metrics)
+        outputs = await self._ask(version, inputs, terms, metrics)
         self.cache.put(key, outputs)
         return outputs
 
@@ -276,8 +297,8 @@ class ServingCore:
         counts = self.metrics_of(name, number).traffic
 
         async def ask() -> Tensors:
-            deadline = asyncio.get_running_loop().time() + self.settings.timeout
-            return (await self._answer(self.manager.acquire(name, number), inputs, clock.now(), deadline)).outputs
+            terms = self._terms(None, LAST)
+            return (await self._answer(self.manager.acquire(name, number), inputs, clock.now(), terms)).outputs
 
         def count(agreed: int, compared: int) -> None:
             counts.agreed += agreed
@@ -296,7 +317,7 @@ class ServingCore:
         return number
 
     async def _ask(
-        self, version: ServableVersion, inputs: Tensors, deadline: float, metrics: VersionMetrics
+        self, version: ServableVersion, inputs: Tensors, terms: RequestTerms, metrics: VersionMetrics
     ) -> Tensors:
         servable = version.servable
         assert servable is not None  # it is kept while it is in use
@@ -306,7 +327,7 @@ class ServingCore:
             raise BodyTooLarge(f"the request has {rows} samples; {self.settings.most_rows} is the most; send several")
         if rows < 1:
             raise RequestError("the request has no sample; send one or more")
-        return await self._batcher(version, servable, metrics).submit(inputs, rows, deadline)
+        return await self._batcher(version, servable, metrics).submit(inputs, rows, terms.deadline, terms.level)
 
     def _batcher(self, version: ServableVersion, servable: Servable, metrics: VersionMetrics) -> RequestBatcher:
         key = (version.name, version.number)
@@ -328,15 +349,15 @@ class ServingCore:
         return BatchSizer(self.settings.goal, self.settings.most_rows)
 
     async def _ask_composite(
-        self, composite: CompositeModel, inputs: Tensors, began: float, deadline: float
+        self, composite: CompositeModel, inputs: Tensors, began: float, terms: RequestTerms
     ) -> ModelAnswer:
         loop_time = asyncio.get_running_loop().time
         metrics, status = self.metrics_of(composite.name, 1), 499
 
         async def ask(part: str, given: Tensors) -> Tensors:
-            if (left := deadline - loop_time()) <= 0:
+            if (left := terms.deadline - loop_time()) <= 0:
                 raise DeadlinePassed(f"the request's time was over before {part!r} was asked")
-            return (await self.infer(part, given, timeout=left)).outputs
+            return (await self.infer(part, given, timeout=left, level=terms.level)).outputs
 
         try:
             outputs = await composite.predict(inputs, ask, lambda part: self.specs(part)[1])

@@ -119,6 +119,7 @@ class InferenceService:
             number=_number(request.model_version),
             timeout=min(times, default=None),
             key=asked.id,
+            level=asked.level,
         )
         answer = self._made("ModelInferResponse", model_name=found.name, model_version=str(found.number))
         return fill_answer(answer, asked, found.outputs)

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from shoal.serve.batcher import LAST, NORMAL
 from shoal.serve.errors import BodyTooLarge, RequestError
 from shoal.serve.json_tensors import decode_array, json_values
 from shoal.serve.tensors import DATATYPES, Array, Tensors, TensorSpec, check_shape, datatype_of
@@ -53,6 +54,14 @@ class InferRequest(msgspec.Struct, frozen=True):
         """Seconds the client waits; `timeout` is given in microseconds, as the scheduling extension says."""
         given = self.parameters.get("timeout")
         return float(given) / 1e6 if isinstance(given, int | float) and given > 0 else None
+
+    @property
+    def level(self) -> int:
+        """How urgent it is: `priority` of the scheduling extension, 1 before all others; 0 or none is normal."""
+        given = self.parameters.get("priority", 0)
+        if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= LAST:
+            raise RequestError(f"priority {str(given)[:20]!r} is not a number from 0 to {LAST}; 1 is the most urgent")
+        return given or NORMAL
 
     def is_binary(self, name: str) -> bool:
         """Whether this output is wanted as bytes."""

@@ -135,7 +135,7 @@ def serving_peer(name: str, python: str, model: Path) -> Iterator[int]:
 
 def is_open(port: int, kind: str) -> bool:
     """Whether the model answers, not only the socket."""
-    until, found, failed = time.perf_counter() + 1e-4, list[float](), list[float]()
+    until, found, failed = time.perf_counter() + 0.5, list[float](), list[float]()
     with suppress(OSError, http.client.HTTPException):
         ask(port, kind, until, found, failed)
     return bool(found)

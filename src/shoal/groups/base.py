@@ -1,7 +1,7 @@
-"""The workers of a run as one of them sees them: who am I, how many are we, and small things said to all.
+"""The workers of a run as one of them sees them: its rank, their number, and small collectives among all.
 
-`gather` and `broadcast` are the control plane: initial weights, layouts, sample counts. Gradients take the exchange's
-own way. Every member must make the same calls in the same order; each call has a deadline.
+`gather` and `broadcast` are the control plane: initial weights, layouts, sample counts. Gradients travel through the
+exchange. Every member must make the same calls in the same order; each call has a deadline.
 """
 
 import os
@@ -21,49 +21,49 @@ from shoal.membership.session import FixedSession, MembershipSession
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
 DEADLINE_SECONDS = 600.0
 LARGEST_WORD = 16 << 20
-"""Bytes one worker says to all at a time, unless a caller knows better: names of all layers, samples, figures."""
+"""Bytes one worker may gather at a time, unless a caller sets a limit: enough for layer names, samples and figures."""
 Check = Callable[[bytes], object]
 
 
 class GiverLost(PeerLost):
-    """All that had something the others need are lost."""
+    """Every worker that had what the others need is lost."""
 
 
 class WorkerGroup(ABC):
-    """The workers of one view after the other. Not thread-safe: one thread of each worker uses it."""
+    """The workers of the current view. Not thread-safe: one thread of each worker uses it."""
 
     rank: int
-    """Among the members of the view; changes with it."""
+    """This worker's position in the view; it changes with the view."""
     size: int
     slot: int
-    """On the board and in the record; never changes."""
+    """This worker's number on the status board and in the record; it never changes."""
     session: MembershipSession
     board: StatusBoard
     seconds: float
-    """How long any wait for a peer may take."""
+    """Seconds that any wait for a peer may take."""
     remote: bool = False
-    """Whether this worker is of another machine than the one the run began on: it does not see the run's folder."""
+    """Whether this worker is on another machine than the run began on, and so does not see the run's folder."""
     remote_count: int = 0
-    """How many of the view are, always the last ones."""
+    """How many members of the view are remote; they are always the last ones."""
 
     @abstractmethod
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        """Everybody's `data`, in order of rank, on every worker; none is of more than `limit` bytes.
+        """Return the `data` of all workers, in order of rank, on every worker; each has at most `limit` bytes.
 
-        `check` raises for what no honest worker says. A remote worker's is then not taken in by anybody: it is
-        evicted, and the others gather again.
+        `check` raises for data that no honest worker sends. If it is a remote worker's, that worker is evicted, and the
+        others gather again, so that no worker uses it.
         """
 
     def gather_inside(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        """As `gather`, inside an operation that the caller has begun and completes; ViewEnded if members are lost."""
+        """Gather inside an operation that the caller has begun and completes; raise ViewEnded if members are lost."""
         return self.gather(data, limit, check)
 
     @abstractmethod
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
-        """Overwrite `tensors` in place with those of the giver: see `giver`."""
+        """Overwrite `tensors` in place with those of the donor, see `giver`."""
 
     def giver(self, members: Sequence[str] = ()) -> int:
-        """The rank of the first of `members` that is in the view; worker 0 if none was named."""
+        """Return the rank of the first of `members` that is in the view; 0 if none was named."""
         view = self.session.view
         here = [view.rank(member) for member in members if member in view]
         if members and not here:
@@ -72,34 +72,34 @@ class WorkerGroup(ABC):
 
     @cached_property
     def transfer(self) -> StateTransfer:
-        """How newcomers get the state: by default through memory of this host."""
+        """Return how newcomers get the state: by default through memory of this host."""
         return MemoryStateTransfer(self.board)
 
     def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
-        """Peer -> (bytes a second, seconds of a round trip), where links to it estimate them."""
+        """Return, for each peer whose link has estimates, bytes a second and seconds of a round trip."""
         return {}
 
     def state_stream_server(self) -> StateStreamServer | None:
-        """Streams this worker's state to newcomers before they enter; None where the entry is fast enough."""
+        """Return what streams this worker's state to newcomers before they enter; None if entering is fast anyway."""
         return None
 
     def state_stream_client(self) -> StateStreamClient | None:
-        """Receives the state that a member streams to this newcomer; None where no member does."""
+        """Return what receives the state that a member streams to this newcomer; None if no member does."""
         return None
 
     def begin_plan(self, number: int) -> None:  # noqa: B027
-        """Let engines of plan `number` take memory and channels from here on: the same on all workers of that plan."""
+        """Let engines of plan `number` take their memory and channels now: the same ones on all workers."""
 
     def free_old_plans(self) -> None:  # noqa: B027
-        """All members have begun the plan: give back the memory of those before."""
+        """Free the memory of earlier plans, once all members have begun the current one."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back memory and connections; the group is not used afterwards."""
+        """Free memory and connections; the group must not be used afterwards."""
 
 
 class SingleWorkerGroup(WorkerGroup):
-    """A world of one: the null member, and what `python train.py` gets."""
+    """A world of one worker, the null member of the family: what `python train.py` gets."""
 
     def __init__(self) -> None:
         self.rank, self.size, self.slot, self.session = 0, 1, 0, FixedSession(0, 1)
@@ -117,7 +117,7 @@ class SingleWorkerGroup(WorkerGroup):
 
 
 def deadline_seconds() -> float:
-    """How long a wait may take: $SHOAL_DEADLINE or ten minutes."""
+    """Return how long a wait may take: $SHOAL_DEADLINE, or ten minutes."""
     text = os.environ.get(DEADLINE_VARIABLE, "")
     try:
         seconds = float(text) if text else DEADLINE_SECONDS
@@ -129,6 +129,6 @@ def deadline_seconds() -> float:
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a contiguous tensor on the CPU as a flat tensor of bytes (shared, not copied)."""
+    """Return a contiguous CPU tensor as a flat tensor of bytes that shares its memory."""
     flat = tensor.detach().view(-1) if tensor.dim() else tensor.detach().reshape(1)
     return flat.view(torch.uint8)

@@ -14,24 +14,24 @@ class LinkMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sender: int
     receiver: int
     rtt_ms: float
-    """The fastest round trip of a few bytes: a busy worker answers late, never early."""
+    """The fastest round trip of a few bytes; the fastest, because a busy worker can only make it longer."""
     rate_mbit: float
     """Payload per second of one TCP connection."""
 
 
 class SpeedMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How fast a worker computes, while the others rest."""
+    """How fast a worker computes while the others are idle."""
 
     rank: int
     host: str
     address: str
     gflops: float
-    """Of a float32 matrix product of 512 x 512, in the worker's threads."""
+    """Rate of a 512 x 512 float32 matrix product, with the worker's number of threads."""
     threads: int
 
 
 class ClusterMeasurement(msgspec.Struct, frozen=True):
-    """What was measured: everything a planner needs to know."""
+    """All measurements of a cluster that the planner uses."""
 
     workers: list[SpeedMeasurement]
     links: list[LinkMeasurement]
@@ -43,7 +43,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def as_toml(cluster: ClusterMeasurement) -> str:
-    """`cluster.toml`: one table per worker and per link."""
+    """Return the text of `cluster.toml`: one table per worker and per link."""
     lines = [f"# Measured by `shoal probe` on {time.strftime('%Y-%m-%d %H:%M:%S')}."]
     for name, rows in (("worker", cluster.workers), ("link", cluster.links)):
         for row in rows:
@@ -53,7 +53,7 @@ def as_toml(cluster: ClusterMeasurement) -> str:
 
 
 def read_cluster(path: Path) -> ClusterMeasurement:
-    """What `as_toml` wrote; refuses a file whose links do not join its workers."""
+    """Read what `as_toml` wrote; refuse a file whose links do not connect its workers."""
     try:
         found = msgspec.toml.decode(path.read_bytes(), type=_File)
     except OSError as error:
@@ -63,7 +63,7 @@ def read_cluster(path: Path) -> ClusterMeasurement:
         raise UsageError(f"{str(path)!r} is no cluster: {told}; write it with shoal probe") from None
     ranks = sorted(worker.rank for worker in found.worker)
     pairs = sorted((link.sender, link.receiver) for link in found.link)
-    good = all(link.rtt_ms >= 0 and link.rate_mbit > 0 for link in found.link)  # False for what is no number, too
+    good = all(link.rtt_ms >= 0 and link.rate_mbit > 0 for link in found.link)  # NaN compares false too
     every = [(a, b) for a in ranks for b in ranks if a != b]
     if not ranks or ranks != list(range(len(ranks))) or pairs != every or not good:
         raise UsageError(f"{str(path)!r} does not hold every link between its workers; measure again with shoal probe")

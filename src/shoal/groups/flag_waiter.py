@@ -1,5 +1,6 @@
-"""Waiting on flags in shared memory: spin, then yield, then sleep, with a deadline; and the fences that order data
-before flags.
+"""Waiting on flags in shared memory: spin, then yield, then sleep, with a deadline.
+
+The fences here order data before the flags that announce it.
 """
 
 import os
@@ -22,7 +23,7 @@ _lock = threading.Lock()
 
 
 def fence() -> None:
-    """No memory access of this thread crosses this line."""
+    """Keep the compiler and the processor from moving this thread's memory accesses across this call."""
     if not _IN_ORDER:
         for _ in range(2):
             with _lock:
@@ -30,7 +31,7 @@ def fence() -> None:
 
 
 def full_fence() -> None:
-    """As `fence`, and what was written before is seen by all before anything is read after: x86 does not promise it."""
+    """Also make earlier writes visible to all before any later read, which x86 does not guarantee by itself."""
     with _lock:
         pass
 
@@ -38,17 +39,17 @@ def full_fence() -> None:
 Flags = npt.NDArray[np.int64]
 
 SPINS = 30
-"""Looks without giving up the core: a peer in the same step is usually microseconds away."""
+"""Polls without giving up the core, because a peer in the same step is usually microseconds away."""
 YIELDS = 300
-"""Looks that let another process run in between: right when there are more workers than cores."""
+"""Polls that let another process run in between, which helps with more workers than cores."""
 SLEEP = 5e-5
 LONGEST_SLEEP = 1e-3
 LOOK_AROUND = 0.25
-"""Seconds between looks at whether the peers still live."""
+"""Seconds between two checks whether the peers are alive."""
 
 
 class FlagWaiter:
-    """Waits of one worker on rows of flags, one flag per slot; the flags of members count."""
+    """The waits of one worker on rows of flags, one flag per slot, of which those of members count."""
 
     def __init__(self, board: StatusBoard, slot: int, seconds: float, session: MembershipSession | None = None) -> None:
         self.board, self.slot, self.seconds = board, slot, seconds
@@ -56,7 +57,7 @@ class FlagWaiter:
         self._members: npt.NDArray[np.int64] | None = None
 
     def wait_for(self, members: Sequence[int] | None) -> None:
-        """Let only the flags of these slots count from now on; None: all, which is faster."""
+        """Wait only for the flags of these slots from now on; None: for all, which is faster."""
         self._members = None if members is None else np.array(members)
 
     def _lowest(self, row: Flags) -> int:
@@ -74,14 +75,14 @@ class FlagWaiter:
         fence()
 
     def reached(self, row: Flags, number: int) -> bool:
-        """Whether `until` would return at once."""
+        """Return whether `until` would return at once."""
         if self._lowest(row) < number:
             return False
         fence()
         return True
 
     def publish(self, row: Flags, number: int) -> None:
-        """Set this worker's flag; a process that sees it also sees everything this worker wrote before."""
+        """Set this worker's flag. A process that sees it also sees everything this worker wrote before."""
         fence()
         row[self.slot] = number
 
@@ -104,16 +105,17 @@ class FlagWaiter:
             pause = min(pause * 1.2, LONGEST_SLEEP)
 
     def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
-        """A peer that waits in a later synchronization, while this worker waits for it here, will not come."""
+        """Raise if a peer waits in a later synchronization: it will never come to this one."""
         strays = [peer for peer in missing if self.board.ahead(self.slot, peer)]
-        for peer in (peer for peer in strays if row[peer] < number):  # looked at again: it may have come just now
+        for peer in (peer for peer in strays if row[peer] < number):  # read again, because it may have come just now
             raise PeerLost(
                 f"worker {self.slot} waits for worker {peer}, which has ended its epoch after step "
                 f"{int(self.board.read(peer)['step'])}; all workers must make the same number of steps"
             )
 
     def _look_around(self, missing: list[int], deadline: Deadline) -> None:
-        for peer in [] if self.session.elastic else missing:  # else its launcher and the coordinator will know
+        # In an elastic run the launcher and the coordinator notice a lost peer.
+        for peer in [] if self.session.elastic else missing:
             row = self.board.read(peer)
             if row["state"] == WorkerState.ended:
                 raise PeerLost(
@@ -131,11 +133,11 @@ class FlagWaiter:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process still runs; one that is dead and waits for its parent to ask does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except ProcessLookupError:
         return False
-    except OSError:  # another user's, or a system without /proc: it is there, and that is all we can know
+    except OSError:  # another user's process, or a system without /proc: it exists, and no more can be known
         return True

@@ -1,4 +1,4 @@
-"""Workers of one host in a run over links: they share memory and add up there before anything travels."""
+"""Workers of one host in a run over links: they sum in shared memory before anything travels."""
 
 import secrets
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 
 VIEW_BITS = 40
-"""Numbers of a view: more rounds than any run has."""
+"""Flag numbers reserved for a view: more than the rounds of any run."""
 
 
 class HostSharing(Protocol):
@@ -26,21 +26,21 @@ class HostSharing(Protocol):
 
     @property
     def places(self) -> Sequence[int]:
-        """Slots that have memory here, whether somebody sits there now or not."""
+        """Return the slots that have memory here, occupied or not."""
 
     @property
     def members(self) -> Sequence[int]:
-        """Slots of those in the view, in order of rank."""
+        """Return the slots of the members in the view, in order of rank."""
 
     @property
     def patience(self) -> FlagWaiter: ...
 
     @property
     def base(self) -> int:
-        """The number from which flags count in this view."""
+        """Return the number from which flags count in this view."""
 
     def region(self, size: int) -> memoryview:
-        """`size` more bytes of shared memory, the same for every worker; all ask for the same in the same order."""
+        """Map `size` more bytes of shared memory; all workers must ask for the same sizes in the same order."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class HostWorkers:
 
 
 class HostGroup:
-    """What a worker shares with the others of its host_workers."""
+    """The memory that a worker shares with the others of its host."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class HostGroup:
         self.region = self.regions.take
 
     def enter(self, view: MembershipView, host_groups: Sequence[str]) -> None:
-        """`host_groups` of all members, in order of rank."""
+        """Enter a view; `host_groups`: those of all members, in order of rank."""
         self.members = [slot_of(m) for m, name in zip(view.members, host_groups, strict=True) if name == self.name]
         self.patience.wait_for(self.members)
 
@@ -81,12 +81,12 @@ class HostGroup:
 
 
 def first_number(view: MembershipView) -> int:
-    """From which flags count in a view: above all that were used before."""
+    """Return the number from which flags count in a view: above all that were used before."""
     return view.generation << VIEW_BITS
 
 
 def leaders(view: MembershipView, host_groups: Iterable[str]) -> list[int]:
-    """Slots of the first worker of each host group; a worker without a group stands for itself."""
+    """Return the slots of the first worker of each host group; a worker without a group is its own."""
     first: dict[str, int] = {}
     for member, name in zip(view.members, host_groups, strict=True):
         first.setdefault(name or member, slot_of(member))

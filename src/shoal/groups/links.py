@@ -1,4 +1,4 @@
-"""A group whose workers are on several hosts and talk over links."""
+"""A group whose workers are on several hosts, connected by links."""
 
 import atexit
 import os
@@ -34,28 +34,29 @@ _WORD = struct.Struct("<Id")
 MOST_WORDS = 1 << 16
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
 DOUBT = 4.0
-"""Seconds of a peer's silence after which the coordinator is told, where it can give a member up."""
+"""Seconds of a peer's silence after which the coordinator is told, which may then drop the member."""
 
 
 class ConfirmationListener(Protocol):
-    """Has a number to say to all whenever an operation is confirmed."""
+    """Sends a number to all members whenever an operation is confirmed."""
 
     channel: int
 
     def word(self) -> float: ...
 
     def heard(self, words: Sequence[float | None]) -> None:
-        """What all have said on this channel, in order of rank; None of whom has not."""
+        """Take in what each member sent on this channel, in order of rank; None for members that sent nothing."""
 
 
 class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
-    """Workers that know each other by an address book, or by what the coordinator tells of them."""
+    """Workers that know each other from an address book, or from the coordinator's views."""
 
     store: object = None
-    """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+    """torchrun's store, if the workers found each other through it. Worker 0 may serve it, so it lives with the
+    group."""
 
     local: HostSharing | None = None
-    """The workers of this host, where hosts may have several."""
+    """The workers of this host, if hosts may have several."""
     leaders: Sequence[int] = ()
     """The first worker of each host."""
     _host_group: HostGroup | None = None
@@ -71,11 +72,11 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         remote: bool = False,
         home: tuple[SharedArena, HostWorkers] | None = None,
     ) -> None:
-        """`home`: what this worker shares with others of its machine, where members change."""
+        """`home`: the memory shared with other workers of this machine, if members may change."""
         self.remote = remote
         self.confirmation_listeners: list[ConfirmationListener] = []
         self._told: AllGather | None = None
-        """That this worker holds the result of the operation under way, as it goes to all others."""
+        """Build the confirmation that this worker holds the operation's result, as it is sent to all others."""
         self.slot, self.seconds, self._channels = slot, deadline_seconds(), 0
         self.session: MembershipSession = session or FixedSession(slot, len(book))
         self.board = board or StatusBoard.private()
@@ -95,17 +96,17 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
             self._follow(session, endpoint)
 
     def new_channel(self) -> int:
-        """For an engine of its own: all workers make theirs in the same order."""
+        """Return a channel for one engine; all workers make their engines in the same order."""
         self._channels += 1
         return self._channels
 
     def settle_hosts(self, local: SharedGroup) -> None:
-        """All workers say who shares a host with them; a collective call."""
+        """Find out, in a collective call, which workers share a host."""
         leaders = {int(first) for first in self.gather(str(self.rank - local.rank).encode())}
         self.local, self.leaders = local, sorted(leaders)
 
     def _follow(self, session: ElasticSession, endpoint: LinkEndpoint) -> None:
-        """Change with the members of the run."""
+        """Follow the views of a session."""
         public = endpoint.keys.public.decode() if endpoint.keys is not None else ""
         host_group = self._host_group.name if self._host_group is not None else ""
         session.attach(self, MemberInfo(endpoint.address, public, os.uname().nodename, self.remote, host_group))
@@ -113,7 +114,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.mesh.watch_view(_Watch(session))
 
     def begin_plan(self, number: int) -> None:
-        # chunks of an earlier view are refused, so the channels of the plan before can be used again
+        # chunks of earlier views are dropped, so the channels of the previous plan can be used again
         self._channels = 0
         self.confirmation_listeners.clear()
         if self._host_group is not None:
@@ -178,7 +179,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         return task.result
 
     def _checked(self, member: str, said: bytes, check: Check) -> None:
-        """Before anybody completes the gather: so it is done again without a member that says what none says."""
+        """Check the data before any member completes the gather, so that it can be repeated without a bad member."""
         try:
             check(said)
         except Exception as error:  # noqa: BLE001  (whatever a reader trips over, it is what this member said)
@@ -212,13 +213,13 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         )
 
     def close(self) -> None:
-        """Registered to run at the end: what this worker sent last is still on its way when the script is done."""
+        """Close the mesh at exit: the last chunks may still be on their way when the script ends."""
         atexit.unregister(self.close)
         self.mesh.close("failed" if getattr(sys, "last_value", None) is not None else "ended")
 
 
 class _Watch:
-    """What a mesh asks a session."""
+    """What a mesh asks of a session."""
 
     def __init__(self, session: ElasticSession) -> None:
         self._session = session
@@ -231,7 +232,7 @@ class _Watch:
         self._session.agent.doubt(peers)
 
     def late(self, member: str, reason: str) -> None:
-        if self._session.remote(member):  # of its own workers the launcher and their beats tell
+        if self._session.remote(member):  # for the run's own workers the launcher and their beats tell
             self._session.agent.accuse(member, reason, late=True)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
@@ -239,5 +240,5 @@ class _Watch:
 
 
 def trusted() -> bool:
-    """Whether the user says that the network between the hosts is theirs alone."""
+    """Return whether the user has declared the network between the hosts to be private."""
     return os.environ.get(TRUSTED_VARIABLE, "") not in ("", "0")

@@ -1,8 +1,8 @@
 """A group over MPI: `mpirun -n 4 python train.py`, with mpi4py (`pip install 'shoal[mpi]'`).
 
-Gradients, and the control plane, travel by MPI's own collectives, as fast as the MPI of a cluster drives its network.
-MPI authenticates and encrypts nothing and ends all ranks when one is lost, so use `mpirun … shoal run --on mpi`, over
-Shoal's own links, where a worker may be lost or the network is not yours alone.
+Gradients and the control plane use MPI's own collectives, as fast as a cluster's MPI drives its network. Do not use it
+where a worker may be lost or the network is shared: MPI neither authenticates nor encrypts, and ends all ranks when one
+is lost. `mpirun … shoal run --on mpi` uses Shoal's own links instead.
 """
 
 import time
@@ -21,13 +21,13 @@ from shoal.hosts.status_board import StatusBoard
 from shoal.membership.session import FixedSession
 
 PAUSE, SPINS = 0.0001, 50
-"""Seconds between two looks at a collective that is not done, after so many looks without a pause."""
+"""Seconds between two polls of a collective, after this many polls without a pause."""
 ROUNDED = (torch.float16, torch.bfloat16)
-"""Types MPI has no sum for: they are added up in float32 and rounded once."""
+"""Dtypes that MPI cannot sum: they are summed in float32 and rounded once."""
 
 
 class MpiWork:
-    """A collective under way. MPI makes progress while it is looked at."""
+    """A collective under way. MPI makes progress only while it is polled."""
 
     def __init__(self, request: Any, seconds: float, then: Callable[[], object] | None = None) -> None:
         """`then` is called once, when the collective is done."""
@@ -41,7 +41,7 @@ class MpiWork:
         return self._done
 
     def wait(self) -> bool:
-        """RuntimeError, as torch's own process groups raise it, after the deadline."""
+        """Wait; after the deadline raise RuntimeError, as torch's own process groups do."""
         deadline, looks = Deadline.after(self._seconds), 0
         while not self.is_completed():
             looks += 1
@@ -53,10 +53,10 @@ class MpiWork:
 
 
 class MpiProcessGroup:
-    """The collectives of torch.distributed that Shoal uses, by MPI, on tensors of the host's memory."""
+    """The collectives of torch.distributed that Shoal uses, over MPI, on CPU tensors."""
 
     def __init__(self, communicator: Any, seconds: float) -> None:
-        """Every rank must make its groups in the same order: each has a communicator of its own."""
+        """All ranks must make their groups in the same order, because each gets a communicator of its own."""
         self._communicator, self._seconds = communicator.Dup(), seconds
 
     def size(self) -> int:
@@ -84,7 +84,7 @@ class MpiProcessGroup:
         return self._work(self._communicator.Ibcast(tensor.numpy(), root))
 
     def alltoall_base(self, output: Tensor, source: Tensor, _out: Sequence[int], _in: Sequence[int]) -> MpiWork:
-        """Equal pieces."""
+        """Scatter the sum in equal pieces."""
         return self._work(self._communicator.Ialltoall(source.numpy(), output.numpy()))
 
     def _work(self, request: Any, then: Callable[[], object] | None = None) -> MpiWork:
@@ -103,7 +103,7 @@ class MpiGroup(TorchGroup):
         self.process_group = self.make_process_group()
 
     def make_process_group(self) -> dist.ProcessGroup:
-        """One more, for an engine; all ranks must ask for it."""
+        """Return another process group, for an engine; all ranks must ask for it."""
         return cast(dist.ProcessGroup, MpiProcessGroup(self.communicator, self.seconds))
 
 
@@ -111,7 +111,7 @@ def join_ranks(size: int) -> MpiGroup:
     """The group of `mpirun`, which has started `size` ranks."""
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # RuntimeError: it finds no library of MPI
+    except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI library
         raise UsageError(
             f"mpirun has started {size} ranks of this script, and mpi4py cannot be used ({error}); "
             "pip install 'shoal[mpi]', or type mpirun … shoal run --on mpi train.py"

@@ -1,4 +1,4 @@
-"""Measures what a group of workers has: round trip and rate between every pair, and how fast each computes.
+"""Measures a cluster: round trip and rate between every pair of workers, and how fast each computes.
 
 Pairs take turns, so that no measurement disturbs another. The probe's own connections carry a token that only the
 group knows; a listener takes one connection, for one measurement.
@@ -22,7 +22,7 @@ from shoal.groups.process_group import TorchGroup
 
 ECHOES = 15
 BULK_SECONDS = 0.6
-"""How long bytes are sent; the first half lets the connection find its rate and does not count."""
+"""Seconds of sending; the first half does not count, because the connection is still finding its rate."""
 PIECE = 1 << 16
 COMPUTE_SECONDS = 0.2
 TOKEN = 16
@@ -52,7 +52,7 @@ def probe(group: WorkerGroup, address: str) -> ClusterMeasurement:
 
 
 def compute_speed() -> float:
-    """Billions of floating-point operations a second in a matrix product."""
+    """Return billions of floating-point operations a second in a matrix product."""
     a = torch.randn(512, 512)
     a @ a
     began, times = now(), 0
@@ -63,7 +63,7 @@ def compute_speed() -> float:
 
 
 def _pair(group: WorkerGroup, sender: int, receiver: int, address: str, token: bytes) -> bytes:
-    """One direction; returns what the sender measured, and nothing on everybody else."""
+    """Measure one direction; return the result on the sender, and None on all others."""
     listener = socket.create_server((address, 0)) if group.rank == receiver else None
     port = listener.getsockname()[1] if listener else 0
     port = int(group.gather(str(port).encode())[receiver])
@@ -91,7 +91,7 @@ def _echoes(connection: socket.socket) -> float:
 
 
 def _bulk(connection: socket.socket) -> float:
-    """Send for a while; the receiver counts, because what is sent may still be in a buffer here."""
+    """Send for a while; the receiver counts, because sent bytes may still be in a buffer here."""
     piece, began = bytes(PIECE), now()
     while now() - began < BULK_SECONDS:
         connection.sendall(piece)
@@ -100,7 +100,7 @@ def _bulk(connection: socket.socket) -> float:
 
 
 def _answer(listener: socket.socket, token: bytes) -> None:
-    """The other end of `_echoes` and `_bulk`; a stranger is sent away."""
+    """Answer `_echoes` and `_bulk`; a connection without the token is closed."""
     connection, _ = listener.accept()
     with connection:
         connection.settimeout(WAIT)
@@ -116,7 +116,7 @@ def _answer(listener: socket.socket, token: bytes) -> None:
 
 
 def _rate(arrivals: list[tuple[float, int]]) -> float:
-    """Bytes per second in the second half of the time."""
+    """Return the bytes per second of the second half."""
     if len(arrivals) < 2:
         return 0.0
     middle = (arrivals[0][0] + arrivals[-1][0]) / 2
@@ -136,16 +136,16 @@ def _receive(connection: socket.socket, size: int) -> bytes:
 
 
 def own_address() -> str:
-    """The address by which this machine reaches torchrun's rendezvous; loopback where there is none."""
+    """Return the address by which this machine reaches torchrun's rendezvous; loopback if there is none."""
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as dummy:
-        dummy.connect((master, 9))  # of a datagram socket: chooses a route, sends nothing
+        dummy.connect((master, 9))  # on a datagram socket this only chooses a route, and sends nothing
         address: str = dummy.getsockname()[0]
     return address
 
 
 def measure_on_host(say: Callable[[object], None], store: str, rank: int, size: int, address: str) -> None:
-    """In a process on one host of a lab: measure with the others, and say what came of it."""
+    """Measure with the others, in a process on one host of a lab, and report the result."""
     torch.set_num_threads(1)
     cluster = probe(TorchGroup(FileStore(store, size), rank, size), address)
     if rank == 0:

@@ -54,7 +54,7 @@ class TorchGroup(WorkerGroup):
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """gloo says on many lines that a connection is closed or a wait too long; we say who stops, and why."""
+        """Replace gloo's long messages about closed connections and timeouts by one line that names the worker."""
         try:
             yield
         except RuntimeError as error:
@@ -68,5 +68,5 @@ class TorchGroup(WorkerGroup):
 
 
 def gloo(store: Store, rank: int, size: int, seconds: float) -> dist.ProcessGroup:
-    """A gloo process group of its own, which leaves torch's default group alone."""
+    """Make a gloo process group that leaves torch's default group unset."""
     return cast(dist.ProcessGroup, dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=seconds)))

@@ -3,9 +3,9 @@
 Arena:  board | flags of the mailboxes | mailbox of slot 0 | … | mailbox of the last slot | regions of the exchange …
 
 A round of post:  write own mailbox -> posted[me] = n -> wait for all posted -> read -> taken[me] = n
-The next round waits for all taken first, so no mailbox is overwritten before all have read it. Where the
-members may change, an operation ends with one more flag: held[me] = n, once its result is whole here; it is complete
-when all hold it. Numbers begin anew with every view, above all that were used before.
+The next round first waits for all taken, so no mailbox is overwritten before all have read it. If members may change,
+an operation ends with one more flag: held[me] = n, once this worker holds the result; it is complete when all do.
+Numbers restart with every view, above all that were used before.
 """
 
 import struct
@@ -30,10 +30,11 @@ _LENGTH = struct.Struct("<q")
 
 
 class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
-    """Workers of one host that hold the same arena, which has a slot for each of them."""
+    """Workers of one host with a common arena, which has a slot for each."""
 
     store: object = None
-    """Where the workers met, if they had to: worker 0 may be its host, so it lives as long as the group."""
+    """torchrun's store, if the workers found each other through it. Worker 0 may serve it, so it lives with the
+    group."""
 
     def __init__(self, arena: SharedArena, slot: int, slots: int, session: MembershipSession | None = None) -> None:
         if slots > status_board.MOST_WORKERS:
@@ -50,7 +51,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(slots)]
         self._regions = ArenaRegions(arena, status_board.BYTES + flags_bytes + slots * MAILBOX)
         self.region = self._regions.take
-        """More shared memory, the same for every worker; all ask for the same in the same order."""
+        """Map more shared memory; all workers must ask for the same sizes in the same order."""
         self.session.listeners.add(self, ListenerStage.group)
         if isinstance(self.session, ElasticSession):
             self.session.attach(self)
@@ -60,7 +61,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             self.rank, self.size, self.members = slot, slots, [slot]
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str] = ()) -> None:
-        """Enter a view: numbers begin above all that were used before."""
+        """Enter a view, with numbers above all that were used before."""
         self.rank, self.size = view.rank(self.session.member), len(view)
         self.members = [slot_of(member) for member in view.members]
         everybody = self.members == list(range(self.slots))
@@ -70,18 +71,18 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             self.patience.publish(row, max(int(row[self.slot]), self._round))
 
     def leave_view(self, generation: int) -> None:
-        """Seen by everybody before this worker looks whether an operation could be completed."""
+        """Make the departure visible before this worker checks whether the operation could be completed."""
         self._left[self.slot] = generation
         full_fence()
 
     def all_stay(self) -> bool:
-        """Asked after all parts of an operation were seen: a member that had left by then may differ."""
+        """Return whether no member has left. Ask it after seeing all parts: a member that left earlier may not have."""
         full_fence()
         return bool(self._left[self.members].max() <= self.session.view.generation)
 
     @property
     def base(self) -> int:
-        """The number from which flags count in this view."""
+        """Return the number from which flags count in this view."""
         return first_number(self.session.view)
 
     def begin_plan(self, number: int) -> None:
@@ -95,7 +96,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
 
     def gather_inside(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         found = self._gather(data)
-        self._confirm()  # a mailbox may be overwritten in the next view, so nobody completes before all have read it
+        self._confirm()  # no worker completes before all have read: the next view may overwrite the mailboxes
         return found
 
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """Streaming state to a newcomer before it enters the view: which newcomers asked, what has arrived, when to give up.
 
-Members go on training meanwhile, so they wait at the newcomer's entry only for what it still lacks.
+Members train on meanwhile, so at the newcomer's entry they wait only for what it still lacks.
 """
 
 from collections import deque
@@ -20,15 +20,15 @@ from shoal.transport.messenger import MessageTicket, ReceivedMessage
 STREAMING_VARIABLE = "SHOAL_STREAMING"
 """0: newcomers get the whole state when they enter."""
 FORGOTTEN = 30.0
-"""Seconds without a message of a newcomer after which nothing more is sent to it."""
+"""Seconds without a message from a newcomer after which its stream ends."""
 STALLED = 20.0
-"""Seconds in which nothing of what was sent arrives at a newcomer, after which its stream ends."""
+"""Seconds without an acknowledgement from a newcomer after which its stream ends."""
 INTRODUCED = 3.0
-"""Seconds in which a coordinator finds a member that sends."""
+"""Seconds the coordinator has to find a sender."""
 TRIES = 3
-"""Senders, one after the other: members may change during a stream."""
+"""Senders that a newcomer tries in turn, because members may change during a stream."""
 PORT, CREDIT = "state-stream", 64
-"""Items that may be under way: a newcomer puts them aside at once, and uses them when it has time."""
+"""Items that may be under way; the newcomer queues them at once, and uses them when it has time."""
 
 
 def _entry(member: str, info: MemberInfo) -> BookEntry:
@@ -39,22 +39,22 @@ def _entry(member: str, info: MemberInfo) -> BookEntry:
 class _Account:
     given: int = 0
     under_way: deque[MessageTicket] = field(default_factory=deque)
-    """Of the items that may not have arrived."""
+    """The tickets of items that may not have arrived yet."""
     taken: int = 0
-    """Bytes of the link that had arrived when it was last looked at."""
+    """Bytes acknowledged on the link at the last check."""
     moved: float = field(default_factory=now)
-    """When that last changed."""
+    """When that number last changed."""
 
 
 class StateStreamServer:
-    """The member's side, used in its training thread. A view that ends takes all its streams with it."""
+    """The member's side, used in its training thread. All its streams end with the view."""
 
     def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
         self.mesh, self.session = mesh, session
         self._accounts: dict[str, _Account] = {}
 
     def asked(self) -> list[str]:
-        """Newcomers that ask for the state of this view; only the last one of a slot, because those before are lost."""
+        """Return the newcomers that ask for this view's state; of each slot the last, because earlier ones are lost."""
         asked = self.session.agent.streaming_partners.asked
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
@@ -68,10 +68,10 @@ class StateStreamServer:
     def _forget(self, member: str) -> None:
         self.session.agent.streaming_partners.asked.pop(member, None)
         if self._accounts.pop(member, None) is not None:
-            self.mesh.remove_peer(slot_of(member))  # what waits for it is given back
+            self.mesh.remove_peer(slot_of(member))  # frees what waits for it
 
     def open(self, member: str) -> None:
-        """Begin a stream to it."""
+        """Begin a stream to a newcomer."""
         request, _ = self.session.agent.streaming_partners.asked[member]
         slot = slot_of(member)
         for before in [other for other in self._accounts if slot_of(other) == slot]:
@@ -80,11 +80,11 @@ class StateStreamServer:
         self.mesh.add_peer(slot, _entry(member, request.info))
 
     def serves(self, member: str) -> bool:
-        """Whether it has a stream."""
+        """Return whether a newcomer has a stream."""
         return member in self._accounts
 
     def give(self, member: str, data: bytes) -> int:
-        """Send the next item, without waiting; its number."""
+        """Send the next item without waiting, and return its number."""
         account = self._accounts[member]
         head = f"{self.session.view.generation} {account.given}".encode()
         ticket = self.mesh.messenger.push(member, PORT, head, [np.frombuffer(data, np.uint8)])
@@ -93,14 +93,14 @@ class StateStreamServer:
         return account.given - 1
 
     def arrived(self, member: str) -> int:
-        """How many items it has for certain."""
+        """Return how many items have certainly arrived."""
         account = self._accounts[member]
         while account.under_way and account.under_way[0].done.is_set() and account.under_way[0].error is None:
             account.under_way.popleft()
         return account.given - len(account.under_way)
 
     def stalled(self, member: str) -> bool:
-        """Whether it has taken nothing for long of what waits for it."""
+        """Return whether a newcomer has taken nothing for too long."""
         account, out = self._accounts[member], self.mesh.link(slot_of(member)).message_out
         taken = out.link.delivered if out is not None else 0
         if not account.under_way or taken != account.taken:
@@ -108,11 +108,11 @@ class StateStreamServer:
         return now() - account.moved > STALLED
 
     def drop(self, member: str) -> None:
-        """Send it nothing more, and forget what it has not taken; it stays known, so that it is not begun again."""
+        """End a stream and drop what was not taken. The newcomer stays known, so that no other stream is begun."""
         self.mesh.remove_peer(slot_of(member))
 
     def close(self) -> None:
-        """The view has ended."""
+        """End all streams, because the view has ended."""
         self._accounts.clear()
 
 
@@ -124,12 +124,12 @@ class StateStreamClient:
         self._began = self._moved = now()
         self._offer: StreamStateFrom | None = None
         self._items: dict[tuple[str, int], list[bytes]] = {}
-        """By sender and generation: items may arrive before the coordinator names their sender again."""
+        """By sender and generation, because items may arrive before the coordinator has named their sender."""
         self._taken = self._read = self._tries = 0
         mesh.messenger.serve(PORT, self._receive, CREDIT, largest=LARGEST, threaded=False, senders=())
 
     def follow(self, offer: StreamStateFrom | None) -> bool:
-        """Switch to the sender that the coordinator named last; whether it is another than before."""
+        """Switch to the sender that the coordinator named last; return whether it is a new one."""
         if offer is None or (self._offer is not None and offer.generation <= self._offer.generation):
             return False
         self._offer, self._tries = offer, self._tries + 1
@@ -157,7 +157,7 @@ class StateStreamClient:
         return self._items.get((offer.member, offer.generation), []) if offer is not None else []
 
     def items(self) -> list[bytes]:
-        """What has come since the last time."""
+        """Return the items that have come since the last call."""
         new = self._received[self._read :]
         self._read += len(new)
         if self._offer is not None and self._chunks(slot_of(self._offer.member)) != self._taken:
@@ -165,18 +165,18 @@ class StateStreamClient:
         return new
 
     def _chunks(self, sender: int) -> int:
-        """How much has come from it: of an item, too, that is not whole yet."""
+        """Return how much has come from the sender, including incomplete items."""
         peer = self.mesh.loop.peers.get(sender)
         return peer.message_in.link.expected if peer is not None and peer.message_in is not None else 0
 
     @property
     def size(self) -> int:
-        """Bytes that have come."""
+        """Return how many bytes have come."""
         return sum(map(len, self._received))
 
     @property
     def hopeless(self) -> str:
-        """Why the stream cannot complete; empty while it still may."""
+        """Return why the stream cannot complete, or ""."""
         if self._offer is None:
             return "no member was found to stream it" if now() - self._began > INTRODUCED else ""
         if self._tries > TRIES:

@@ -1,4 +1,4 @@
-"""How the state of a run gets from a member that trains to newcomers: through memory on one host, else over links."""
+"""Transfers the state of a run from a member to newcomers: through memory on one host, else over links."""
 
 import contextlib
 import fcntl
@@ -17,28 +17,28 @@ from shoal.transport.mesh import LinkMesh
 from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
 LARGEST = 1 << 34
-"""Largest state in bytes that is accepted."""
+"""Largest accepted state in bytes."""
 
 
 class StateTransfer(ABC):
-    """Of one worker."""
+    """One worker's side of the transfer: it gives its state, or takes another's."""
 
     @abstractmethod
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
-        """Once to each of them in a view."""
+        """Give the state to newcomers, once to each in a view."""
 
     @abstractmethod
     def take(self, view: MembershipView, donor: str) -> bytes | bytearray | None: ...
 
     def release(self) -> None:  # noqa: B027  (there may be nothing to do)
-        """After every step of the donor: give back what newcomers do not need any more."""
+        """Free what newcomers no longer need; the donor calls it after every step."""
 
 
 class MemoryStateTransfer(StateTransfer):
-    """On one host: anonymous memory of the donor, which newcomers open through its entry in /proc.
+    """Transfer on one host through anonymous memory of the donor, which newcomers open through its entry in /proc.
 
-    No file: a disk that is full must not keep a lost worker from being replaced. The memory is sealed when it is
-    complete, so that nobody reads half of it, and given back when all newcomers have read it.
+    It is not a file, because a full disk must not keep a lost worker from being replaced. The memory is sealed when it
+    is complete, so that no newcomer reads half of it, and freed when all have read it.
     """
 
     def __init__(self, board: StatusBoard) -> None:
@@ -47,7 +47,7 @@ class MemoryStateTransfer(StateTransfer):
         self._newcomers: list[int] = []
 
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
-        self.close()  # newcomers of earlier views have theirs
+        self.close()  # newcomers of earlier views have read theirs
         self._newcomers = [slot_of(member) for member in newcomers]
         self._memory = os.memfd_create(_memory_name(view), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         DISK.write(self._memory, data)
@@ -59,7 +59,7 @@ class MemoryStateTransfer(StateTransfer):
             with open(_find_memory(pid, _memory_name(view)), "rb") as file:
                 sealed = fcntl.fcntl(file, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
                 return file.read(LARGEST) if sealed else None
-        except (FileNotFoundError, ProcessLookupError):  # not given yet, or the donor has ended
+        except (FileNotFoundError, ProcessLookupError):  # not written yet, or the donor has ended
             return None
         except PermissionError as error:
             raise ShoalError(f"cannot read the state that {donor} gives (pid {pid}): {error}") from None
@@ -69,7 +69,7 @@ class MemoryStateTransfer(StateTransfer):
             self.close()
 
     def close(self) -> None:
-        """Loader processes may have inherited the descriptor: closing it alone would not free the memory."""
+        """Free the memory by truncating it: loader processes may have inherited the descriptor, so closing does not."""
         if self._memory >= 0:
             os.ftruncate(self._memory, 0)
             os.close(self._memory)
@@ -81,7 +81,7 @@ def _memory_name(view: MembershipView) -> str:
 
 
 def _find_memory(pid: int, name: str) -> str:
-    """Where a process has memory of this name open; FileNotFoundError if it has none."""
+    """Return the path under which a process has memory of this name open; raise FileNotFoundError if it has none."""
     folder = f"/proc/{pid}/fd"
     for number in os.listdir(folder):
         with contextlib.suppress(FileNotFoundError):
@@ -92,11 +92,11 @@ def _find_memory(pid: int, name: str) -> str:
 
 PORT = "state"
 CREDIT = 2
-"""States of one donor: that of a view that has ended may still be on its way when the next one's comes."""
+"""States of one donor under way: that of an ended view may still travel when the next one's comes."""
 
 
 class LinkStateTransfer(StateTransfer):
-    """Straight from the donor's memory to the newcomers', as a message: a view that ends meanwhile does not stop it.
+    """Transfer over links, as a message from the donor's memory to the newcomer's; a view that ends does not stop it.
 
     Only a donor that this worker asks may send, and only until the worker trains.
     """
@@ -106,13 +106,13 @@ class LinkStateTransfer(StateTransfer):
         self._tickets: dict[str, MessageTicket] = {}
         self._asked: set[str] = set()
         self._states: dict[str, tuple[int, bytes]] | None = {}
-        """By donor: generation of the view, and state. None: this worker trains, and needs none any more."""
+        """By donor: generation of the view, and state. None once this worker trains."""
         self._messenger.serve(PORT, self._receive, CREDIT, largest=LARGEST, threaded=False, senders=())
 
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
         head, state = str(view.generation).encode(), np.frombuffer(data, np.uint8)
         for member in newcomers:
-            if member in self._tickets:  # of an older view, whose state is out of date
+            if member in self._tickets:  # of an older view, so its state is out of date
                 self._messenger.cancel(member, self._tickets[member], "replaced by that of a newer view")
             self._tickets[member] = self._messenger.push(member, PORT, head, [state])
 

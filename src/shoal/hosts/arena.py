@@ -1,4 +1,4 @@
-"""Memory the workers of one host share, without a name that could be left behind.
+"""Memory that the workers of one host share, without a name that a crash could leave behind.
 
 The arena is an anonymous file: a holder of its descriptor may map parts of it, and when the last process is gone,
 however it died, so is the memory. A launcher's children inherit the descriptor; processes with another parent
@@ -23,18 +23,18 @@ class SharedArena:
     def create(cls) -> "SharedArena":
         if hasattr(os, "memfd_create"):
             return cls(os.memfd_create("shoal"))
-        with tempfile.TemporaryFile() as file:  # elsewhere than Linux: a file that is unlinked already
+        with tempfile.TemporaryFile() as file:  # not on Linux: a file that is already unlinked
             return cls(os.dup(file.fileno()))
 
     @classmethod
     def of_process(cls, pid: int, descriptor: int) -> "SharedArena":
-        """The arena that process `pid` of this host created."""
+        """Open the arena that process `pid` of this host created."""
         return cls(os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC))
 
     def map(self, offset: int, size: int) -> mmap.mmap:
-        """Map `size` bytes at `offset` (a multiple of the page size), growing the arena when it is shorter.
+        """Map `size` bytes at `offset` (a multiple of the page size), and grow the arena if it is shorter.
 
-        Memory is reserved here: a host that has too little says so now, not by a signal in the middle of a step.
+        Memory is reserved now, so that a host with too little raises here instead of a SIGBUS in the middle of a step.
         """
         try:
             os.posix_fallocate(self.descriptor, offset, size)
@@ -55,17 +55,17 @@ PLAN_STRIDE = 1 << 40
 
 
 class ArenaRegions:
-    """Parts of an arena, one after the other from `start` on; every worker takes the same ones in the same order.
+    """Consecutive parts of an arena from `start` on; every worker takes the same ones in the same order.
 
-    Each plan of a run has its own place, told by its number: a worker that comes after a switch finds it, though it has
-    not taken the regions of the plans before.
+    Each plan of a run has its own place, given by its number, so that a worker that comes after a switch finds it,
+    though it never took the regions of earlier plans.
     """
 
     def __init__(self, arena: SharedArena, start: int) -> None:
         self._arena, self._start, self._used = arena, start, start
         self._taken: list[mmap.mmap] = []
         self._old: list[mmap.mmap] = []
-        """Regions of plans that were switched from."""
+        """Regions of earlier plans."""
 
     def take(self, size: int) -> memoryview:
         size = pages(size)
@@ -80,14 +80,14 @@ class ArenaRegions:
         self._old, self._taken = self._old + self._taken, []
 
     def free_old(self) -> None:
-        """Give back the memory of earlier plans, once no worker uses it any more."""
+        """Free the memory of earlier plans, once no worker uses it any more."""
         for memory in self._old if hasattr(mmap, "MADV_REMOVE") else ():
             memory.madvise(mmap.MADV_REMOVE)
         self._old = []
 
 
 def pages(size: int) -> int:
-    """`size` rounded up to whole pages."""
+    """Round `size` up to whole pages."""
     return -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 

@@ -1,5 +1,6 @@
-"""The status board: one row per worker in shared memory that says what it is doing; and the gate that holds workers
-before a step for which a lab has planned an event.
+"""The status board: one row per worker in shared memory with its state and progress.
+
+It also holds the gate that stops workers before a step for which a lab has planned an event.
 """
 
 import enum
@@ -21,7 +22,7 @@ _PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _SYNCS, _LEAVE = ran
 
 
 class WorkerState(enum.IntEnum):
-    """What a worker was last seen doing."""
+    """The state in which a worker was last seen."""
 
     absent = 0
     starting = 1
@@ -34,7 +35,7 @@ class WorkerState(enum.IntEnum):
 
 
 class StatusBoard:
-    """Rows of words over `memory`; single words are written whole, so readers never see half a number."""
+    """Rows of 64-bit words in `memory`; words are written atomically, so readers never see half a number."""
 
     def __init__(self, memory: mmap.mmap) -> None:
         view = memoryview(memory)[:BYTES]
@@ -43,11 +44,11 @@ class StatusBoard:
 
     @classmethod
     def private(cls) -> "StatusBoard":
-        """A board nobody else sees: for a world of one."""
+        """Return a board in private memory, for a world of one."""
         return cls(mmap.mmap(-1, BYTES))
 
     def enter(self, rank: int) -> None:
-        """Sign in: this process is worker `rank`."""
+        """Register this process as worker `rank`."""
         row = _row(rank)
         self._words[row + _PID] = os.getpid()
         self._numbers[row + _LOSS] = math.nan
@@ -59,20 +60,20 @@ class StatusBoard:
         self._numbers[row + _SEEN] = now()
 
     def enter_sync(self, rank: int) -> None:
-        """Worker `rank` enters its next synchronization of all workers."""
+        """Note that worker `rank` enters its next synchronization of all workers."""
         self._words[_row(rank) + _SYNCS] += 1
         self.note(rank, WorkerState.synchronizing)
 
     def count_syncs(self, rank: int) -> int:
-        """How many synchronizations worker `rank` has entered."""
+        """Return how many synchronizations worker `rank` has entered."""
         return self._words[_row(rank) + _SYNCS]
 
     def set_syncs(self, rank: int, syncs: int) -> None:
-        """A newcomer takes over the number of synchronizations that the others have entered."""
+        """Set a newcomer's number of synchronizations to that of the others."""
         self._words[_row(rank) + _SYNCS] = syncs
 
     def ahead(self, rank: int, other: int) -> bool:
-        """Whether `other` waits in a synchronization that `rank` has not entered."""
+        """Return whether `other` waits in a synchronization that `rank` has not entered."""
         words, mine, theirs = self._words, _row(rank), _row(other)
         return words[theirs + _STATE] == WorkerState.synchronizing and words[theirs + _SYNCS] > words[mine + _SYNCS]
 
@@ -94,7 +95,7 @@ class StatusBoard:
         return self._words[_row(rank) + _STATE]
 
     def read(self, rank: int) -> dict[str, float]:
-        """Everything in a worker's row."""
+        """Return the content of a worker's row."""
         row = _row(rank)
         words = self._words
         return {
@@ -109,7 +110,7 @@ class StatusBoard:
         }
 
     def describe(self, rank: int) -> str:
-        """A worker in words: `worker 2 (pid 4711), last seen computing in step 418, 3.2 s ago`."""
+        """Describe a worker: `worker 2 (pid 4711), last seen computing in step 418, 3.2 s ago`."""
         row = self.read(rank)
         if row["state"] == WorkerState.absent:
             return f"worker {rank}, which never started"
@@ -134,30 +135,30 @@ class StatusBoard:
         self._words[_row(rank) + _LEAVE] = 1
 
     def let_stay(self, rank: int) -> None:
-        """Take back what the worker before in this slot was asked."""
+        """Clear the request to leave that an earlier worker of this slot was given."""
         self._words[_row(rank) + _LEAVE] = 0
 
     def is_leaving(self, rank: int) -> bool:
-        """Whether worker `rank` was asked to leave."""
+        """Return whether worker `rank` was asked to leave."""
         return bool(self._words[_row(rank) + _LEAVE])
 
     def gate(self, step: int | None) -> None:
-        """Let no worker begin `step` or a later one; None opens it."""
+        """Close the gate: no worker may begin `step` or a later one; None opens it."""
         self._words[_GATE] = 0 if step is None else step + 1
 
     def closed(self, step: int) -> bool:
-        """Whether `step` must not begin yet."""
+        """Return whether `step` must not begin yet."""
         gate = self._words[_GATE]
         return bool(gate) and step >= gate - 1
 
     def front(self, workers: int) -> int | None:
-        """The step of the front-most of the first `workers` workers; None while none has begun to train."""
+        """Return the highest step among the first `workers` workers; None before any has begun to train."""
         rows = [self.read(rank) for rank in range(workers)]
         return max((int(row["step"]) for row in rows if row["state"] >= WorkerState.loading), default=None)
 
     @property
     def aborted(self) -> int | None:
-        """The rank of the worker that was lost, or None."""
+        """Return the rank of the lost worker, or None."""
         word = self._words[_ABORT]
         return word - 1 if word else None
 
@@ -170,7 +171,7 @@ PAUSE = 1e-3
 
 
 def pass_gate(board: StatusBoard, rank: int, step: int, seconds: float) -> None:
-    """Return when `step` may begin; at once where no lab is."""
+    """Return when `step` may begin; at once without a lab."""
     if not board.closed(step):
         return
     deadline = Deadline.after(seconds)

@@ -24,6 +24,7 @@ from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
+from shoal.train.members import read_count
 from shoal.train.news import event_of
 from shoal.train.progress import StepProgress
 
@@ -97,11 +98,20 @@ class LocalRounds:
         if self.batches.batches or self.batches.travelling or any(one.is_round_open for one in self.synchronizers):
             for one in self.synchronizers:
                 one.close_round()
+        if self._rounds != self._committed:
+            self._agree_on_steps()
         self.commit(self.progress.step + self.progress.stepped)
         for one in self.synchronizers:
             if not one.replicas_equal:  # an elastic round leaves them different
                 one.settle()
                 self._agreed()
+
+    def _agree_on_steps(self) -> None:
+        """The last round of a pass ends with the pass: a worker that left out a batch has made fewer steps in it."""
+        group, stepped = self.batches.group, self.progress.stepped
+        said = [read_count(data) for data in group.gather(b"%d" % (self.progress.step + stepped), check=read_count)]
+        members = zip(self.session.committed_view.members, said, strict=True)
+        self.progress.step = max(steps for member, steps in members if not self.session.remote(member)) - stepped
 
     def close_others(self) -> None:
         """A join has ended its round in this step: end those of the others, so that all replicas are equal."""

@@ -7,6 +7,8 @@
     no exchange since the last step, and zero                          fine
     anything else                                                      refused: the script wrote it
 
+Gradients are looked at where workers agree in every step; under `local(…)`, `shared` and servers each has its own.
+
 Costs a look at `p.grad` of each parameter, by identity; numbers are looked at only in a step without an exchange. An
 optimizer that was given a closure makes its passes inside the step, so its gradients are looked at after it. A worker
 whose gradients are its own is never refused.
@@ -47,6 +49,8 @@ class StepCheck:
         """By identity; joins hold their parameters."""
         self._last: dict[tuple[int, int], LastStep] = {}
         """By optimizer and join."""
+        self._ids: set[int] = set()
+        """Of the parameters of all joins."""
         self._written_to: list[JoinedModels] = []
         """Whose parameters all workers hold alike after a step, or after a round."""
         self._written: int | None = None
@@ -63,6 +67,7 @@ class StepCheck:
         if joined.alone:
             return
         self._written_to.append(joined)
+        self._ids.update(map(id, joined.members.parameters))
         if not joined.lockstep:
             return
         self._joined.append(joined)
@@ -75,33 +80,39 @@ class StepCheck:
 
     def before(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """UsageError if the step would make replicas differ."""
-        if joined.lockstep:
-            self._check(optimizer, gradients=not closure)
+        if not joined.alone:
+            self._check_known(optimizer)
+        if joined.lockstep and not closure:
+            self._check_gradients(optimizer)
 
     def after(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """Remember what this step was made from."""
         if not joined.lockstep:
             return
         if closure:
-            self._check(optimizer, gradients=True)
+            self._check_known(optimizer)
+            self._check_gradients(optimizer)
         self._written = self._count_writes()
         for one in self._joined:
             one.exchanges_at_step = one.exchanges
             versions = tuple(bucket.result._version for bucket in one.lockstep_synchronizer.buckets)
             self._last[id(optimizer), id(one)] = LastStep(one.exchanges, versions)
 
-    def _check(self, optimizer: Optimizer, gradients: bool) -> None:
+    def _check_known(self, optimizer: Optimizer) -> None:
+        for number, group in enumerate(optimizer.param_groups):
+            if not self._ids.issuperset(map(id, group["params"])):  # in every step: without a loop in Python
+                place = next(place for place, late in enumerate(group["params"]) if id(late) not in self._ids)
+                raise UsageError(self._unknown(group["params"][place], number, place))
+
+    def _check_gradients(self, optimizer: Optimizer) -> None:
         fresh = {
             id(one): one.exchanges > self._last.get((id(optimizer), id(one)), LastStep()).exchanges
             for one in self._joined
         }
-        for number, group in enumerate(optimizer.param_groups):
-            for place, parameter in enumerate(group["params"]):
-                known = self._known.get(id(parameter))
-                if known is None:
-                    raise UsageError(self._unknown(parameter, number, place))
-                gradient = parameter.grad
-                if gradient is None or not gradients:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                known, gradient = self._known[id(parameter)], parameter.grad
+                if gradient is None:
                     continue
                 exchanged = fresh[id(known.joined)]
                 if (gradient is known.view and exchanged) or self._is_common(optimizer, known, gradient, exchanged):
@@ -126,11 +137,12 @@ class StepCheck:
         return not bool(values.any())
 
     def _unknown(self, parameter: Tensor, group: int, place: int) -> str:
-        models = [model for one in self._joined for model in one.members.models]
+        models = [model for one in self._written_to for model in one.members.models]
         names = (name for model in models for name, known in model.named_parameters() if known is parameter)
         name = next(names, "")
+        own = "" if self._joined else ", with an optimizer of its own,"
         what = f"parameter {name!r}" if name else f"a parameter of shape {list(parameter.shape)}"
         return (
-            f"optimizer.step(): {what} (group {group}, place {place}) came into the optimizer after join(), so nobody "
-            "exchanges its gradients; add it before join(), or give its module to another run.join()"
+            f"optimizer.step(): {what} (group {group}, place {place}) came into the optimizer after join(), so each "
+            f"worker would train its own; add it before join(), or give its module{own} to another run.join()"
         )

@@ -235,14 +235,3 @@ def test_optimizers_that_cannot_be_shared_are_refused(optimizer, said: str) -> N
         return {}
 
     run_world(1, body)
-
-
-def test_a_parameter_that_comes_after_join_is_refused() -> None:
-    def body(world: WorkerWorld) -> Result:
-        training = SharedTraining(world, "sgd")
-        training.optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(7))]})
-        with pytest.raises(UsageError, match=re.escape("shape [7] came into the optimizer after join()")):
-            training.step(inputs(1)[0])
-        return {}
-
-    run_world(1, body)

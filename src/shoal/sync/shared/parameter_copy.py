@@ -55,7 +55,6 @@ class SharedParameters:
         self._steps: Flags = words[1:, 0]
         views = SharedTensors(memory[head:], like).views
         self._values, self._states = views[: len(parameters)], views[len(parameters) :]
-        self._known = {id(parameter) for parameter in parameters}
         self._kept: dict[int, list[tuple[Tensor, str, Tensor, Tensor]]] = {id(each): [] for each in optimizers}
         """Of each optimizer: parameter, name, value before the first step, and the shared tensor."""
         for (owner, parameter, name, initial), shared in zip(self._held, self._states, strict=True):
@@ -92,13 +91,6 @@ class SharedParameters:
             if state.get(name) is not shared:
                 shared.copy_(state.get(name, initial))
                 state[name] = shared
-        for options in optimizer.param_groups:
-            if not self._known.issuperset(map(id, options["params"])):  # in every step: without a loop in Python
-                late = next(parameter for parameter in options["params"] if id(parameter) not in self._known)
-                raise UsageError(
-                    f"optimizer.step(): a parameter of shape {list(late.shape)} came into the optimizer after "
-                    "join(), so it is not in the shared copy; add it before join()"
-                )
 
     def count_step(self) -> None:
         """This worker's step is in the copy."""

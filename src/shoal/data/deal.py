@@ -47,7 +47,7 @@ def counts(total: int, workers: int, shares: Shares = ()) -> Counts:
 
 
 def part(sizes: Counts, rank: int) -> slice:
-    """Where the samples of `rank` lie within a group that is cut into `sizes`."""
+    """Return the positions of `rank`'s samples in a group that is cut into `sizes`."""
     start = sum(sizes[:rank])
     return slice(start, start + sizes[rank])
 
@@ -59,7 +59,7 @@ def deal(group: Sequence[T], workers: int, shares: Shares = ()) -> list[Sequence
 
 
 def groups(read: Read[T], size: int, *, drop_last: bool) -> Iterator[list[T]]:
-    """What is read, `size` at a time; a short group is the last one, or dropped."""
+    """Yield groups of `size` items; a short last group is yielded or dropped."""
     while group := read(size):
         short = len(group) < size
         if not (short and drop_last):

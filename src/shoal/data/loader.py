@@ -28,17 +28,17 @@ class LoaderPass:
     loader: "ShardedLoader"
     turn: PassKey
     left: dict[int, RemainingSamples] = field(default_factory=dict)
-    """What nobody has been given yet, by stream."""
+    """The positions that no worker has been given yet, by stream."""
     trained: bool = False
-    """Whether a step was made of it; passes that only look at data are done again by a run that is continued."""
+    """Whether a step used it; a resumed run repeats passes that only looked at data."""
 
     changed: bool = False
-    """Whether something came back since the inner loader was begun."""
+    """Whether samples came back since the inner loader was started."""
 
     leases: LeaseQueue | None = None
-    """Where samples are leased: this worker's."""
+    """This worker's leases; None if samples are not leased."""
     ended: bool = False
-    """Whether another worker has left the pass, and so all do."""
+    """Whether another worker has left the pass, so that all must."""
 
     def give(self, step: LoaderStep) -> None:
         if self.leases is not None and step.lease is not None:
@@ -48,7 +48,7 @@ class LoaderPass:
         self.left[step.stream] = self.left.get(step.stream, RemainingSamples()).take(taken)[1]
 
     def give_back(self, stream: int, ranges: Iterable[Range]) -> None:
-        """Dealt, and not consumed: whoever had it is lost."""
+        """Take back samples that a lost worker had and did not use."""
         self._put(stream, self.left[stream].give_back(ranges))
 
     def take_out(self, stream: int, ranges: Iterable[Range]) -> None:
@@ -61,7 +61,7 @@ class LoaderPass:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there is more to be dealt, though the inner loader has come to its end."""
+        """Return whether samples are left although the inner loader has ended."""
         leased = self.leases is not None and self.leases.remains
         return (self.changed or leased) and not self.ended
 
@@ -176,7 +176,7 @@ class ShardedLoader:
         self._first = self._turn.number + 1 if self._turn is not None and self._turn.epoch == epoch else 0
 
     def standing(self) -> LoaderPosition:
-        """What a checkpoint keeps: the passes that steps were made of, in the epoch of the last one."""
+        """Return what a checkpoint keeps: the passes used by steps, in the epoch of the last one."""
         epoch = self._turn.epoch if self._turn is not None else 0
         trained = [run for run in self._open if run.trained and run.turn.epoch == epoch]
         return LoaderPosition.of(epoch, self._done, {run.turn.number: run.left for run in trained}, self._first)
@@ -190,7 +190,7 @@ class ShardedLoader:
         return step.positions_of(self._place.rank)
 
     def names(self, turn: PassKey, places: list[int]) -> list[Any]:
-        """What the dataset calls the samples at `places`, if that is known."""
+        """Return the dataset's own indices of the samples at `places`, if they are known."""
         return self._source.names(turn, places)
 
     @property

@@ -1,4 +1,4 @@
-"""What a loader tells the run while the script iterates it.
+"""The calls that a loader makes to the run while the script iterates it.
 
 One pass:
     continued? opened (load_began next_step dealt (load_ended | short))* (load_began next_step)? finished? exhausted
@@ -42,7 +42,7 @@ class LoaderObserver(Protocol):
         ...
 
     def dealt(self, run: "LoaderPass", step: "LoaderStep") -> None:
-        """What all workers together consume in the step that begins now."""
+        """Note which samples all workers together use in the step that begins now."""
         ...
 
     def load_ended(self, counts: Counts) -> None:

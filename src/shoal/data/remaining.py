@@ -1,4 +1,4 @@
-"""What is still to be dealt of one pass, as a value: the positions of its global order that nobody has consumed.
+"""The rest of one pass, as a value: the positions of its global order that no worker has used.
 
     0 1 2 3 4 5 6 7 8 9 10 11 …        position 8, returned 2–4 and 6
         ^^^     ^   ^----------->      in this order: 2 3 6, then 8 9 10 …
@@ -67,14 +67,14 @@ class RemainingSamples:
 
 
 def _normal(position: int, returned: Ranges) -> RemainingSamples:
-    """Equal for all who have the same left, however they came to it."""
+    """Equal on all workers that have the same positions left, however they got there."""
     if returned and returned[-1][1] == position:
         return RemainingSamples(returned[-1][0], returned[:-1])
     return RemainingSamples(position, returned)
 
 
 Left = Mapping[int, RemainingSamples]
-"""What remains of each stream of a pass: one, or one for each process that reads an iterable dataset."""
+"""The rest of each stream of a pass: one, or one for each process that reads an iterable dataset."""
 
 FRESH: Left = {}
 

@@ -1,4 +1,4 @@
-"""Where a loader stands in the middle of training: what a checkpoint keeps of it, and continues from."""
+"""A loader's position during training, as a checkpoint keeps it."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from shoal.data.remaining import Left, Range, RemainingSamples
 
 
 class OpenPass(msgspec.Struct, frozen=True):
-    """What remains of one stream of a pass that was under way."""
+    """The rest of one stream of a pass that was under way."""
 
     number: int
     stream: int
@@ -37,7 +37,7 @@ class LoaderPosition(msgspec.Struct, frozen=True):
         return cls(epoch, sorted(done), opened, first)
 
     def left(self, epoch: int, number: int) -> Left | None:
-        """What remains of a pass; None if it was done before, and is not to be done again."""
+        """Return the rest of a pass; None if it was finished before, and must not be repeated."""
         if epoch == self.epoch and number in self.done:
             return None
         mine = [o for o in self.open if epoch == self.epoch and o.number == number]

@@ -16,7 +16,7 @@ Numbers = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
 
 PLACES_KERNELS = ("write_places", "read_places")
-"""What the functions of those names call."""
+"""The kernels behind the functions of the same names."""
 
 
 def packed_size(count: int, width: int) -> int:
@@ -33,7 +33,7 @@ def pack(numbers: Numbers, width: int, out: Bytes) -> None:
 
 
 def unpack(data: Bytes, width: int, count: int) -> Numbers:
-    """The first `count` numbers; `data` is as long as `packed_size` says."""
+    """Return the first `count` numbers; `data` has `packed_size` bytes."""
     numbers = np.zeros(count, np.uint32)
     if kernels.fast():
         kernels.get("unpack_bits")(data, width, numbers)

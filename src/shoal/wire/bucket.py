@@ -3,7 +3,7 @@
     | gradient of the last layer | … | gradient of an earlier one | one mark per gradient | perhaps a tag |
 
 A mark says whether a worker had this gradient in this exchange. Marks are summed with the rest, so after the
-exchange everybody knows which gradients nobody had, without another message: those stay as they were, exactly as in
+exchange every worker knows which gradients no worker had, without another message: those stay unchanged, exactly as in
 one process. One bucket of an exchange may also carry a tag (sync/batch_tag.py), a slot behind the marks.
 """
 
@@ -33,16 +33,16 @@ class GradientSlot:
     """A gradient's place in its bucket."""
 
     index: int
-    """Of the parameter, in the caller's list."""
+    """Index of the parameter in the caller's list."""
     offset: int
     shape: torch.Size
     name: str = ""
-    """Of the parameter; empty for what is no gradient, which no codec touches."""
+    """Name of the parameter; empty for entries that are not gradients, which no codec touches."""
 
 
 @dataclass(frozen=True)
 class BucketPlan:
-    """What goes into a bucket: plain data, the same on every worker."""
+    """The content of a bucket as plain data, the same on every worker."""
 
     slots: tuple[GradientSlot, ...]
     payload: int
@@ -83,7 +83,7 @@ def _plan(tensors: Sequence[Tensor], group: list[int], names: Sequence[str]) -> 
 
 
 class GradientBucket:
-    """A bucket's memory and what is in it during one exchange. What leaves and what comes back may lie apart."""
+    """A bucket's memory and its state during one exchange. Input and result may be in different memory."""
 
     def __init__(self, plan: BucketPlan, flat: Tensor, result: Tensor | None = None) -> None:
         self.plan = plan
@@ -118,7 +118,7 @@ class GradientBucket:
         place.add_(values.to(place.device, place.dtype))
 
     def seal(self, scale: float) -> None:
-        """Complete the bucket before it leaves: blanks for what is missing, and the marks."""
+        """Complete the bucket before it leaves: zeros for missing gradients, and the marks."""
         if self.missing == 0:
             self._leaving_marks.fill_(scale)
             return

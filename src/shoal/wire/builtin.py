@@ -1,6 +1,6 @@
 """Settings of the built-in codecs: what each does, costs and cites, its arguments and their ranges; without torch.
 
-The docstring of a class is what `shoal plan explain` shows: what it does, then `Costs:`, `Cites:`, `Avoid:`. A codec of
+`shoal plan explain` shows a class's docstring: what the codec does, then `Costs:`, `Cites:`, `Avoid:`. A codec of
 `codecs/` inherits its settings from here, so that an argument is declared once.
 """
 
@@ -275,7 +275,7 @@ class EsgdSettings(CodecSettings):
 
     ratio: float = 0.125
     momentum: float = 0.9
-    """What of a residual is left a step later."""
+    """The fraction of a residual that is kept from one step to the next."""
 
     def __post_init__(self) -> None:
         self.check_number("ratio", 1e-6, 1.0)

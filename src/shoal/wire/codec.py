@@ -46,13 +46,13 @@ class GradientCodec(CodecSettings, ABC):
     code: ClassVar[int]
     """Stands in every payload's head; derived from `name` where a codec does not set it."""
     default_feedback: ClassVar[bool] = True
-    """Whether error feedback is on unless the plan says otherwise: right for biased codecs."""
+    """Whether error feedback is on by default, as biased codecs need it."""
     unbiased: ClassVar[bool] = False
-    """Whether the mean of decoded values over seeds is the value itself (without feedback)."""
+    """Whether, without feedback, the mean of decoded values over seeds is the value itself."""
     fixed_size: ClassVar[bool] = True
-    """Whether every payload is `max_bytes` long; otherwise it may be shorter."""
+    """Whether every payload has exactly `max_bytes`; otherwise it may be shorter."""
     dense: ClassVar[bool] = False
-    """Whether a payload says something of every element and a sum may be coded again: allows `meet(twostage)`."""
+    """Whether a payload covers every element and a sum may be encoded again, which `meet(twostage)` needs."""
     summed_as: ClassVar[Literal["", "cast", "factors"]] = ""
     """How an engine adds payloads up without decoding them: as 16-bit floats, as factors of matrices, or not at all."""
     kernel_names: ClassVar[tuple[str, ...]] = ()
@@ -66,12 +66,12 @@ class GradientCodec(CodecSettings, ABC):
 
     @property
     def summable(self) -> bool:
-        """Whether payloads of several workers add up."""
+        """Return whether payloads of several workers can be summed without decoding."""
         return bool(self.summed_as)
 
     @property
     def divisible(self) -> bool:
-        """Whether a bucket may be cut into shares that are encoded, summed by an owner and encoded again."""
+        """Return whether a bucket may be cut into shares that are encoded, summed by an owner and encoded again."""
         return False
 
     def make_codec(self) -> "GradientCodec":

@@ -1,4 +1,4 @@
-"""What lies where in a flat tensor of gradients: codecs that work layer by layer read it here.
+"""The positions of layers in a flat tensor of gradients, for codecs that work layer by layer.
 
 Plain data, the same on every worker; tables for kernels are made once and kept.
 """
@@ -52,7 +52,7 @@ class FlatLayout:
         return hash(self.parts)
 
     def __hash__(self) -> int:
-        """Asked at every step by what is kept for a layout: there may be hundreds of parts."""
+        """Hash once, because codec state is looked up by layout at every step, and there may be hundreds of parts."""
         return self._hash
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a plan says of a codec: its name, its arguments and what it declares about itself; without torch.
+"""A codec as a plan describes it: its name, its arguments and its declared properties; without torch.
 
 `GradientCodec` inherits from `CodecSettings`, so a codec class is its own term: plain frozen data that is written, read
 and compared in plans. The codecs of this package inherit from settings of their own (`builtin.py`), because `shoal plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CodecWrapping:
-    """What goes around a codec; None where the codec's own default counts."""
+    """The wrappers around a codec; None means the codec's own default."""
 
     feedback: bool | None = None
     decay: float = 1.0

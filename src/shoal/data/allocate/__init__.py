@@ -1,1 +1,1 @@
-"""Who trains which samples of a pass: one file per way to allocate them."""
+"""Allocators, which decide which worker trains which samples of a pass: one file per method."""

@@ -1,4 +1,4 @@
-"""The contract of an allocator: it cuts what is left of a pass into batches, and says which of them are this worker's.
+"""The contract of an allocator: it cuts the rest of a pass into batches, and assigns some to this worker.
 
     static    arithmetic on ranks and shares; the same on all workers, no message
     leased    ranges from the coordinator's book; a fast worker takes more
@@ -34,7 +34,7 @@ class AllocatedBatch(NamedTuple):
 
 
 class SampleAllocator(Protocol):
-    """Used by the training thread. A batch counts when its step or round is committed, which the run's ledger says."""
+    """Used by the training thread. A batch counts once the run's ledger commits its step or round."""
 
     def allocate(self, read: Read[Any], left: RemainingSamples) -> Iterator[AllocatedBatch]:
         """The batches of what is `left`; `read` gives the items of the pass in its global order, from the first."""

@@ -35,7 +35,7 @@ class LeaseChannel(Protocol):
 
 @dataclass(frozen=True)
 class LeaseTerms:
-    """What is leased of one pass."""
+    """The leases of one pass."""
 
     key: tuple[int, int, int]
     """Loader, epoch, number."""
@@ -68,11 +68,11 @@ class LeaseQueue:
 
     @property
     def remains(self) -> bool:
-        """Whether some round has still to be made of the pass; the same on all workers."""
+        """Return whether the pass needs another round; the same on all workers."""
         return self._left.count(self.terms.items) >= self.terms.least
 
     def next(self) -> SampleLease | None:
-        """The next batch; None: there is nothing at present that nobody has."""
+        """Return the next batch; None if all that is left is leased to others."""
         if self._again:
             return self._again.popleft()
         answer = self._channel.wait(self._request(), Deadline.after(self._seconds))
@@ -126,7 +126,7 @@ class LeaseQueue:
 
 
 def _pool(left: RemainingSamples, items: int) -> tuple[Range, ...]:
-    """As ranges; what is too much for a message is offered in a later round."""
+    """Return positions as ranges; those that do not fit into a message are offered in a later round."""
     tail = ((left.position, items),) if left.position < items else ()
     return (*left.returned, *tail)[:MOST_RANGES]
 
@@ -149,7 +149,7 @@ class LeasedAllocator:
 
 
 def picking(read: Read[Any]) -> Callable[[int], Any]:
-    """Gives the item at a position of what is read in order."""
+    """Finds the item at a position in a source that is read in order."""
     known: list[Any] = []
 
     def pick(place: int) -> Any:

@@ -23,7 +23,7 @@ class LoaderStep(NamedTuple):
     stream: int = 0
     """Whose order: an iterable dataset has one for each process that reads it."""
     whole_batches: bool = False
-    """Whether a position is a batch, one for each worker, and not a sample."""
+    """Whether a position is a batch, one for each worker, instead of a sample."""
     lease: SampleLease | None = None
     """Where samples are leased: this worker's, who alone has this step."""
 
@@ -72,7 +72,7 @@ class BatchSource(Protocol):
         ...
 
     def names(self, turn: PassKey, places: Iterable[int]) -> list[Any]:
-        """What the dataset calls the samples at `places`; empty if only their positions are known."""
+        """Return the dataset's own indices of the samples at `places`; empty if only positions are known."""
         ...
 
     def __len__(self) -> int:

@@ -76,7 +76,7 @@ class MapDatasetSource:
     def _own(
         self, turn: PassKey, left: RemainingSamples, ahead: deque[AllocatedBatch], allocator: SampleAllocator
     ) -> Iterator[Any]:
-        """What the inner loader is to fetch; worker processes make it run ahead, so the counts queue up."""
+        """Yield the positions to fetch; the counts queue up in `ahead`, because worker processes read ahead."""
         for allocated in allocator.allocate(_read(_sampler(self._loader), turn), left):
             ahead.append(allocated._replace(items=None))
             if allocated.counts[self._place.rank]:
@@ -113,7 +113,7 @@ class MapDatasetSource:
 
 
 class _ChosenIndices:
-    """What the inner loader takes for its sampler: the choice of the turn begun last."""
+    """The inner loader's sampler: it yields the positions chosen for the current turn."""
 
     now: Iterator[Any]
 
@@ -136,7 +136,7 @@ def _read(sampler: Any, turn: PassKey) -> Read[Any]:
 
 
 def _shuffles_all(sampler: Any) -> bool:
-    """Whether it means `shuffle=True`; with replacement or another number it is a sampler like any other."""
+    """Return whether the sampler is that of `shuffle=True`; with replacement, or another length, it is not."""
     plain = type(sampler) is RandomSampler and not sampler.replacement
     return plain and sampler.num_samples == len(sampler.data_source)
 

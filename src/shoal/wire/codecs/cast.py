@@ -53,7 +53,7 @@ class CastCodec(GradientCodec):
 
     @abstractmethod
     def _widen(self, body: Tensor, scales: Tensor | None, sign: float, out: Tensor) -> bool:
-        """out += sign * what is written; whether it is finite."""
+        """Add sign * the decoded values to `out`; return whether they are finite."""
 
     def summed_bytes(self, layout: FlatLayout) -> int:
         return 2 * layout.numel

@@ -97,7 +97,7 @@ def _start(layout: FlatLayout) -> int:
 
 
 def _chosen(whole: Tensor, part: LayoutPart) -> Places | None:
-    """What of a layer travels; None for all, where that is not longer."""
+    """Return the places of a layer to send; None to send all, if that is not longer."""
     places = np.flatnonzero(whole[part.offset : part.end].numpy())
     sparse = bits.places_size(len(places), part.numel) + VALUE * len(places)
     # what aligns the values must be saved too

@@ -35,7 +35,7 @@ def _numba() -> Any:
 
 
 def fast() -> bool:
-    """Whether compiled kernels are to be used."""
+    """Return whether compiled kernels are used."""
     return not _slow and _numba() is not None
 
 
@@ -63,7 +63,7 @@ def get(name: str) -> Callable[..., Any]:
 
 
 def names() -> list[str]:
-    """Of all kernels there are on this machine."""
+    """Return the names of all kernels available on this machine."""
     found = [name for m in MODULES for name in importlib.import_module(f"shoal.wire.kernels.{m}").SIGNATURES]
     return [name for name in found if halves() or not name.endswith("fp16")]
 
@@ -103,7 +103,7 @@ def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: 
 
 
 def _inlined(numba: Any) -> dict[str, Any]:
-    """What kernels share, as the compiler wants it."""
+    """The compiler options that all kernels share."""
     shared: dict[str, Any] = {}
     for name in INLINED:
         module = importlib.import_module(f"shoal.wire.kernels.{name}")
@@ -117,5 +117,5 @@ def _inlined(numba: Any) -> dict[str, Any]:
 
 @cache
 def halves() -> bool:
-    """Whether there are kernels for fp16 here."""
+    """Return whether there are fp16 kernels for this processor."""
     return bool(_numba() is None or importlib.import_module("shoal.wire.kernels.instructions").halves())

@@ -37,7 +37,7 @@ def pack_fp16(values: Any, scales: Any, piece: Any, out: Any) -> Any:
 
 
 def pack_bf16(values: Any, out: Any) -> Any:
-    """Whether all is finite."""
+    """Return whether all values are finite."""
     most = np.uint32(0)
     for begin in range(0, len(values), 4096):
         bits, half = values[begin : begin + 4096].view(np.uint32), out[begin : begin + 4096]

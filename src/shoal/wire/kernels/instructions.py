@@ -1,4 +1,4 @@
-"""What numba has no name for and the processor has: the conversion between float32 and fp16.
+"""The processor's conversion between float32 and fp16, which numba has no function for.
 
 Imported only where numba is. A processor that lacks it (x86 before 2012) takes the torch reference.
 """
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 @cache
 def halves() -> bool:
-    """Whether this processor converts fp16."""
+    """Return whether this processor converts fp16."""
     if platform.machine() in ("arm64", "aarch64"):
         return True
     return bool(llvmlite.binding.get_host_cpu_features().get("f16c", False))

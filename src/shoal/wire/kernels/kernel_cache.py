@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept: $NUMBA_CACHE_DIR, $XDG_CACHE_HOME or ~/.cache, below it shoal/kernels/DIGEST.
+"""The folder of compiled kernels: $NUMBA_CACHE_DIR, $XDG_CACHE_HOME or ~/.cache, below it shoal/kernels/DIGEST.
 
 numba keeps them as pickles, and a pickle runs what it says when it is read. So the folder must be this user's alone,
 and nobody may be able to put another in its place; otherwise kernels are compiled in every process, and one line says
@@ -27,7 +27,7 @@ PATIENCE = 60.0
 
 @cache
 def cache_folder() -> Path | None:
-    """Where compiled code of these sources is kept; None if nowhere."""
+    """Return the folder for compiled code of these sources; None if no folder is safe to use."""
     given = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
         base = Path(given) if given else Path.home() / ".cache"
@@ -67,7 +67,7 @@ def _locked(file: int) -> bool:
 
 
 def _digest() -> str:
-    """Of the kernels' sources: what is kept of other ones is never mistaken for these, for kernels share pieces."""
+    """Digest all kernel sources together: kernels inline each other, so a change in one makes others stale."""
     digest = hashlib.blake2b(digest_size=6)
     for path in sorted(Path(__file__).parent.glob("*.py")):
         if path.name not in NOT_COMPILED:

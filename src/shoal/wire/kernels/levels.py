@@ -112,7 +112,7 @@ def add_levels(data: Any, level: Any, out: Any) -> None:
 
 
 def any_three(data: Any) -> Any:
-    """Whether a code is 3, which nobody writes."""
+    """Return whether a code is 3, which no encoder writes."""
     found = np.uint8(0)
     for byte in data:
         found |= byte & (byte >> np.uint8(1)) & np.uint8(0x55)

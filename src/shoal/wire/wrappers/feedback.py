@@ -1,4 +1,4 @@
-"""Error feedback: what a codec did not send is added to what it sends next.
+"""Error feedback: the part of a gradient that a codec did not send is added to the next one.
 
 Seide et al. 2014; Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes", ICML 2019.
 With `decay` below 1 old errors fade, as the residuals of eSGD do. Do not use it around an unbiased codec whose noise is
@@ -22,7 +22,7 @@ RESIDUAL = "residual"
 
 @dataclass(frozen=True)
 class ErrorFeedback(GradientCodec):
-    """Adds what `codec` did not send to what it sends next."""
+    """Adds what `codec` did not send to the next gradient it encodes."""
 
     codec: GradientCodec
     decay: float = 1.0

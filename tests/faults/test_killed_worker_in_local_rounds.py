@@ -45,6 +45,7 @@ def test_p1_killed_in_a_round_and_replaced(tmp_path: Path, slot: int, plan: str)
     ("slot", "plan"),
     [
         pytest.param(1, "local(6, samples=leased)", id="a worker"),
+        pytest.param(1, "local(6, samples=leased, end=fastest)", id="rounds end with the fastest"),
         pytest.param(0, "local(6, diloco, samples=leased)", id="worker 0", marks=pytest.mark.soak),
     ],
 )

@@ -9,7 +9,7 @@ from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.lease_book import MOST_AHEAD, MOST_IDLE
 from shoal.membership.log_entries import Effect, MemberLost, ViewInstalled, WriteEntry
-from shoal.membership.protocol import HeldLease, LeaseRequest, SamplesLeased
+from shoal.membership.protocol import HeldLease, LeaseRequest, LeasesClosing, SamplesLeased
 
 ITEMS, BATCH, STEPS = 400, 4, 2
 
@@ -81,12 +81,22 @@ def test_a_new_pass_begins_without_a_remote_worker_that_says_nothing() -> None:
     assert leased(coordinator.hear(asks("a"), 0.0), "a").ranges == ((0, 4),)
 
 
-@pytest.mark.parametrize("change", [{"batch": 2**53}, {"least": 1000}, {"steps": 2**53}])
+@pytest.mark.parametrize("change", [{"batch": 2**53}, {"least": 1000}, {"steps": 2**53}, {"fastest": True}])
 def test_a_remote_worker_leases_by_the_terms_of_the_runs_own(change: dict[str, int]) -> None:
     coordinator = training("a", "g1")
     coordinator.hear(asks("a"), 0.0)
     coordinator.hear(asks("g1", **change), 0.0)
     assert set(coordinator.memory.lost) == {"g1"}
+
+
+def test_a_remote_worker_ends_a_round_only_after_it_was_given_its_own_batches() -> None:
+    coordinator = training("a", "g1")
+    coordinator.hear(asks("a", fastest=True), 0.0)
+    for number in range(STEPS):
+        closes = asks("g1", fastest=True, closes=True, wants=False)
+        assert not told(coordinator.hear(closes, 0.0), LeasesClosing)
+        coordinator.hear(asks("g1", number, fastest=True), 0.0)
+    assert set(told(coordinator.hear(closes, 0.0), LeasesClosing)) == {"a"}
 
 
 def test_a_remote_worker_holds_a_bounded_number_of_leases_for_later_rounds() -> None:

@@ -24,6 +24,7 @@ from shoal.plan.traffic import traffic
         ("local(auto, diloco)", "local(auto, diloco)"),
         ("local(8, samples=leased)", "local(8, average, samples=leased)"),
         ("local(8, samples=static)", "local(8, average)"),
+        ("local(8, samples=leased, end=fastest)", "local(8, average, samples=leased, end=fastest)"),
         ("local(5, state=average)", "local(5, average, state=average)"),
         ("local(32, overlap=true, fragments=1)", "local(32, average, overlap=true)"),
         ("local(30, diloco, fragments=3, overlap=false)", "local(30, diloco, fragments=3)"),
@@ -40,6 +41,7 @@ def test_its_text(text: str, canonical: str) -> None:
     [
         ("local(auto, samples=leased)", "write local(8, average, samples=leased), without overlap"),
         ("local(8, samples=leased, overlap=true)", "write local(8, average, samples=leased), without overlap"),
+        ("local(8, end=fastest)", "write local(8, average, samples=leased, end=fastest)"),
         ("local(0)", "local(steps=0): steps must be a whole number from 1 to 1000000"),
         ("local(1.5)", "local(steps=1.5): steps must be a whole number or auto; write local(16, diloco"),
         ("local(often)", "local(steps=often): steps must be a whole number or auto"),

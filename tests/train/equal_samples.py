@@ -21,7 +21,7 @@ def trained(task: str, plan: str, workers: int, size: int, *more: float, seed: i
     if not place.exists():
         pytest.skip(f"no {place}: set SHOAL_DATA to a folder that holds it")
     words = ["run", "-w", str(workers), "--json", "--plan", plan, "--checkpoint", "off", "--seed", str(seed)]
-    if "samples=leased" not in plan:  # which takes a coordinator
+    if "samples=leased" not in plan and plan != "a-bsp":  # which take a coordinator
         words += ["--restarts", "0", "--min-workers", str(workers)]  # equal samples a step: nobody is taken for lost
     script = [str(HERE / f"{task}_sgd.py"), str(place), str(size), *map(str, more)]
     folder = Path(tempfile.mkdtemp())  # with a TemporaryDirectory the forked command would remove it when it ends

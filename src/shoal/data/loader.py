@@ -59,6 +59,10 @@ class LoaderPass:
         """A round has counted these."""
         self.left[0] = self.left.get(0, RemainingSamples()).take_out(ranges)
 
+    def is_void(self, step: LoaderStep) -> bool:
+        """Whether it was leased for a round that has ended, and may be another worker's now."""
+        return self.leases is not None and step.lease is not None and self.leases.is_void(step.lease)
+
     @property
     def goes_on(self) -> bool:
         """Return whether samples are left although the inner loader has ended."""
@@ -114,6 +118,8 @@ class ShardedLoader:
                     if run.changed or self._where() != self._place:
                         more = True
                         break
+                    if run.is_void(step):
+                        continue
                     run.give(step)
                     observer.dealt(run, step)
                     if step.counts[self._place.rank]:

@@ -17,6 +17,7 @@ from shoal.membership.protocol import (
     JoinRefused,
     JoinRequest,
     LeaseRenewal,
+    LeasesClosing,
     LeaveRequest,
     MemberEvicted,
     MemberInfo,
@@ -320,7 +321,7 @@ class MembershipAgent:
 
     def _obey(self, order: Order, line: CoordinatorClient) -> None:
         match order:
-            case SamplesLeased():
+            case SamplesLeased() | LeasesClosing():
                 self.leases.hear(order)
             case LeaseRenewal():
                 self._member.renew(order)

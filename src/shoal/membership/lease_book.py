@@ -8,7 +8,9 @@
       │ LeaseRequest(next round, what is left, …)    │ what the round has not counted is in the pool again
 
 A round has `steps` batches for every member. A lease beyond that is for the next round, so the worker that gets it
-closes the current round first. A fast worker asks more often, and gets more.
+closes the current round first. A fast worker asks more often, and gets more. Under `fastest` each
+member has `steps` batches of its own, and the first that has trained them says so (`closes`): all others are told to
+stop (`LeasesClosing`). What they have not begun is in the pool again, whose lowest positions are given first.
 
 The log does not hold leases. When a round ends all members know what is left of the pass, and report it; a lease that
 no round has counted is known to its holder, and void if that worker is lost. So a restarted coordinator waits until
@@ -22,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.membership.protocol import HeldLease, LeaseRequest, Range, SamplesLeased
+from shoal.membership.protocol import HeldLease, LeaseRequest, LeasesClosing, Range, SamplesLeased
 
 AHEAD_UNTIL = 4
 """Workers may lease ahead while this many batches per member remain of a round. Near its end they may not, because a
@@ -33,7 +35,7 @@ MOST_AHEAD = 64
 MOST_IDLE = 3
 """Rounds in a row in which a remote worker may leave most of what it was given untrained."""
 
-Answers = list[tuple[str, SamplesLeased]]
+Answers = list[tuple[str, SamplesLeased | LeasesClosing]]
 
 
 @dataclass
@@ -41,8 +43,8 @@ class _LeasedPass:
     """One pass over one loader."""
 
     key: tuple[int, int, int]
-    terms: tuple[int, int, int]
-    """Batch, least and steps, as reported by the run's own workers."""
+    terms: tuple[int, int, int, bool]
+    """Batch, least, steps and fastest, as reported by the run's own workers."""
     restarted: bool
     """Whether workers may hold leases of the pass that this book does not know."""
     met: dict[str, LeaseRequest] = field(default_factory=dict)
@@ -50,8 +52,10 @@ class _LeasedPass:
     begun: bool = False
     round: int = 0
     pool: list[Range] = field(default_factory=list)
-    given: int = 0
-    """Leases for the current round, including those given before it began."""
+    given: dict[str, int] = field(default_factory=dict)
+    """Leases for the current round, including those given before it began: of all under "", or of each member."""
+    closing: bool = False
+    """Whether a member has come to the end of the round, so that no other may begin another batch of it."""
     held: dict[str, list[HeldLease]] = field(default_factory=dict)
     answers: dict[str, SamplesLeased] = field(default_factory=dict)
     """The last answer to each member, to repeat it if it got lost."""
@@ -132,7 +136,7 @@ class LeaseBook:
         found.begun, found.round = True, newest.round
         found.held = {request.member: list(request.held) for request in said}
         found.pool = subtract(newest.pool, [(0, reached)] if reached else [])
-        found.given = _given(found.held, _quota(newest, members))
+        found.given = _given(found.held, newest, members)
         waiting, found.met = found.met, {}
         return [answer for request in waiting.values() for answer in self._answer(found, request, members)]
 
@@ -143,38 +147,60 @@ class LeaseBook:
             for member, leases in found.held.items()
             if member in members
         }
-        self._judge(found, request.pool)
-        found.round, found.held = request.round, kept
-        found.given = _given(kept, _quota(request, members))
+        self._judge(found, request)
+        found.round, found.held, found.closing = request.round, kept, False
+        found.given = _given(kept, request, members)
+        # a worker that stopped early may not have heard of a lease that is in the pool again: it gets another one
+        found.answers = {member: answer for member, answer in found.answers.items() if answer.ahead}
         out = [one for leases in kept.values() for lease in leases for one in lease.ranges]
         found.pool = subtract(request.pool, out)
 
-    def _judge(self, found: _LeasedPass, pool: Sequence[Range]) -> None:
-        """Count the rounds in which a remote worker left most of its samples untrained; `pool`: what is left."""
+    def _judge(self, found: _LeasedPass, request: LeaseRequest) -> None:
+        """Count the rounds in which a remote worker left most of its samples untrained, or all of them where the
+        fastest may end a round; the request's pool is what is left."""
         for member in filter(self._is_remote, found.held):
             ranges = [one for lease in found.held[member] if not lease.ahead for one in lease.ranges]
-            idle = count(ranges) - count(subtract(ranges, pool))
-            found.idle[member] = found.idle[member] + 1 if 2 * idle > count(ranges) else 0
+            trained = count(subtract(ranges, request.pool))
+            most = 0 if request.fastest else count(ranges) / 2
+            found.idle[member] = found.idle[member] + 1 if ranges and trained <= most else 0
 
     def _answer(self, found: _LeasedPass, request: LeaseRequest, members: Sequence[str]) -> Answers:
+        if self._may_close(found, request, members):
+            found.closing = True
+            said = LeasesClosing(key=found.key, round=found.round)
+            return [(member, said) for member in members if member != request.member]
+        answers = self._answer_wish(found, request, members)
+        if found.closing and not request.closes:  # again: messages get lost
+            answers.append((request.member, LeasesClosing(key=found.key, round=found.round)))
+        return answers
+
+    def _may_close(self, found: _LeasedPass, request: LeaseRequest, members: Sequence[str]) -> bool:
+        """Whether this ends the round for all; a remote worker must have been given its own batches of it first."""
+        if not (request.fastest and request.closes and request.round == found.round) or found.closing:
+            return False
+        through = found.given.get(request.member, 0) >= _quota(request, members) or count(found.pool) < request.least
+        return through or not self._is_remote(request.member)
+
+    def _answer_wish(self, found: _LeasedPass, request: LeaseRequest, members: Sequence[str]) -> Answers:
         answered = found.answers.get(request.member)
         if not request.wants or request.round != found.round:
             again = request.wants and answered is not None and answered.number == request.number
             return [(request.member, answered)] if again and answered is not None else []
         if answered is None or answered.number != request.number:
-            quota = _quota(request, members)
-            if not request.waits and found.given + AHEAD_UNTIL * len(members) > quota:
+            quota, least = _quota(request, members), 1 if request.fastest else AHEAD_UNTIL * len(members)
+            if not request.waits and (found.closing or found.given.get(_whose(request), 0) + least > quota):
                 return []
             answered = self._lease(found, request, quota)
         return [(request.member, answered)]
 
     def _lease(self, found: _LeasedPass, request: LeaseRequest, quota: int) -> SamplesLeased:
-        ahead, ranges = found.given // quota, tuple[Range, ...]()
+        given, ranges = found.given.get(_whose(request), 0), tuple[Range, ...]()
+        ahead = max(given // quota, int(found.closing))
         if count(found.pool) >= request.least and not (ahead and self._hoards(found, request.member)):
             taken, found.pool = take(found.pool, request.batch)
             ranges = tuple(taken)
             found.held.setdefault(request.member, []).append(HeldLease(ahead=ahead, ranges=ranges))
-            found.given += 1
+            found.given[_whose(request)] = max(given, ahead * quota) + 1
         leased = SamplesLeased(key=request.key, round=found.round, number=request.number, ahead=ahead, ranges=ranges)
         found.answers[request.member] = leased
         return leased
@@ -184,19 +210,28 @@ class LeaseBook:
         return self._is_remote(member) and len(ahead) >= MOST_AHEAD
 
 
-def _terms(request: LeaseRequest) -> tuple[int, int, int]:
-    return request.batch, request.least, request.steps
+def _terms(request: LeaseRequest) -> tuple[int, int, int, bool]:
+    return request.batch, request.least, request.steps, request.fastest
+
+
+def _whose(request: LeaseRequest) -> str:
+    """Whose batches are counted: the member's own, or those of all."""
+    return request.member if request.fastest else ""
 
 
 def _quota(request: LeaseRequest, members: Sequence[str]) -> int:
-    """Return how many batches a round has."""
-    return request.steps * len(members)
+    """Return how many batches of a round are counted together."""
+    return request.steps if request.fastest else request.steps * len(members)
 
 
-def _given(held: Mapping[str, Sequence[HeldLease]], quota: int) -> int:
+def _given(held: Mapping[str, Sequence[HeldLease]], request: LeaseRequest, members: Sequence[str]) -> dict[str, int]:
     """Count the leases of a round so far, so that no worker gets one for an earlier round than those it holds."""
-    leases = [lease for found in held.values() for lease in found]
-    return max(len(leases), quota * max((lease.ahead for lease in leases), default=0))
+    together = held if request.fastest else {"": [lease for leases in held.values() for lease in leases]}
+    quota = _quota(request, members)
+    return {
+        whose: max(len(leases), quota * max((lease.ahead for lease in leases), default=0))
+        for whose, leases in together.items()
+    }
 
 
 def count(pool: Iterable[Range]) -> int:

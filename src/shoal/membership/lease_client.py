@@ -7,7 +7,7 @@ import msgspec
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError
-from shoal.membership.protocol import HeldLease, LeaseRequest, SamplesLeased
+from shoal.membership.protocol import HeldLease, LeaseRequest, LeasesClosing, SamplesLeased
 
 NAP = 0.5
 """Longest wait between two checks whether this worker has been evicted or the run has ended."""
@@ -22,6 +22,7 @@ class LeaseClient:
         self._requests: dict[int, LeaseRequest] = {}
         """The current request of each loader."""
         self._answers: dict[int, SamplesLeased] = {}
+        self._closing: dict[int, LeasesClosing] = {}
         self._unsaid = False
 
     def say(self, request: LeaseRequest) -> None:
@@ -53,6 +54,13 @@ class LeaseClient:
         with self._heard:
             self._requests.pop(loader, None)
             self._answers.pop(loader, None)
+            self._closing.pop(loader, None)
+
+    def is_closing(self, request: LeaseRequest) -> bool:
+        """Whether another worker has come to the end of the round that this request is made in."""
+        with self._heard:
+            said = self._closing.get(request.key[0])
+        return said is not None and (said.key, said.round) == (request.key, request.round)
 
     def unsaid(self, beat: bool) -> list[LeaseRequest]:
         """Return what the agent's thread sends now: with a beat all requests again, because messages get lost."""
@@ -60,11 +68,15 @@ class LeaseClient:
             due, self._unsaid = beat or self._unsaid, False
             return list(self._requests.values()) if due else []
 
-    def hear(self, answer: SamplesLeased) -> None:
-        """Take in leased samples, in the agent's thread; the request then says what a restarted coordinator needs."""
+    def hear(self, answer: SamplesLeased | LeasesClosing) -> None:
+        """Take in leased samples or the end of a round, in the agent's thread. A request then says what a restarted
+        coordinator needs."""
         loader = answer.key[0]
         with self._heard:
             request = self._requests.get(loader)
+            if isinstance(answer, LeasesClosing):
+                self._closing[loader] = answer
+                return
             if request is None or not request.wants or not _is_for(answer, request):
                 return
             self._answers[loader] = answer

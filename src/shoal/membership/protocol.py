@@ -141,6 +141,10 @@ class LeaseRequest(ProtocolMessage, frozen=True, kw_only=True):
     """With fewer samples left than this, nothing is leased."""
     steps: Number
     """Batches per member and round."""
+    fastest: bool = False
+    """Whether a round ends when one member has trained `steps` batches, instead of when all have been trained."""
+    closes: bool = False
+    """Whether the sender has come to the end of the round; under `fastest` the others stop after their step."""
     held: Annotated[tuple[HeldLease, ...], msgspec.Meta(max_length=MOST_RANGES)] = ()
     reached: Count = 0
     """One past the highest position ever leased to the sender in this pass."""
@@ -161,6 +165,13 @@ class SamplesLeased(ProtocolMessage, frozen=True, kw_only=True):
     """How many rounds must end after `round` before the one that counts this lease."""
     ranges: Ranges
     """The positions; empty if all that is left is leased to others."""
+
+
+class LeasesClosing(ProtocolMessage, frozen=True, kw_only=True):
+    """A member has come to the end of the round that began at step `round`: train no more leases for it."""
+
+    key: tuple[Count, Count, Count]
+    round: Count
 
 
 class PlanRequest(ProtocolMessage, frozen=True, kw_only=True):
@@ -279,5 +290,6 @@ Order = (
     | StreamStateTo
     | StreamStateFrom
     | SamplesLeased
+    | LeasesClosing
 )
 """Messages from a coordinator."""

@@ -72,6 +72,9 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
     """Parts of the parameters, each with a round of its own; one leaves every steps/fragments steps."""
     samples: Literal["static", "leased"] = "static"
     """Who trains what in a round: the same number of batches for everybody, or each worker as many as it leases."""
+    end: Literal["all", "fastest"] = "all"
+    """Of a round of leased samples: when all its batches are trained, or when the fastest worker is through with its
+    own; the others stop at the end of their step, and what they had not begun is leased first in the next round."""
 
     def __post_init__(self) -> None:
         if self.steps != "auto":
@@ -101,6 +104,11 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
                 f"{self}: leased samples need rounds of a fixed number of batches that end before the next step; "
                 f"write local({self.first_steps}, {self.outer}, samples=leased), without overlap and fragments"
             )
+        if self.end == "fastest" and self.samples != "leased":
+            raise UsageError(
+                f"{self}: what slow workers have not begun when the fastest ends a round must be given to others; "
+                f"write local({self.first_steps}, {self.outer}, samples=leased, end=fastest)"
+            )
         if self.streams and (self.outer in ("easgd", "sma") or self.state != "keep"):
             what = f"state={self.state}" if self.state != "keep" else self.outer
             raise UsageError(
@@ -125,6 +133,7 @@ class LocalTerm(PlanTerm, frozen=True, tag="local"):
             "alpha": self.alpha,
             "state": None if self.state == "keep" else self.state,
             "samples": None if self.samples == "static" else self.samples,
+            "end": None if self.end == "all" else self.end,
             "overlap": self.overlap or None,
             "fragments": None if self.fragments == 1 else self.fragments,
         }

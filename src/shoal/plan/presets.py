@@ -105,6 +105,11 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Koliousis et al. 2019, "CROSSBOW: Scaling Deep Learning with Small Batch Sizes on Multi-GPU Servers"',
         note="replicas of small batches, corrected at every step towards a central average model with momentum 0.9",
     ),
+    "a-bsp": NamedPlan(
+        text="allreduce, local(16, average, samples=leased, end=fastest)",
+        cites='Wang et al. 2018, "Aggressive Synchronization with Partial Processing for Iterative ML Jobs"',
+        note="the fastest worker's 16th step ends a round; what slow ones have not begun is trained first in the next",
+    ),
     "hogwild": NamedPlan(
         text="shared, every(1)",
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',

@@ -4,6 +4,7 @@
     close     all tell each other what they have trained in the round ──> the round of averages, weighted by samples
               ──> what members of that round have trained is counted, on all workers alike; the next round begins
               ──> under servers, what lost members have pushed is counted too, as server 0 knows it
+    closes    the worker's share of the round is trained, or (`end=fastest`) that of the fastest is
     leave     the script left the pass: all others end it too, because they could not agree without this worker
 
 What a worker has trained is told before the averages are made. So whoever is lost before them does not count, and its
@@ -73,7 +74,8 @@ class LeasedRounds:
         if not self._open:
             self._began = self._progress.step
         key = (run.loader.facts[0], run.turn.epoch, run.turn.number)
-        terms = LeaseTerms(key, items, batch, leased.steps, drop_last=run.loader.facts[2] > 0)
+        drop_last, fastest = run.loader.facts[2] > 0, leased.ends_with_fastest
+        terms = LeaseTerms(key, items, batch, leased.steps, drop_last, fastest)
         left = run.left.get(0, RemainingSamples())
         run.leases = LeaseQueue(session.leases, session.member, terms, self._began, left, self._group.seconds)
         self._open[key] = run
@@ -97,14 +99,17 @@ class LeasedRounds:
     def closes(self, run: LoaderPass, step: LoaderStep | None) -> bool:
         """Whether the round has to be closed before the script gets this step, or finds that there is none."""
         queue = run.leases
-        if queue is None or run.ended:
+        if queue is None or run.ended or (step is not None and step.lease is None):
             return False
-        return queue.remains if step is None else step.lease is not None and step.lease.due > queue.ordinal
+        return queue.closes(None if step is None else step.lease)
 
     def close(self, ledger: LedgerWriter | None, leaving: LoaderPass | None = None) -> int:
         """End the round; returns the number of steps made by then. A collective call."""
         for one in self._rounds.synchronizers:  # who still trains must not wait for a worker that waits here
             one.leave_round()
+        for run in self._open.values():
+            if run.leases is not None:
+                run.leases.finish()
         own = self._report(leaving)
         said = [read_report(data) for data in self._group.gather(msgspec.json.encode(own), check=self._check)]
         session = self._group.session

@@ -74,7 +74,7 @@ def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynch
     if pace.steps == "auto":
         return AdaptiveRoundsSynchronizer(exchange, outer, reset, average)
     made = LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
-    made.leased = pace.samples == "leased"
+    made.leased, made.ends_with_fastest = pace.samples == "leased", pace.end == "fastest"
     return made
 
 

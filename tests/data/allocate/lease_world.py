@@ -31,6 +31,8 @@ class LeaseWorld:
         self.own = set(names[: max(1, len(names) - self.remote)])
         self.book, self.left, self.base = LeaseBook(self.is_remote, restarted=False), RemainingSamples(), 0
         self.counted: Counter[int] = Counter()
+        self.counted_in: list[set[int]] = []
+        """Positions, by round."""
         self.made: Counter[str] = Counter()
         self.rounds, self.now, self._ids = 0, 0.0, count()
         self.workers: dict[str, LeasingWorker] = {}
@@ -73,9 +75,11 @@ class LeaseWorld:
 
     def _close(self) -> None:
         trained = [lease for worker in self.workers.values() for lease in worker.trained]
+        places = [place for lease in trained for begin, end in lease.ranges for place in range(begin, end)]
         for lease in trained:
             self.left = self.left.take_out(lease.ranges)
-            self.counted.update(place for begin, end in lease.ranges for place in range(begin, end))
+        self.counted.update(places)
+        self.counted_in.append(set(places))
         self.base += max(1, *(len(worker.trained) for worker in self.workers.values()), 1)
         self.rounds += 1
         for name, worker in self.workers.items():
@@ -104,11 +108,19 @@ class LeasingWorker:
         """Seconds until this one goes on again; 0: when the round is closed."""
         if self.closing:
             return 0.0
-        while len(self.read) <= self.world.ahead and self.queue.remains and (lease := self.queue.next()) is not None:
-            self.read.append(lease)
-        if not self.read or self.read[0].due > self.queue.ordinal:
+        self._read_ahead()
+        if self.queue.closes(self.read[0] if self.read else None) or not self.read:
             self.closing = True
+            self.queue.finish()
             return 0.0
         self.queue.delivered(self.read[0])
         self.trained.append(self.read.popleft())
         return self.seconds
+
+    def _read_ahead(self) -> None:
+        while True:
+            while self.read and self.queue.is_void(self.read[0]):
+                self.read.popleft()
+            if len(self.read) > self.world.ahead or not self.queue.remains or (lease := self.queue.next()) is None:
+                return
+            self.read.append(lease)

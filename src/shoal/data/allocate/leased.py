@@ -1,6 +1,8 @@
 """Leased allocation: every worker asks the coordinator for its next batch, so a fast one trains more of them.
 
     next     the answer to the request that was made ahead; then the next request leaves, while this batch is trained
+    closes   whether the script has to close the round before it gets a batch: the batch is for a later one, or another
+             worker is through with its own (`fastest`)
     close    a round has counted what was trained; leases for later rounds stay
     rewind   the loader begins again, because members have changed: what it had read ahead comes first
 
@@ -30,6 +32,8 @@ class LeaseChannel(Protocol):
 
     def wait(self, request: LeaseRequest, deadline: Deadline) -> SamplesLeased: ...
 
+    def is_closing(self, request: LeaseRequest) -> bool: ...
+
     def forget(self, loader: int) -> None: ...
 
 
@@ -44,6 +48,8 @@ class LeaseTerms:
     steps: int
     """Batches for each worker in a round, on average."""
     drop_last: bool = False
+    fastest: bool = False
+    """Whether a round ends when one worker has trained `steps` batches."""
 
     @property
     def least(self) -> int:
@@ -60,7 +66,7 @@ class LeaseQueue:
         self.terms, self.ordinal = terms, 0
         """`ordinal`: rounds that were closed since."""
         self._round, self._ordinals, self._left = began, {began: 0}, left
-        self._number = self._reached = 0
+        self._number = self._reached = self._delivered = 0
         self._out: deque[SampleLease] = deque()
         """Given to the loader, and not yet by the loader to the script."""
         self._again: deque[SampleLease] = deque()
@@ -75,12 +81,15 @@ class LeaseQueue:
         """Return the next batch; None if all that is left is leased to others."""
         if self._again:
             return self._again.popleft()
-        answer = self._channel.wait(self._request(), Deadline.after(self._seconds))
-        self._number += 1
-        if not answer.ranges:
-            return None
-        self._reached = max(self._reached, answer.ranges[-1][1])
-        lease = SampleLease(answer.ranges, self._ordinals[answer.round] + answer.ahead)
+        while True:
+            answer = self._channel.wait(self._request(), Deadline.after(self._seconds))
+            self._number += 1
+            if not answer.ranges:
+                return None
+            self._reached = max(self._reached, answer.ranges[-1][1])
+            lease = SampleLease(answer.ranges, self._ordinals[answer.round] + answer.ahead)
+            if not self.is_void(lease):  # it was given before a round that ended early
+                break
         self._out.append(lease)
         self._channel.say(self._request(wants=True))
         return lease
@@ -88,26 +97,45 @@ class LeaseQueue:
     def delivered(self, lease: SampleLease) -> None:
         """The script has it."""
         self._out.remove(lease)
+        self._delivered += 1
+
+    def is_void(self, lease: SampleLease) -> bool:
+        """Whether it was for a round that is closed: the book has put it back."""
+        return lease.due < self.ordinal
+
+    def closes(self, lease: SampleLease | None) -> bool:
+        """Whether the round has to be closed before the script gets this lease, or finds that there is none. Everybody
+        trains one batch of a round, so that each round makes some."""
+        if lease is None:
+            return self.remains
+        if self.is_void(lease):
+            return False
+        stops = self.terms.fastest and self._delivered > 0 and self._channel.is_closing(self._request())
+        return stops or lease.due > self.ordinal
+
+    def finish(self) -> None:
+        """This worker closes the round."""
+        if self.terms.fastest:
+            self._channel.say(self._request(closes=True))
 
     def rewind(self) -> None:
         self._again = deque(self._out)
 
     def close(self, began: int, left: RemainingSamples) -> None:
         """A round is closed, and the next began at this step, with this left; the same on all workers."""
-        self.ordinal += 1
+        self.ordinal, self._delivered = self.ordinal + 1, 0
         self._round, self._left = began, left
         self._ordinals[began] = self.ordinal
         if len(self._ordinals) > MOST_RANGES:
             del self._ordinals[min(self._ordinals)]
-        # beyond its round a lease is void: the book has put it back
-        self._out = deque(lease for lease in self._out if lease.due >= self.ordinal)
+        self._out = deque(lease for lease in self._out if not self.is_void(lease))
         self._channel.say(self._request(wants=self._number > 0 and self.remains))
 
     def forget(self) -> None:
         """The pass is over."""
         self._channel.forget(self.terms.key[0])
 
-    def _request(self, wants: bool = False) -> LeaseRequest:
+    def _request(self, wants: bool = False, closes: bool = False) -> LeaseRequest:
         terms = self.terms
         held = [HeldLease(ahead=max(0, lease.due - self.ordinal), ranges=lease.ranges) for lease in self._out]
         return LeaseRequest(
@@ -118,6 +146,8 @@ class LeaseQueue:
             batch=terms.batch,
             least=terms.least,
             steps=terms.steps,
+            fastest=terms.fastest,
+            closes=closes,
             held=tuple(held[-MOST_RANGES:]),
             reached=self._reached,
             number=self._number,

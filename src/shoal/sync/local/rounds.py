@@ -69,9 +69,11 @@ class LocalStepsSynchronizer(Synchronizer):
     """Of one part. `steps`: from one round to the next, counted on the last optimizer of the part.
 
     `leased`: samples are leased, so workers make different numbers of steps; who leases them closes the rounds.
+    `ends_with_fastest`: then a round ends with the first worker that has made `steps` steps.
     """
 
     leased: bool = False
+    ends_with_fastest: bool = False
     streams: ClassVar[bool] = False
     """Whether rounds land while later steps are made, or cover a part of the parameters: see `streaming.py`."""
     is_unsettled: bool = False

@@ -110,6 +110,11 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Wang et al. 2018, "Aggressive Synchronization with Partial Processing for Iterative ML Jobs"',
         note="the fastest worker's 16th step ends a round; what slow ones have not begun is trained first in the next",
     ),
+    "butterfly": NamedPlan(
+        text="mix(butterfly), every(1)",
+        cites='Zhao & Canny 2013, "Butterfly mixing: Accelerating incremental-update algorithms on clusters"',
+        note="after every step a worker takes the mean with one partner; here all meet after 64 steps, too",
+    ),
     "hogwild": NamedPlan(
         text="shared, every(1)",
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',

@@ -16,6 +16,7 @@ from shoal.plan.terms import (
     AsyncTerm,
     EveryTerm,
     LocalTerm,
+    MixTerm,
     OrderTerm,
     ServerTerm,
     SharedTerm,
@@ -212,6 +213,22 @@ def shared_sends_nothing(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{plan.balance}' is for workers that wait in every step; under '{plan.exchange}' remove it")
 
 
+def mix_sends_parameters(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.exchange, MixTerm):
+        return
+    if plan.wire:
+        raise UsageError(
+            f"'{plan.wire[0]}' with '{plan.exchange}': parameters travel as they are, after the step; remove "
+            "it, or write allreduce"
+        )
+    if plan.pace != EveryTerm():
+        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': partners mix after every step; remove one of the two")
+    if plan.balance.shares != "even":
+        raise UsageError(
+            f"'{plan.balance}' with '{plan.exchange}': replicas are mixed alike, whatever their share; remove it"
+        )
+
+
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,
@@ -231,5 +248,6 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     leases_follow_speed_already,
     centre_does_not_overshoot,
     shared_sends_nothing,
+    mix_sends_parameters,
     edges_name_the_workers,
 )

@@ -12,6 +12,7 @@ from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.plan.balance import BalanceTerm
 from shoal.plan.local import LocalTerm
+from shoal.plan.mix import MixTerm
 from shoal.plan.order import ORDERS, OrderTerm
 from shoal.plan.precision import PRECISION
 from shoal.plan.server import ServerTerm
@@ -33,6 +34,7 @@ __all__ = [
     "EveryTerm",
     "Exchange",
     "LocalTerm",
+    "MixTerm",
     "NamedTerm",
     "OrderTerm",
     "Pace",
@@ -134,7 +136,7 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
     name: ClassVar[str] = "replicate"
 
 
-Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm
+Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm | MixTerm
 Pace = EveryTerm | LocalTerm | StaleTerm | AsyncTerm
 Split = ReplicateTerm
 
@@ -143,6 +145,7 @@ TERMS: dict[str, type[NamedTerm]] = {
     "server": ServerTerm,
     "alone": AloneTerm,
     "shared": SharedTerm,
+    "mix": MixTerm,
     "every": EveryTerm,
     "local": LocalTerm,
     "stale": StaleTerm,

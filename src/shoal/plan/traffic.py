@@ -10,7 +10,7 @@ from shoal.core.tree_edges import read_edges
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, Pace, ServerTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, MixTerm, Pace, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -27,7 +27,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     """In square matrices."""
     meets: str
-    """sum, gather, twostage, server, or nothing."""
+    """sum, gather, twostage, server, pairs, or nothing."""
     sent: int
     """Bytes, at the most."""
     plain: int
@@ -53,6 +53,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
             "gather": "everybody gets everybody's payload",
             "twostage": "payloads meet in two stages",
             "server": "servers add up payloads",
+            "pairs": "a worker sends its parameters to one partner",
             "nothing": "nothing travels",
         }[self.meets]
         text = (
@@ -92,6 +93,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         return StepTraffic(meets="nothing", sent=0, **facts)
     if isinstance(plan.exchange, ServerTerm):  # up; the same comes down
         return StepTraffic(meets="server", sent=4 * parameters, **facts)
+    if isinstance(plan.exchange, MixTerm):
+        return StepTraffic(meets="pairs", sent=4 * parameters, **facts)
     if not plan.wire:
         by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
         return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)

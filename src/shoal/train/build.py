@@ -7,7 +7,7 @@ from torch.optim import Optimizer
 from shoal.groups.base import WorkerGroup
 from shoal.plan.compose import compose
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AloneTerm
+from shoal.plan.terms import AloneTerm, MixTerm
 from shoal.plan.wrappers import GuardTerm
 from shoal.sync.aggregate.build import build_aggregator
 from shoal.sync.aggregate.largest import LargestAggregator
@@ -18,6 +18,7 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.compressed import CompressedExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.guard import ConvergenceGuard
+from shoal.sync.mix.pairs import PairExchange
 from shoal.sync.observer import ExchangeObserver
 from shoal.train.auto_exchange import build_auto_exchange
 from shoal.wire.codec import GradientCodec
@@ -41,6 +42,8 @@ def build_exchange(
     """
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, AloneTerm):
         return NoExchange()
+    if isinstance(plan.exchange, MixTerm):
+        return PairExchange(group, observer)
     exchange = AllReduceExchange(group, engines.of, observer)
     if plan.order.by == "largest":
         return CompressedExchange(

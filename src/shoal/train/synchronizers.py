@@ -3,6 +3,7 @@
 from shoal.core.errors import UsageError
 from shoal.groups.shared_memory import SharedGroup
 from shoal.plan.local import LocalTerm
+from shoal.plan.mix import MixTerm
 from shoal.plan.plan import Plan
 from shoal.plan.shared import SharedTerm
 from shoal.plan.stale import AsyncTerm, StaleTerm
@@ -22,6 +23,8 @@ from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.mix.butterfly import ButterflyMixingSynchronizer
+from shoal.sync.mix.pairs import PairExchange
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
@@ -40,6 +43,8 @@ def build_synchronizer(
         return IndependentSynchronizer()
     if isinstance(plan.exchange, SharedTerm):
         return _build_lock_free(plan.exchange, exchange, engines)
+    if isinstance(exchange, PairExchange) and isinstance(plan.exchange, MixTerm):
+        return ButterflyMixingSynchronizer(exchange, plan.exchange.steps)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)

@@ -40,6 +40,8 @@ class Told(MembershipSession):
     """A session whose view ends when the test says so."""
 
     ended = False
+    next_plan = ""
+    """What is switched to before the next step, if anything."""
 
     def __init__(self, member: str, view: MembershipView) -> None:
         super().__init__()
@@ -63,7 +65,10 @@ class Told(MembershipSession):
     def settle(self) -> bool:
         raise AssertionError("the test settles what happens")
 
-    def begin(self, step: int) -> None: ...
+    def begin(self, step: int) -> None:
+        if self.next_plan:
+            plan, self.next_plan = self.next_plan, ""
+            self.switch(plan)
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""

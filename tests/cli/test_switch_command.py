@@ -47,11 +47,12 @@ for epoch in run.epochs(10**6):
         break
 print("checksum", *(f"{p.double().sum().item():.17g}" for p in model.parameters()))
 """
-INT8, FP16, TOPK, TREE, PLAIN = (
+INT8, FP16, TOPK, TREE, LOCAL, PLAIN = (
     "allreduce, every(1), int8(1024)",
     "allreduce, every(1), fp16",
     "allreduce, every(1), topk(0.05)",
     "allreduce(tree), every(1)",
+    "allreduce, local(4, average)",
     "allreduce, every(1)",
 )
 
@@ -102,17 +103,17 @@ def assert_one_after_the_other(folder: Path, switches: int) -> None:
 
 
 def test_a_script_switches_its_plan_several_times(tmp_path: Path) -> None:
-    write(tmp_path, [INT8, TOPK, TREE], last=TREE)
+    write(tmp_path, [INT8, LOCAL, TOPK, TREE], last=TREE)
     running = start(tmp_path, "--workers", "2")
     outcome = finish(running)
     found = [(event.number, event.plan) for event in switches(tmp_path, 0)]
-    assert found == [(1, INT8), (2, TOPK), (3, TREE)]
+    assert found == [(1, INT8), (2, LOCAL), (3, TOPK), (4, TREE)]
     assert found == [(event.number, event.plan) for event in switches(tmp_path, 1)]
     assert [event.step for event in switches(tmp_path, 0)] == [event.step for event in switches(tmp_path, 1)]
     assert switches(tmp_path, 0)[-1].carried == ["residuals"]
-    assert_one_after_the_other(tmp_path, 3)
+    assert_one_after_the_other(tmp_path, 4)
     assert_exactly_once(tmp_path)
-    assert outcome.err.count("on the plan is") == 3
+    assert outcome.err.count("on the plan is") == 4
     shown = shoal(tmp_path, "show", "one").out
     assert f"from step 0: {PLAIN}" in shown
     assert f": {TOPK}" in shown
@@ -149,15 +150,19 @@ KILLED = """
 """
 
 
-@pytest.mark.parametrize("steps", [0, 1], ids=["as it asks", "a step later"])
-def test_a_worker_that_is_killed_beside_a_switch_leaves_one_plan_on_all(tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("plan", "steps"),
+    [(INT8, 0), (INT8, 1), (LOCAL, 0)],
+    ids=["as it asks", "a step later", "in local rounds, as it asks"],
+)
+def test_a_worker_that_is_killed_beside_a_switch_leaves_one_plan_on_all(tmp_path: Path, plan: str, steps: int) -> None:
     """Request, proposal and loss come in any order; the others go on, and the plan is switched all the same."""
-    killed = KILLED.replace("BEFORE", repr(INT8)).replace("STEPS", str(steps)).strip()
-    write(tmp_path, [INT8, TOPK], last=TOPK, each=killed)
+    killed = KILLED.replace("BEFORE", repr(plan)).replace("STEPS", str(steps)).strip()
+    write(tmp_path, [plan, TOPK], last=TOPK, each=killed)
     running = start(tmp_path, "--workers", "3")
     finish(running)
     assert (tmp_path / "killed").exists()
-    assert [event.plan for event in switches(tmp_path, 0)] == [INT8, TOPK]
+    assert [event.plan for event in switches(tmp_path, 0)] == [plan, TOPK]
     assert_one_after_the_other(tmp_path, 2)
     assert_exactly_once(tmp_path)
 
@@ -199,7 +204,8 @@ def test_what_cannot_be_switched_is_said_and_changes_nothing(
     assert "unknown term 'int9'" in refused(capsys, "one", "int9")
     assert "no plan" in refused(capsys, "one", " ")
     assert "no run 'two' is live" in refused(capsys, "two", "int8")
-    assert "not a synchronous all-reduce" in refused(capsys, "one", "alone")
+    assert "neither an all-reduce" in refused(capsys, "one", "alone")
+    assert "neither an all-reduce" in refused(capsys, "one", "local(4, samples=leased)")
     assert "how the model is kept" in refused(capsys, "one", "dorefa(2)")
     assert "3 shares for 2 workers" in refused(capsys, "one", "balance(2:1:1)")
     assert (ps()[0]["plan"], len(views(tmp_path))) == (PLAIN, 1)

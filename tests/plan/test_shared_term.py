@@ -46,5 +46,5 @@ def test_nothing_travels() -> None:
 
 
 def test_a_running_job_is_not_switched_to_it() -> None:
-    with pytest.raises(UsageError, match="is not a synchronous all-reduce"):
+    with pytest.raises(UsageError, match="is neither an all-reduce"):
         check_switch(Plan(), Plan.parse("shared"), 2)

@@ -166,6 +166,12 @@ class MembershipAgent:
         """Return whether a view with newcomers waits for its step to begin."""
         return self._member.waiting is not None
 
+    @property
+    def proposed_plan(self) -> str:
+        """The plan of that view; empty if none waits, or if it is the one the run began with."""
+        waiting = self._member.waiting
+        return waiting.view.plan if waiting is not None else ""
+
     def enter(self, deadline: Deadline) -> int:
         """Begin the next operation and return its number; wait until there is a view and a lease."""
         with self._changed:

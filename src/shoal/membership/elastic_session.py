@@ -143,6 +143,10 @@ class ElasticSession(MembershipSession):
         return self.agent.proposed
 
     @property
+    def proposed_plan(self) -> str:  # type: ignore[override]
+        return self.agent.proposed_plan
+
+    @property
     def install(self) -> InstallView:
         """Return the message that installed the agent's view."""
         install = self.agent.installed

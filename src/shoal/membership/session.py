@@ -46,6 +46,9 @@ class MembershipSession(ABC):
     proposed: bool = False
     """Whether a view with newcomers waits for the next step, as far as this worker knows."""
 
+    proposed_plan: str = ""
+    """The plan of that view; empty if there is none, or if it is the one the run began with."""
+
     streamed: tuple[str, ...] = ()
     """Those of `fresh` to which a member has streamed most of the state."""
 

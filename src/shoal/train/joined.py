@@ -20,6 +20,7 @@ from shoal.hosts.status_board import WorkerState
 from shoal.sync.backward import BackwardHooks
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.independent import IndependentSynchronizer
+from shoal.sync.local.rounds import LocalStepsSynchronizer, RoundTotals
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.state import State
@@ -82,6 +83,8 @@ class JoinedModels:
         """Exchanges that are complete, now and when an optimizer last made a step."""
         self.passes = 0
         """Exchanges that have begun."""
+        self.round_totals = synchronizer.totals if isinstance(synchronizer, LocalStepsSynchronizer) else RoundTotals()
+        """Of local rounds under all plans so far."""
         self.precision: dict[str, ModelPrecision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.evidence = GradientSums(members.parameters)
@@ -100,9 +103,10 @@ class JoinedModels:
         self._watch(progress)
 
     def replace(self, exchange: GradientExchange, synchronizer: Synchronizer) -> tuple[State, State]:
-        """Go on under another plan of the same pace, between two steps; returns the state before and after.
+        """Go on under another plan, between two steps; returns the state before and after.
 
-        `exchange` counts on with the observer of the one before.
+        `exchange` counts on with the observer of the one before. What waits to be sent is a part of gradients under
+        one pace and of parameters under another, so state stays only where the pace does.
         """
         self.settle()
         for parameter in self.members.parameters:  # gradients lie in the buckets of the plan before
@@ -110,27 +114,26 @@ class JoinedModels:
                 parameter.grad = parameter.grad.clone()
         before, state = self.exchange, self.synchronizer.state()
         synchronizer.spent = self.synchronizer.spent
-        self.exchange, self.synchronizer = exchange, synchronizer
-        with self._as_joined():
+        if isinstance(synchronizer, LocalStepsSynchronizer):
+            synchronizer.totals = self.round_totals
+        same_pace = self.lockstep == synchronizer.lockstep
+        self.exchange, self.synchronizer, self.lockstep = exchange, synchronizer, synchronizer.lockstep
+        with self.members.trained_as(self._trained):  # a newcomer lays out the same
             self._open(self.observer)
-        synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
-        self._steps.synchronizer = synchronizer
-        self.progress.replace(before, exchange, BucketTimer(exchange, asks=False))
-        return state, synchronizer.state()
+        if same_pace:
+            synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
+        else:
+            self._replace_hooks()
+        self._steps.replace(synchronizer, self._share_loss if self.lockstep else None)
+        self.progress.replace(before, exchange, BucketTimer(exchange, asks=False) if self.lockstep else None)
+        return state, synchronizer.state() if same_pace else {}
 
-    @contextmanager
-    def _as_joined(self) -> Iterator[None]:
-        """Inside, parameters are frozen or not as they were when they were joined: a newcomer lays out the same."""
-        frozen = [parameter.requires_grad for parameter in self.members.parameters]
-        self._freeze(self._trained)
-        try:
-            yield
-        finally:
-            self._freeze(frozen)
-
-    def _freeze(self, trained: Sequence[bool]) -> None:
-        for parameter, wanted in zip(self.members.parameters, trained, strict=True):
-            parameter.requires_grad_(wanted)
+    def _replace_hooks(self) -> None:
+        """Under one pace gradients are listened to, under the other they are each worker's own."""
+        if self.backward is not None:
+            self.backward.remove()
+        self.backward = BackwardHooks(self.members.parameters, self) if self.synchronizer.listens_to_backward else None
+        self.shares.listen_to(self.backward)
 
     def _open(self, observer: JoinObserver) -> None:
         self.synchronizer.open(
@@ -162,7 +165,9 @@ class JoinedModels:
 
     def hook_steps(self, first: bool, share_loss: Callable[[float], float] | None = None) -> None:
         """Hear of every `optimizer.step`. `first`: the first optimizer's steps are the run's."""
-        self._steps = StepHooks(self.members.optimizers, self.synchronizer, self, self.progress, first, share_loss)
+        self._share_loss = share_loss
+        shared = share_loss if self.lockstep else None
+        self._steps = StepHooks(self.members.optimizers, self.synchronizer, self, self.progress, first, shared)
 
     def suppress_steps(self) -> AbstractContextManager[None]:
         """Inside, steps of the optimizers are not the training's: nobody counts or checks them."""
@@ -179,6 +184,8 @@ class JoinedModels:
     def backward_began(self) -> None:
         self.group.board.note(self.group.slot, WorkerState.exchanging)
         self.observer.pass_began()
+        if not self.lockstep:  # the plan was switched right here: these gradients are this worker's own
+            return
         self.exchanged = True
         self.passes += 1
         self.progress.exchange_began()
@@ -194,6 +201,8 @@ class JoinedModels:
         self.synchronizer.gradient_ready(index)
 
     def backward_ended(self) -> None:
+        if not self.lockstep:
+            return
         self.synchronizer.backward_ended()
         self.exchanges += 1
         self.group.board.note(self.group.slot, WorkerState.computing)

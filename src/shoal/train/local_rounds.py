@@ -125,7 +125,7 @@ class LocalRounds:
     def commit(self, number: int) -> None:
         """After step `number`: if a round was made, its members' samples count, and those of others are dealt again."""
         synchronizers, rounds = self.synchronizers, self._rounds
-        if rounds == self._committed:
+        if not synchronizers or rounds == self._committed:
             return
         if any(one.is_unsettled if one.streams else one.is_round_open for one in synchronizers):
             return
@@ -195,9 +195,11 @@ class LocalRounds:
             self.progress.warn(f"{text}; it goes on with those of the others")
 
     def begin_steps(self, number: int) -> None:
-        """Newcomers may enter now. Proposals name a step; all steps of a round begin here, for everybody."""
+        """Newcomers may enter now, and plans be switched. Proposals name a step; all steps of a round begin here, for
+        everybody; where there are no rounds, one step."""
         view = self.session.view
-        for step in range((self._begun or 0) + 1, number + 1):
+        first = (self._begun or 0) + 1 if self.synchronizers else number
+        for step in range(first, number + 1):
             self.session.begin(step)
             if self.session.view is not view and self.session.fresh:  # who has entered begins with the next round
                 break
@@ -224,10 +226,9 @@ class LocalRounds:
 
     def told(self) -> RoundsMade | None:
         """What all rounds so far came to, for the record."""
-        synchronizers = self.synchronizers
-        if not synchronizers:
+        totals = [joined.round_totals for joined in self._joined]
+        if not self.synchronizers and not any(each.rounds for each in totals):
             return None
-        totals = [one.totals for one in synchronizers]
         return RoundsMade(
             at=time.time(),
             step=self.progress.step,

@@ -1,7 +1,8 @@
 """What a script hands to `join`, sorted: models, optimizers, loaders, and the parameters they hold together."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,20 @@ class JoinedMembers:
     """Whatever else has a state that all workers share: a `GradScaler`, a scheduler, an average."""
     loss: str = "mean"
     """What the script's loss is over the samples of its batch: their `mean`, or their `sum`."""
+
+    @contextmanager
+    def trained_as(self, trained: Sequence[bool]) -> Iterator[None]:
+        """Inside, parameters are trained or frozen as `trained` says."""
+        now = [parameter.requires_grad for parameter in self.parameters]
+        self._train(trained)
+        try:
+            yield
+        finally:
+            self._train(now)
+
+    def _train(self, trained: Sequence[bool]) -> None:
+        for parameter, wanted in zip(self.parameters, trained, strict=True):
+            parameter.requires_grad_(wanted)
 
 
 LOSSES = ("mean", "sum")

@@ -3,19 +3,25 @@
     a view has another plan (all members stand before the same step, or have no state yet)
         settle -> take the state -> memory and channels of this plan's number -> build -> open -> give the state
 
-Optimizers, precision and samples are not touched. Residuals go on if the new codec has them; else each worker adds its
+Precision and samples are not touched. Residuals go on if the new codec has them; else each worker adds its
 own to its next gradient, so that the sum over workers stays what it was. What else a codec remembers (a momentum of its
 own, factors) is dropped where the new one has no place for it, and named.
+
+Between every(1) and local(…) residuals are dropped too: what waits is a part of gradients there and of parameters here.
+From local(…) to every(1) all optimizers take over worker 0's state, because each has made steps of its own.
 """
 
 import sys
 import time
+from collections.abc import Sequence
+from functools import partial
 
 from shoal.core.events import PlanSwitched
 from shoal.groups.base import WorkerGroup
 from shoal.membership.listener import ListenerStage
 from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
+from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.switching import check_switch
 from shoal.plan.terms import AllReduceTerm
@@ -25,13 +31,18 @@ from shoal.train.balance import ShareBalancer
 from shoal.train.build import build_exchange
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.joined import JoinedModels
+from shoal.train.kernel_loading import KernelLoader
 from shoal.train.progress import StepProgress
+from shoal.train.state import adopt_state
+from shoal.train.state_check import check_states
 from shoal.train.synchronizers import build_synchronizer
 from shoal.wire.redeal import folded
 
 KINDS = {
     "residual": "residuals",
     "velocity": "the codec's momentum",
+    "outer": "the outer optimizer's momentum",
+    "round": "the length of rounds that local(auto) had chosen",
     "q": "factors of lowrank",
     "guard": "how far the guard had tightened",
     "auto": "what wire(auto) had chosen",
@@ -49,8 +60,12 @@ class PlanSwitcher:
         self.plan, self._first = plan, plan
         self._group, self._engines, self._seed, self._progress = group, engines, seed, progress
         self._number = 0
-        self._requested = ""
+        self._requested = self._unsaid = ""
+        """The plan that was asked for here, and whether others do not know yet."""
         self._frees = False
+        self._kernels = KernelLoader(group.seconds)
+        self._optimizers_differ = False
+        """Whether workers have come from local rounds to a plan under which their optimizers must be equal."""
 
     def request(self, plan: Plan) -> None:
         """Ask for a switch; refuses what this run cannot be switched to, before anybody hears of it."""
@@ -63,8 +78,20 @@ class PlanSwitcher:
             before, self.plan, self._number = self.plan, plan, self._number + 1
             self._tell(before, self._progress.step + self._progress.stepped, [], [])
             return
-        self._group.session.request_plan(text)
-        self._requested = text
+        if not self._group.session.elastic:  # says that this cannot be
+            self._group.session.request_plan(text)
+        self._kernels.begin(text, self._group.size)
+        self._requested = self._unsaid = text
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Ask once kernels are loaded; and get ready for a plan that others have asked for."""
+        if self._unsaid and self._kernels.is_ready:
+            self._group.session.request_plan(self._unsaid)
+            self._unsaid = ""
+        proposed = self._group.session.proposed_plan
+        if proposed and proposed != str(self.plan) and not self._unsaid:
+            self._kernels.begin(proposed, self._group.size)
 
     def follow(
         self,
@@ -72,19 +99,20 @@ class PlanSwitcher:
         joined: list[JoinedModels],
         balancer: ShareBalancer | None,
         keeper: CheckpointCoordinator | None,
-    ) -> None:
-        """A view is there: if its plan is another one, train by it from the next step on."""
+    ) -> bool:
+        """A view is there: if its plan is another one, train by it from the next step on. Returns whether it is."""
         if view.switches == self._number:
-            return
+            return False
         before, self.plan = self.plan, Plan.parse(view.plan) if view.plan else self._first
-        self._number, self._requested, self._frees = view.switches, "", True
+        self._number, self._requested, self._frees = view.switches, self._unsaid, True
         session, group = self._group.session, self._group
+        self._kernels.finish()
         group.begin_plan(view.switches)
         session.listeners.remove_all(ListenerStage.exchange)
         self._engines.by = self.plan.exchange.algorithm if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
         states = [self._replace(each) for each in joined]
         session.rigid = "" if session.rigid == UNREPEATABLE else session.rigid
-        if any(each.lockstep and not each.exchange.retryable for each in joined):
+        if any(not each.alone and not each.exchange.retryable for each in joined):
             session.forbid_loss(UNREPEATABLE)
         if balancer is not None and self.plan.balance != before.balance:
             balancer.choose(self.plan.balance.shares, {slot_of(member): member for member in view.members})
@@ -93,6 +121,19 @@ class PlanSwitcher:
         if session.member not in session.fresh:  # a newcomer has not trained by another
             carried, dropped = sort_kinds(states)
             self._tell(before, self._progress.step + self._progress.stepped, carried, dropped)
+            self._optimizers_differ |= isinstance(before.pace, LocalTerm)
+        self._optimizers_differ &= not isinstance(self.plan.pace, LocalTerm)
+        return True
+
+    def agree_on_optimizers(self, joined: Sequence[JoinedModels]) -> None:
+        """After a switch from local(…) to every(1): all take over worker 0's. A collective call, between two steps."""
+        if not self._optimizers_differ:
+            return
+        self._optimizers_differ = False
+        for each in joined:
+            members = each.members
+            check = partial(check_states, parameters=members.parameters)
+            adopt_state(self._group, [], members.optimizers, [], stateful=members.stateful, check=check)
 
     def _replace(self, joined: JoinedModels) -> tuple[State, State]:
         optimizers, observer = joined.members.optimizers, joined.exchange.observer
@@ -120,6 +161,7 @@ class PlanSwitcher:
 
     def step_ended(self) -> None:
         """A step is complete, so all members train by this plan: the memory of the one before is free."""
+        self._prepare()
         if self._frees:
             self._frees = False
             self._group.free_old_plans()

@@ -60,6 +60,11 @@ class SampleShares:
         self.backward = backward
         self._follow(self._dealt)
 
+    def listen_to(self, backward: BackwardHooks | None) -> None:
+        """After a switch of the plan: scale the gradients that come by `backward`, by the counts that hold."""
+        self.backward = backward
+        self._scale_gradients()
+
     def follow_view(self) -> None:
         """Before an exchange: where nobody counts samples, the members that are there count alike."""
         dealt = self.group.session.committed_view

@@ -93,8 +93,8 @@ class StepCoordinator(MembershipListener):
                 batch=self.dealing.samples,
                 step=lambda: self.progress.step,
             )
-        shared = self.group.size > 1 and joined.lockstep
-        joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if shared else None)
+        several = self.group.size > 1
+        joined.hook_steps(first, partial(self.dealing.share_loss, joined.members.loss) if several else None)
         self.dealing.batches.ledger = self.ledger
         self.joined.append(joined)
         self.rounds.check_joins()
@@ -111,8 +111,7 @@ class StepCoordinator(MembershipListener):
             )
         if not joined.lockstep:
             self.pass_began()  # no exchange tells of it
-            self.rounds.step_began()
-            self.dealing.leased.step_began()
+            self._step_began(closure)
         self._step_check.before(joined, optimizer, closure)
         if joined.deferred is not None and joined.deferred.put_off(optimizer, closure):
             return  # all workers know that the numbers are finite
@@ -120,6 +119,15 @@ class StepCoordinator(MembershipListener):
             self._guards[id(joined)].check(optimizer)
         if self.catch_up_sender is not None:
             self.catch_up_sender.updating(joined, optimizer, closure)
+
+    def _step_began(self, closure: bool) -> None:
+        """A step of each worker's own, unless the plan was switched right before it: then all exchange its gradients,
+        which a closure makes inside the step."""
+        if self.rounds.synchronizers:
+            self.rounds.step_began()
+            self.dealing.leased.step_began()
+        elif not closure and any(joined.lockstep for joined in self.joined):
+            self.exchange()
 
     def after_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """The step is made."""
@@ -232,11 +240,10 @@ class StepCoordinator(MembershipListener):
             self._leave()
         if self.dealing.enough_left():
             self._between = True
-            if self.rounds.synchronizers:
-                self.rounds.begin_steps(number)
-            else:
-                self.group.session.begin(number)
+            self.rounds.begin_steps(number)
             self._between = False
+        if self.switcher is not None:
+            self.switcher.agree_on_optimizers(self.joined)
 
     def pass_began(self) -> None:
         """A part of a step begins that others may wait for. In a script without a loader newcomers may enter here."""
@@ -268,8 +275,8 @@ class StepCoordinator(MembershipListener):
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session, old, self._view = self.group.session, self._view, view
-        if self.switcher is not None:
-            self.switcher.follow(view, self.joined, self.balancer, self.keeper)
+        if self.switcher is not None and self.switcher.follow(view, self.joined, self.balancer, self.keeper):
+            self._begin_plan()
         for joined in self.joined:
             joined.synchronizer.on_view_change(old, view)
         if self._between:  # newcomers may have entered in a view that this worker never saw
@@ -281,6 +288,13 @@ class StepCoordinator(MembershipListener):
                 self._hand_over()
         if self.catch_up_sender is not None:
             self.catch_up_sender.change(view.members)
+
+    def _begin_plan(self) -> None:
+        """All joins have been replaced."""
+        for joined in self.joined:
+            self._guards[id(joined)].alone = not joined.lockstep
+        self._step_check.begin_plan()
+        self._set_quiet(self._quiet)
 
     def _hand_over(self) -> None:
         """Newcomers wait for the state, and this worker is the one to give it."""

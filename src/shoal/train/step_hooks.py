@@ -50,6 +50,10 @@ class StepHooks:
             optimizer.register_step_pre_hook(self._before)
             optimizer.register_step_post_hook(self._after)
 
+    def replace(self, synchronizer: Synchronizer, share_loss: Callable[[float], float] | None) -> None:
+        """Another plan, between two steps."""
+        self.synchronizer, self._share_loss = synchronizer, share_loss
+
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if self._suppressed:
             return None

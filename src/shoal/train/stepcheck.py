@@ -74,6 +74,13 @@ class StepCheck:
         for index, parameter in enumerate(joined.members.parameters):
             self._known[id(parameter)] = KnownParameter(joined, index, joined.lockstep_synchronizer.bucket_view(index))
 
+    def begin_plan(self) -> None:
+        """All joins train by another plan: gradients lie elsewhere, or are each worker's own."""
+        joins = self._written_to
+        self._joined, self._known, self._written_to = [], {}, []
+        for joined in joins:
+            self.add(joined)
+
     def agreed(self) -> None:
         """A round has ended: all workers hold the same."""
         self._written = self._count_writes()

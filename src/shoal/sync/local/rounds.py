@@ -131,7 +131,8 @@ class LocalStepsSynchronizer(Synchronizer):
         try:
             yield
         finally:
-            _copy(own, self._parameters)
+            if not self.replicas_equal:  # else they were settled meanwhile, and stay what all agreed on
+                _copy(own, self._parameters)
 
     def open(self, part: Part, state: State | None = None) -> None:
         if not part.optimizers:

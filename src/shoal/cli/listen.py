@@ -71,7 +71,7 @@ def check_plan(plan: "Plan", lab: bool) -> None:
     import os
 
     from shoal.groups.links import trusted
-    from shoal.plan.terms import AllReduceTerm
+    from shoal.plan.terms import AllReduceTerm, ServerTerm
 
     if lab:
         raise UsageError("--listen and --lab: the hosts of a lab cannot be reached from outside; drop one of the two")
@@ -81,8 +81,8 @@ def check_plan(plan: "Plan", lab: bool) -> None:
         raise UsageError(
             f"--listen with '{plan.order}': who joins enters between two steps, and these overlap; drop one"
         )
-    if not isinstance(plan.exchange, AllReduceTerm):
-        raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce")
+    if not isinstance(plan.exchange, AllReduceTerm | ServerTerm):
+        raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce or server")
 
 
 def check_script(script: Path, arguments: tuple[str, ...]) -> None:

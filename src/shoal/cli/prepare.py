@@ -82,7 +82,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
         attempt=info.attempt,
         survive=survive,
         place=place,
-        services=plan_services(chosen, workers),
+        services=plan_services(chosen, workers, alone=place is None),
         spare=spare,
     )
 
@@ -90,14 +90,13 @@ def prepare(options: RunOptions) -> "LaunchJob":
 def check_servers(options: RunOptions, plan: "Plan") -> None:
     """UsageError where the plan has servers that not all workers could reach."""
     from shoal.core.errors import UsageError
+    from shoal.groups.links import trusted
     from shoal.plan.terms import ServerTerm
 
     if not isinstance(plan.exchange, ServerTerm):
         return
-    given = {"--lab": options.lab, "--engine": options.engine, "--listen": options.wanted.listen}
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"{name} with '{plan.exchange}': servers are for workers of one host; drop {name}")
+    if options.lab is not None and trusted():
+        raise UsageError(f"--trusted with '{plan.exchange}': servers are reached over links under keys; drop --trusted")
     if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
         raise UsageError(
             f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{plan.exchange}': unset it, or write allreduce"
@@ -109,7 +108,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
     from shoal.launch.policy import LossPolicy
-    from shoal.plan.terms import AloneTerm
+    from shoal.plan.terms import AloneTerm, ServerTerm
 
     restarts, least = options.survive
     if least > workers:
@@ -118,6 +117,8 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None or options.engine is not None:
         return LossPolicy(restarts, least)
+    if options.lab and isinstance(plan.exchange, ServerTerm) and workers > 1:
+        return LossPolicy(restarts, least)  # the coordinator's views tell servers between hosts who may connect
     everybody = workers + options.spare == 1 or (restarts == 0 and least == workers and not options.spare)
     if everybody or not ours or isinstance(plan.exchange, AloneTerm):
         return None

@@ -33,6 +33,8 @@ _WORD = struct.Struct("<Id")
 """A channel, and a number."""
 MOST_WORDS = 1 << 16
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
+SERVER_RANK = 1 << 15
+"""The first server's number among the peers of a mesh: above all slots of workers."""
 DOUBT = 4.0
 """Seconds of a peer's silence after which the coordinator is told, which may then drop the member."""
 
@@ -71,8 +73,11 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         session: ElasticSession | None = None,
         remote: bool = False,
         home: tuple[SharedArena, HostWorkers] | None = None,
+        servers: Sequence[BookEntry] = (),
     ) -> None:
-        """`home`: the memory shared with other workers of this machine, if members may change."""
+        """`home`: the memory shared with other workers of this machine, if members may change. `servers`: processes
+        that are no members, reached by messages alone."""
+        self.servers = {SERVER_RANK + number: server for number, server in enumerate(servers)}
         self.remote = remote
         self.confirmation_listeners: list[ConfirmationListener] = []
         self._told: AllGather | None = None
@@ -134,9 +139,8 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.remote_count = sum(info.remote for info in session.install.infos)
         slots = [slot_of(member) for member in view.members]
         infos = zip(slots, view.members, session.install.infos, strict=True)
-        self.mesh.set_peers(
-            {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
-        )
+        members = {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
+        self.mesh.set_peers({**members, **self.servers})
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
         self.leaders = leaders(view, host_groups)

@@ -52,6 +52,7 @@ class RemotePlacement(WorkerPlacement):
         self.brief, self.address, self._key, self.own, self.arena = brief, address, key, own, arena
         self._lease = lease
         self._host_workers = HostWorkers(tuple(sorted(map(slot_of, brief.members))))
+        self.servers = brief.read_servers()
 
     def open(self) -> None:
         pass
@@ -65,7 +66,7 @@ class RemotePlacement(WorkerPlacement):
     def enter(self, rank: int, size: int, session: ElasticSession | None = None) -> WorkerGroup:
         endpoint = LinkEndpoint(f"tcp://{self.own}:*", CurveKeyPair.new())
         board, home = StatusBoard(self.arena.map(0, BYTES)), (self.arena, self._host_workers)
-        return LinkedGroup(self.brief.run, {}, rank, endpoint, board, session, remote=True, home=home)
+        return LinkedGroup(self.brief.run, {}, rank, endpoint, board, session, True, home, self.servers)
 
     def tick(self, board: StatusBoard) -> None:
         if self._lease is not None:

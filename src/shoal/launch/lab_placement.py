@@ -19,6 +19,7 @@ from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
 from shoal.lab.timeline import EventTimeline
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.launch.services import ServiceSeat
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
@@ -58,6 +59,14 @@ class LabPlacement(WorkerPlacement):
             address, ServerCredentials(self._coordinator_keys, allowed), lambda: self.lab.enter(host)
         )
 
+    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
+        """Servers are spread over the hosts, beside the workers, so that k of them have k links."""
+        host = number % self.spec.size
+        address, keys = f"tcp://{self.lab.hosts[host].address}:*", CurveKeyPair.new()
+        return ServiceSeat(
+            f"server {number}", number, address, self.directory.name, keys, enter=lambda: self.lab.enter(host)
+        )
+
     def key(self, rank: int) -> ClientCredentials:
         return ClientCredentials(self._pairs[rank], self._coordinator_keys.public)
 
@@ -73,7 +82,7 @@ class LabPlacement(WorkerPlacement):
         if session is not None:
             self._keys, self._pairs = [], []
             endpoint = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
-            return LinkedGroup(self.directory.name, {}, rank, endpoint, board, session)
+            return LinkedGroup(self.directory.name, {}, rank, endpoint, board, session, servers=self.servers)
         book = {r: BookEntry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
         mine, self._keys = keys[rank], []  # the others' secrets are not this worker's
         return LinkedGroup(self.directory.name, book, rank, LinkEndpoint(book[rank].address, mine), board)

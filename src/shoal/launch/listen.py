@@ -1,10 +1,12 @@
 """A run that other machines may join: its workers talk over links from the start."""
 
 from collections import ChainMap
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
+
+import msgspec
 
 from shoal.groups.base import WorkerGroup
 from shoal.groups.host_workers import HostWorkers
@@ -12,11 +14,12 @@ from shoal.groups.links import LinkedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
+from shoal.launch.services import ServiceSeat
 from shoal.membership.allow_list import AllowList
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.grants import JoinPolicy
-from shoal.transport.endpoint import LinkEndpoint
+from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 
 
@@ -57,6 +60,16 @@ class ListenPlacement(WorkerPlacement):
         lock = ServerCredentials(self.listen.pair, ChainMap(own, allowed), self.listen.allowed)
         return CoordinatorEndpoint(f"tcp://{self.listen.host}:{port}", lock, welcome=self.welcome)
 
+    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
+        """Servers are on this machine, and any free port, as its workers are."""
+        return ServiceSeat(f"server {number}", number, f"tcp://{self.listen.host}:*", self.run, CurveKeyPair.new())
+
+    def add_servers(self, servers: Sequence[BookEntry]) -> None:
+        """Those that join are told of them."""
+        super().add_servers(servers)
+        told = tuple((server.address, server.public.decode()) for server in servers)
+        self.welcome = replace(self.welcome, brief=msgspec.structs.replace(self.welcome.brief, servers=told))
+
     def invitation(self, address: str) -> str:
         where = address.removeprefix("tcp://")
         return f"others may join: shoal join {where} --key FILE, with a FILE of shoal keys invite {self.listen.file}"
@@ -69,7 +82,8 @@ class ListenPlacement(WorkerPlacement):
         self._pairs = []
         endpoint = LinkEndpoint(f"tcp://{self.listen.host}:*", CurveKeyPair.new())
         home = (self.arena, self._host_workers)
-        return LinkedGroup(self.run, {}, rank, endpoint, StatusBoard(self.arena.map(0, BYTES)), session, home=home)
+        board = StatusBoard(self.arena.map(0, BYTES))
+        return LinkedGroup(self.run, {}, rank, endpoint, board, session, home=home, servers=self.servers)
 
     def tick(self, board: StatusBoard) -> None:
         pass

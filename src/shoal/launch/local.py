@@ -79,7 +79,9 @@ class LocalLauncher:
         sys.stderr.flush()
         try:
             self.place.open()
-            self._services.open()
+            self._services.open(self.place.service_seat)
+            if self._services.book:
+                self.place.add_servers(self._services.book)
             if self.job.survive is not None:
                 self.supervisor = self._make_supervisor(self.job.survive)
                 self.supervisor.open()
@@ -121,6 +123,7 @@ class LocalLauncher:
     def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
         """In the worker."""
         job, pipes = self.job, self._outlets.leave(ends)
+        self._services.forget()
         become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
 
     def _enter(self, rank: int) -> None:
@@ -154,7 +157,7 @@ class LocalLauncher:
             self._outlets.read(TICK)
             self._reap()
             self._survive()
-            self._look_for_dead_services()
+            self._tick_services()
             if self._noticed and self._noticed[0].expired:
                 self._failed(self._noticed[1])
             self._requests.press(self.workers)
@@ -162,6 +165,14 @@ class LocalLauncher:
             self.place.tick(self.board)
             self._pass_on()
             self.watcher.tick(self.board)
+
+    def _tick_services(self) -> None:
+        """Tell services of the members, and give up the remote ones that break their protocol."""
+        if self.supervisor is not None:
+            self._services.tell(self.supervisor.view)
+            for accused in self._services.take_accused():
+                self.supervisor.accuse(accused.member, accused.reason)
+        self._look_for_dead_services()
 
     def _look_for_dead_services(self) -> None:
         """Nobody can go on without a service: stop everybody, so that the run may begin again."""

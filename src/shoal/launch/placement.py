@@ -1,7 +1,7 @@
 """Where the workers of `shoal run` are: on this host, on the emulated hosts of a lab, or in another machine's run."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,9 +9,11 @@ from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
+from shoal.launch.services import ServiceSeat, seat_at_file
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.grants import JoinPolicy
+from shoal.transport.endpoint import BookEntry
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class WorkerPlacement(ABC):
     """In a worker that has entered: below 1, it has to slow itself down by sleeping."""
     expects: int = 0
     """How many workers of other machines the run begins with; may fall while they are on their way."""
+    servers: Sequence[BookEntry] = ()
+    """The run's servers, where its workers are on several hosts."""
     replay: bool = False
     """Whether workers sleep instead of computing, once it is known how long it takes."""
 
@@ -56,6 +60,14 @@ class WorkerPlacement(ABC):
     def invitation(self, address: str) -> str:
         """What to tell the user when the coordinator serves at `address`; empty: nothing."""
         return ""
+
+    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
+        """Where a service of the run listens; `folder` is the user's alone."""
+        return seat_at_file(number, folder)
+
+    def add_servers(self, servers: Sequence[BookEntry]) -> None:
+        """They listen, and no worker is started yet."""
+        self.servers = servers
 
     def key(self, rank: int) -> ClientCredentials | None:
         """By which the coordinator knows a worker; None: it needs none."""

@@ -20,6 +20,7 @@ from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
 from shoal.launch.run_requests import ScaleRequest
 from shoal.launch.scaling import WorkerScaling, WorkerSlot
+from shoal.launch.service_channel import ServiceView
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
@@ -61,6 +62,9 @@ class RemoteWorkers:
         who = f"worker {slot_of(said.member)} of {host}"
         what = "has left" if said.reason == LEFT_EARLY else f"was lost ({said.reason})"
         self.said.append(f"{who} {what}; the others go on")
+
+    def is_here(self, member: str) -> bool:
+        return member in self._hosts
 
     def take(self) -> list[str]:
         """What was said since the last time."""
@@ -110,6 +114,8 @@ class RunSupervisor:
         """The workers that were in a view."""
         self._generation = 0
         """Of the newest view that is known here."""
+        self.view = ServiceView()
+        """That view, as services are told of it."""
         self._journal = EventJournal(launcher_file(directory))
         self._began = now()
         self.begun = False
@@ -245,6 +251,11 @@ class RunSupervisor:
         note, self.outage.note = self.outage.note, ""
         return [*self.remote_workers.take(), *filter(None, [note])]
 
+    def accuse(self, member: str, reason: str) -> None:
+        """A service says that a member breaks its protocol. A worker of this machine fails by itself."""
+        if self.remote_workers.is_here(member):
+            self.handle.gone(member, reason)
+
     def tick_news(self) -> None:
         """What the coordinator has decided."""
         for said in self.handle.read():
@@ -261,6 +272,7 @@ class RunSupervisor:
             if not self.stranded:  # who is alone with nobody's state has not entered the training
                 self._entered.update(said.install.view.members)
             self.members = tuple(slot_of(member) for member in said.install.view.members)
+            self.view = ServiceView(self._generation, said.install.view.members, said.install.infos)
             self._follow_plan(said.install.view.plan)
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)

@@ -16,6 +16,7 @@ import msgspec
 
 from shoal.membership.protocol import ProtocolMessage, Text
 from shoal.membership.view import MOST_MEMBERS, Name, Names
+from shoal.transport.endpoint import BookEntry
 
 ANY_RUN = "any.run"
 LARGEST_SCRIPT = 1 << 20
@@ -27,6 +28,8 @@ MATTERS = ("shoal", "torch")
 
 FileName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")]
 Token = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+ServerAddress = Annotated[str, msgspec.Meta(max_length=120, pattern=r"^tcp://[0-9a-zA-Z.:\[\]-]+\Z")]
+ServerKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}\Z")]
 Argument = Annotated[str, msgspec.Meta(max_length=LARGEST_ARGUMENTS)]
 
 
@@ -59,8 +62,15 @@ class RunBrief(ProtocolMessage, frozen=True, kw_only=True):
     members: Names = ()
     codecs: Annotated[tuple[tuple[Text, Text], ...], msgspec.Meta(max_length=8)] = ()
     """Codecs of the plan that other packages bring: each one's name, and its package with version."""
+    servers: Annotated[tuple[tuple[ServerAddress, ServerKey], ...], msgspec.Meta(max_length=64)] = ()
+    """Of the plan: where each listens, and its public key."""
     founding: bool = False
     """The run has not begun: these workers are in its first view, or else come as newcomers."""
+
+    def read_servers(self) -> list[BookEntry]:
+        """The run's servers, by the names under which all members know them."""
+        told = enumerate(self.servers)
+        return [BookEntry(address, key.encode(), "", f"server {number}") for number, (address, key) in told]
 
 
 def find_version_mismatch(here: Mapping[str, str], there: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     """Exchanges through server processes that `shoal run` starts beside the workers; each holds one shard of what
     travels, cut evenly. With every(1) the servers add up gradients, the workers' own optimizers step, and training
     equals one process with the whole batch; with local(…) they add up changes of parameters. Servers run no code of the
-    script. Among workers of one host.
+    script. Between hosts they are reached over links under keys.
 
     Costs: in every exchange each worker sends all bytes to the servers and gets all bytes back, and each server of k
     gets p/k of them from p workers; on one host a copy through sockets that allreduce does not need.

@@ -1,17 +1,21 @@
 """The servers of a plan, from the launcher's side and from a worker's."""
 
 from shoal.core.errors import UsageError
+from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.launch.context import WorkerContext
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
 from shoal.plan.terms import ServerTerm
 from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.link_connection import LinkServerConnection
+from shoal.sync.server.socket_connection import SocketServerConnection
 
 
-def plan_services(plan: Plan, workers: int) -> tuple[RunService, ...]:
-    """Return the processes that a launcher starts beside `workers` workers; none for a single one."""
-    if not isinstance(plan.exchange, ServerTerm) or workers == 1:
+def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunService, ...]:
+    """Return the processes that a launcher starts beside `workers` workers; none for a single one to whom nobody will
+    come (`alone`)."""
+    if not isinstance(plan.exchange, ServerTerm) or (workers == 1 and alone):
         return ()
     from shoal.sync.server.process import serve_shards
 
@@ -23,9 +27,11 @@ def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | No
     group, exchange = context.group, plan.exchange
     if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
         return None
+    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards:
+        return LinkServerConnection(group)
     if len(context.servers) != exchange.shards or not isinstance(group, SharedGroup):
         raise UsageError(
             f"'{plan}' needs {exchange.shards} server processes and there are {len(context.servers)}: servers are "
-            "started by shoal run, for workers of one host; start it so, or write allreduce"
+            "started by shoal run; start it so, or write allreduce"
         )
-    return ServerConnection(context.servers, group.session.member, group.board, group.seconds)
+    return SocketServerConnection(context.servers, group.session.member, group.board, group.seconds)

@@ -3,17 +3,18 @@
 import zmq
 
 from shoal.launch.services import RunService, ServiceProcesses
+from shoal.sync.server.connection import NUMBER
 from shoal.sync.server.messages import FailedReply, OpenRequest, RoundReply, decode_reply, encode
-from shoal.sync.server.process import NUMBER, serve_shards
+from shoal.sync.server.process import serve_shards
 
 NONSENSE = [
     [b""],
     [b"short"],
     [NUMBER.pack(1)],
-    [b"not a number", b""],
+    [b"no head", b""],
     [b"", b"", b""],
-    [NUMBER.pack(2), b"no request", b"x" * 100],
-    [NUMBER.pack(3), encode(OpenRequest(0, "add", {"name": 1.0}, 1, 1, ["w0.0"])), bytes(16)],
+    [NUMBER.pack(2) + b"no request", b"x" * 100],
+    [NUMBER.pack(3) + encode(OpenRequest(0, "add", {"name": 1.0}, 1, 1, ["w0.0"])), bytes(16)],
 ]
 
 
@@ -28,12 +29,12 @@ def test_what_is_no_request_is_dropped_or_refused_and_the_next_is_answered() -> 
             for message in NONSENSE:
                 socket.send_multipart(message)
             opens = encode(OpenRequest(0, "add", {}, 1, 1, ["w0.0"]))
-            socket.send_multipart([NUMBER.pack(4), opens, bytes(16)])
+            socket.send_multipart([NUMBER.pack(4) + opens, bytes(16)])
             found = {}
             while 4 not in found:
                 assert socket.poll(60_000), "the server is gone"
-                number, head, *_ = socket.recv_multipart()
-                found[NUMBER.unpack(number)[0]] = type(decode_reply(head, "server 0"))
+                head, *_ = socket.recv_multipart()
+                found[NUMBER.unpack_from(head)[0]] = type(decode_reply(head[NUMBER.size :], "server 0"))
         assert found == {2: FailedReply, 3: FailedReply, 4: RoundReply}
         assert services.find_dead() is None
     finally:

@@ -18,7 +18,7 @@ from shoal.sync.engine.collective import CollectiveEngine, CollectivePayloads
 from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.engine.link_payloads import LinkPayloads
 from shoal.sync.engine.links import LinkEngine
-from shoal.sync.engine.server import ServerEngine
+from shoal.sync.engine.server import ServerEngine, SharedServerEngine
 from shoal.sync.engine.shared_memory import SharedMemoryEngine
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
 from shoal.sync.server.connection import ServerConnection
@@ -69,7 +69,9 @@ class EngineChooser:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
 
     def of(self, device: str) -> AllReduceEngine:
-        if self.servers is not None and isinstance(self.group, SharedGroup):
+        if self.servers is not None:
+            if isinstance(self.group, SharedGroup):
+                return SharedServerEngine(self.group, self.servers)
             return ServerEngine(self.group, self.servers)
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return SharedMemoryEngine(self.group)

@@ -4,9 +4,9 @@
 
 Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Sandblaster's synchronous scheme); Li et al., "Scaling
 Distributed Machine Learning with the Parameter Server", OSDI 2014. What leaves stays as it was, so an exchange that a
-lost worker ended is repeated among the others. A worker completes an exchange only when all hold all of its sums, which
-they show each other by a flag in shared memory. Do not use it on one host for speed: shared memory does the same
-without a server.
+lost worker ended is repeated among the others. A worker completes an exchange only when all hold all of its sums:
+between hosts the session's members confirm that to each other, on one host they show it by a flag in shared memory. Do
+not use it on one host for speed: shared memory does the same without a server.
 """
 
 from collections.abc import Sequence
@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError, ViewEnded
+from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.sync.engine.base import AllReduceEngine
 from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows
 from shoal.sync.server.connection import ServerConnection
-from shoal.sync.server.messages import SumReply, SumRequest
+from shoal.sync.server.messages import SumReply, SumRequest, TensorSize
 from shoal.sync.server.sum_rounds import DTYPES
 from shoal.wire.bucket import BucketSpace
 
@@ -28,38 +29,42 @@ HELD = 0
 
 
 class ServerEngine(AllReduceEngine):
-    """For workers of one host; tensors on the CPU."""
+    """For workers of several hosts; tensors on the CPU."""
 
     retryable = True
 
-    def __init__(self, group: SharedGroup, servers: ServerConnection) -> None:
+    def __init__(self, group: WorkerGroup, servers: ServerConnection) -> None:
         self.group, self.servers, self.channel = group, servers, servers.take_channel()
-        self._flags = SlotFlags(group)
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._numbers: list[int] = []
         self._generation = -1
         self._queue: dict[int, list[tuple[int, int, slice]]] = {}
         """Tensor -> its requests: server, number, where its sum goes."""
-        self._held = False
 
     def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
         for space in spaces:
             if space.device.type != "cpu" or str(space.dtype).removeprefix("torch.") not in DTYPES:
                 raise UsageError(f"a bucket of {space.dtype} on {space.device} cannot go to servers; write allreduce")
         self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
-        slots = self.group.slots
-        self._flags.open(*flag_rows(self.group.region(flag_bytes(2, 1, slots)), 2, 1, slots))
+        self._declare()
         return self._pairs
 
+    def _declare(self) -> None:
+        sizes: list[list[TensorSize]] = [[] for _ in range(len(self.servers))]
+        for leaving, _ in self._pairs:
+            dtype = str(leaving.dtype).removeprefix("torch.")
+            for server, cut in enumerate(_cuts(leaving.numel(), len(self.servers))):
+                sizes[server].append(TensorSize(dtype, (cut.stop - cut.start) * leaving.element_size()))
+        self.servers.declare(self.channel, sizes)
+
     def prepare(self) -> None:
-        self._flags.prepare()
         self._forget()
 
     def _forget(self) -> None:
         for requests in self._queue.values():
             for _, number, _ in requests:
                 self.servers.forget(number)
-        self._queue, self._held = {}, False
+        self._queue = {}
 
     def start(self, index: int) -> None:
         view = self.group.session.view
@@ -80,13 +85,7 @@ class ServerEngine(AllReduceEngine):
             self.servers.poll(server)
 
     def finish(self, index: int) -> None:
-        if not self._held:
-            for number in list(self._queue):
-                self._take(number)
-            self._flags.start(HELD)
-            self._held = True
-        self._flags.await_full(HELD)
-        self._flags.mark_read(HELD)
+        self._take(index)
 
     def _take(self, index: int) -> None:
         result = self._pairs[index][1]
@@ -111,21 +110,63 @@ class ServerEngine(AllReduceEngine):
         return leaving.numel() * leaving.element_size()
 
     def is_complete(self) -> bool:
-        return self._held and self._flags.is_complete()
+        return all(self.is_done(index) for index in list(self._queue))
 
     def retry(self) -> None:
         started = list(self._queue)
         self._forget()
-        # `abandon` and not `retry` of the flags: this worker does not hold what it asks for anew
-        self._flags.abandon()
         for index in started:
             self.start(index)
 
     def finish_locally(self) -> None:
-        """All sums are here already."""
+        for index in list(self._queue):
+            self._take(index)  # all is here already, so this does not wait
 
     def abandon(self) -> None:
         self._forget()
+
+
+class SharedServerEngine(ServerEngine):
+    """For workers of one host."""
+
+    def __init__(self, group: SharedGroup, servers: ServerConnection) -> None:
+        super().__init__(group, servers)
+        self._shared = group
+        self._flags = SlotFlags(group)
+        self._held = False
+
+    def open(self, spaces: Sequence[BucketSpace]) -> list[tuple[Tensor, Tensor]]:
+        pairs, slots = super().open(spaces), self._shared.slots
+        self._flags.open(*flag_rows(self._shared.region(flag_bytes(2, 1, slots)), 2, 1, slots))
+        return pairs
+
+    def prepare(self) -> None:
+        self._flags.prepare()
+        super().prepare()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._held = False
+
+    def finish(self, index: int) -> None:
+        if not self._held:
+            for each in list(self._queue):
+                self._take(each)
+            self._flags.start(HELD)
+            self._held = True
+        self._flags.await_full(HELD)
+        self._flags.mark_read(HELD)
+
+    def is_complete(self) -> bool:
+        return self._held and self._flags.is_complete()
+
+    def retry(self) -> None:
+        # `abandon` and not `retry` of the flags: this worker does not hold what it asks for anew
+        self._flags.abandon()
+        super().retry()
+
+    def abandon(self) -> None:
+        super().abandon()
         self._flags.abandon()
 
 

@@ -2,73 +2,94 @@
 
 number = connection.send(server, request, arrays)     never blocks; the arrays stay as they are until the reply
 reply, arrays = connection.wait(server, number)       with a deadline; looks meanwhile whether the run goes on
+
+On one host they are sockets in a folder of the user's (`socket_connection.py`), between hosts links under keys
+(`link_connection.py`).
 """
 
-import os
+import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
-
-import zmq
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, PayloadError, PeerLost
 from shoal.hosts.status_board import StatusBoard
-from shoal.sync.server.messages import FailedReply, ShardReply, ShardRequest, WaitReply, decode_reply, encode
-from shoal.sync.server.process import LARGEST_PART, NUMBER
+from shoal.sync.server.messages import (
+    DeclareRequest,
+    FailedReply,
+    ShardReply,
+    ShardRequest,
+    TensorSize,
+    WaitReply,
+    WhoRequest,
+    decode_reply,
+    encode,
+)
 
+NUMBER = struct.Struct("<q")
+LARGEST_PART = 1 << 34
+"""Bytes of one message part that are taken at the most."""
+DECLARE_PORT, SERVED_PORT = "declare", "served"
 LOOK_MS = 50
 """Milliseconds between looks at whether the run goes on, in a wait."""
+ASK_SECONDS = 5.0
+"""Seconds of a wait after which the server is asked for whom, again and again."""
 Received = tuple[ShardReply, list[Any]]
 
 
-class ServerConnection:
+def shard_port(channel: int) -> str:
+    """Where requests of a channel go, between hosts."""
+    return f"shard.{channel}"
+
+
+class ServerConnection(ABC):
     """Of one worker, used by its training thread; `is_here` may be asked by any."""
 
-    def __init__(self, addresses: Sequence[str], member: str, board: StatusBoard, seconds: float) -> None:
-        self.addresses, self.member, self.board, self.seconds = tuple(addresses), member, board, seconds
-        self._sockets: list[zmq.Socket[bytes]] = []
-        self._owner = 0
+    def __init__(self, member: str, board: StatusBoard, seconds: float) -> None:
+        self.member, self.board, self.seconds = member, board, seconds
         self._number = 0
         self._expected: set[int] = set()
         self._received: dict[int, Received] = {}
         self._slowest: dict[int, list[str]] = {}
+        self._asked: dict[int, int] = {}
+        """Number of a request -> its channel."""
         self._channels = 0
         self.sent = self.got = 0
         """Bytes of arrays."""
 
-    def __len__(self) -> int:
-        return len(self.addresses)
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def _transmit(self, server: int, channel: int, head: bytes, arrays: Sequence[Any]) -> None:
+        """Send a request: never blocks."""
+
+    @abstractmethod
+    def poll(self, server: int, milliseconds: int = 0) -> None:
+        """Take in what has come, waiting at most so long for the first."""
+
+    def _declare(self, server: int, request: DeclareRequest) -> None:  # noqa: B027
+        """Say what will come, where the server wants to know."""
+
+    def _waits_long(self, member: str, seconds: float) -> None:  # noqa: B027
+        """This member has been waited for longer than is good."""
 
     def take_channel(self) -> int:
         """Return a number for an engine or a join: the same on all workers, which ask in the same order."""
         self._channels += 1
         return self._channels - 1
 
-    def _open(self) -> list["zmq.Socket[bytes]"]:
-        if self._owner != os.getpid():  # not before the fork: a socket belongs to one process
-            context = zmq.Context()
-            self._owner, self._sockets = os.getpid(), [self._connect(context, each) for each in self.addresses]
-        return self._sockets
-
-    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
-        socket = context.socket(zmq.DEALER)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.SNDHWM, 0),
-            (zmq.RCVHWM, 0),
-            (zmq.RECONNECT_IVL, 10),
-            (zmq.MAXMSGSIZE, LARGEST_PART),
-        ):
-            socket.setsockopt(option, value)
-        socket.setsockopt(zmq.IDENTITY, self.member.encode())
-        socket.connect(address)
-        return socket
+    def declare(self, channel: int, tensors: Sequence[Sequence[TensorSize]]) -> None:
+        """Say which arrays a channel will have at each server, before anything is sent on it."""
+        for server, sizes in enumerate(tensors):
+            self._declare(server, DeclareRequest(channel, tuple(sizes)))
 
     def send(self, server: int, request: ShardRequest, arrays: Sequence[Any] = ()) -> int:
         self._number += 1
         self._expected.add(self._number)
-        # a reference to the arrays, not a copy, where they are large
-        self._open()[server].send_multipart([NUMBER.pack(self._number), encode(request), *arrays], copy=False)
+        self._asked[self._number] = request.channel
+        self._transmit(server, request.channel, NUMBER.pack(self._number) + encode(request), arrays)
         self.sent += sum(memoryview(array).nbytes for array in arrays)
         return self._number
 
@@ -77,14 +98,7 @@ class ServerConnection:
         self._expected.discard(number)
         self._received.pop(number, None)
         self._slowest.pop(number, None)
-
-    def poll(self, server: int, milliseconds: int = 0) -> None:
-        """Take in what has come, waiting at most so long for the first."""
-        socket = self._open()[server]
-        while socket.poll(milliseconds):
-            milliseconds = 0
-            number, head, *arrays = socket.recv_multipart(copy=False)
-            self._take(server, NUMBER.unpack(number.buffer)[0], bytes(head.buffer), [part.buffer for part in arrays])
+        self._asked.pop(number, None)
 
     def _take(self, server: int, number: int, head: bytes, arrays: list[Any]) -> None:
         if number not in self._expected:
@@ -94,8 +108,8 @@ class ServerConnection:
         if isinstance(reply, WaitReply):
             self._slowest[number] = list(reply.slowest)
             return
-        self._expected.discard(number)
         self._received[number] = (reply, arrays)
+        self._expected.discard(number)
 
     def is_here(self, number: int) -> bool:
         """Whether the final reply has been taken in."""
@@ -103,21 +117,34 @@ class ServerConnection:
 
     def wait(self, server: int, number: int, look: Callable[[], None] = lambda: None) -> Received:
         """Return the final reply to a request. `look` is called now and then, and may raise."""
-        deadline = Deadline.after(self.seconds)
+        deadline, ask = Deadline.after(self.seconds), Deadline.after(ASK_SECONDS)
         while not self.is_here(number):
             self.poll(server, LOOK_MS)
             look()
             if self.board.aborted is not None:
                 raise PeerLost(f"{self.member} stops: worker {self.board.aborted} is lost")
+            if ask.expired:
+                ask = Deadline.after(ASK_SECONDS)
+                self._ask_for_whom(server, number)
+            if deadline.left < deadline.budget / 2:
+                for member in self._slowest.get(number, []):
+                    self._waits_long(member, deadline.budget - deadline.left)
             if deadline.expired:
                 raise DeadlineError(self._describe(server, number))
+        self._asked.pop(number, None)
         reply, arrays = self._received.pop(number)
         if isinstance(reply, FailedReply):
             raise PayloadError(f"server {server} refuses what {self.member} asks for: {reply.text}")
         return reply, arrays
 
+    def _ask_for_whom(self, server: int, number: int) -> None:
+        channel = self._asked.get(number, 0)
+        self._number += 1
+        # the answer comes under the number of the request that waits
+        self._transmit(server, channel, NUMBER.pack(self._number) + encode(WhoRequest(number, channel)), ())
+
     def take_slowest(self, number: int) -> list[str]:
-        """Return the members that a pull waits for, or has waited for; empty if it did not have to."""
+        """Return the members that a request waits for, or has waited for; empty if it did not have to."""
         return self._slowest.pop(number, [])
 
     def _describe(self, server: int, number: int) -> str:

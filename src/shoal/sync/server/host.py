@@ -8,7 +8,7 @@ waits for (WaitReply), and with the values as soon as the staleness bound allows
 A round is what lies between two meetings of all members (`synchronizer.py`). When the first member says that the next
 round begins, all pushes of the one before have been made: the shard then keeps a copy of its values, so that all
 members begin with the same bits, and sets the clocks of all members to the same number. What a lost member's pushes
-came to is frozen when the server hears of the view without it.
+came to is frozen when the server hears of the view without it. Between hosts a `RequestGuard` says what is believed.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,9 @@ import numpy as np
 import torch
 
 from shoal.core.errors import PayloadError, ShoalError
+from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.messages import (
+    DeclareRequest,
     FailedReply,
     LeaveRoundRequest,
     OpenRequest,
@@ -34,8 +36,10 @@ from shoal.sync.server.messages import (
     SumRequest,
     ValuesHead,
     WaitReply,
+    WhoRequest,
     decode_request,
 )
+from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import make_rule
 from shoal.sync.server.shard import ParameterShard, ShardUpdate, ShardValues
@@ -44,6 +48,9 @@ from shoal.sync.trained import TrainedSamples
 
 MOST_NAMED = 8
 """Members that a reply names as those waited for."""
+
+MOST_OPEN = 2
+"""Sums of the same tensor that a member may take part in at a time: an exchange ends before the next one begins."""
 
 Send = Callable[[str, int, ShardReply, Sequence[Any]], None]
 """(member, number of its request, reply, arrays)"""
@@ -92,10 +99,16 @@ class HostedShard:
 
 
 class ShardHost:
-    """Used by one thread."""
+    """Used by one thread at a time."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(
+        self,
+        send: Send,
+        guard: RequestGuard | None = None,
+        accuse: Callable[[str, str], None] = lambda member, why: None,
+    ) -> None:
+        """`guard`: None where all members are this user's own. `accuse`: this member was refused, and why."""
+        self._send, self._guard, self._accuse = send, guard, accuse
         self._shards: dict[int, HostedShard] = {}
         self._sums = SumRounds()
         self._waiting: dict[SumKey, dict[str, int]] = {}
@@ -103,19 +116,82 @@ class ShardHost:
     def handle(self, member: str, number: int, head: bytes, arrays: Sequence[Any]) -> None:
         """Do what a member asks; what is wrong with its request is told to it in the reply."""
         try:
-            self._handle(member, number, decode_request(head, member), arrays)
+            request = decode_request(head, member)
+            if self._guard is not None:
+                self._guard.check(member, request, arrays)
+                if self._guard.is_early(member, request, self._rounds):
+                    self._guard.keep(EarlyRequest(member, number, request, arrays))
+                    return
         except ShoalError as error:
-            self._send(member, number, FailedReply(str(error)[:1024]), [])
+            self._refuse(member, number, error)
+            return
+        self._try(member, number, request, arrays)
+        self._handle_due()
+
+    def follow(self, view: ServiceView) -> None:
+        """Go on with the members that the launcher names: nobody waits for others."""
+        assert self._guard is not None
+        self._guard.view = view
+        for hosted in self._shards.values():
+            hosted.follow(view.generation, view.members)
+            self._release(hosted)
+        self._waiting = {key: who for key, who in self._waiting.items() if key.generation >= view.generation}
+        self._sums.follow(view.generation)
+        self._handle_due()
+
+    def declare(self, member: str, request: DeclareRequest) -> bool:
+        """Take the sizes of a channel; whether they are new."""
+        assert self._guard is not None
+        return self._guard.declare(member, request)
+
+    @property
+    def _rounds(self) -> dict[int, int]:
+        return {channel: hosted.round for channel, hosted in self._shards.items()}
+
+    def _handle_due(self) -> None:
+        while self._guard is not None and self._guard.early and (due := self._guard.take_due(self._rounds)):
+            for each in due:
+                try:
+                    # the members it named were of a view that was not known then
+                    self._guard.check(each.member, each.request, each.arrays)
+                except ShoalError as error:
+                    self._refuse(each.member, each.number, error)
+                else:
+                    self._try(each.member, each.number, each.request, each.arrays)
+
+    def _try(self, member: str, number: int, request: ShardRequest, arrays: Sequence[Any]) -> None:
+        try:
+            self._handle(member, number, request, arrays)
+        except ShoalError as error:
+            self._refuse(member, number, error)
         except Exception as error:  # noqa: BLE001  (a request that nobody foresaw is its author's fault alone)
-            self._send(member, number, FailedReply(f"{type(error).__name__}: {error}"[:1024]), [])
+            self._refuse(member, number, ShoalError(f"{type(error).__name__}: {error}"))
+
+    def _refuse(self, member: str, number: int, error: ShoalError) -> None:
+        self._accuse(member, str(error))
+        self._send(member, number, FailedReply(str(error)[:1024]), [])
 
     def _handle(self, member: str, number: int, request: ShardRequest, arrays: Sequence[Any]) -> None:
         if isinstance(request, SumRequest):
             self._sum(member, number, request, arrays)
+        elif isinstance(request, WhoRequest):
+            self._tell_slowest(member, request)
         elif isinstance(request, OpenRequest):
             self._open(member, number, request, arrays)
         else:
             self._serve(member, number, request, arrays)
+
+    def _tell_slowest(self, member: str, request: WhoRequest) -> None:
+        """Whom a pull or a sum waits for; nothing if it does not wait here."""
+        hosted = self._shards.get(request.channel)
+        names: list[str] = []
+        if hosted is not None and hosted.pulls.get(member) == request.number:
+            names = hosted.shard.waiting.get(member, [])
+        for key, waiting in self._waiting.items():
+            if waiting.get(member) == request.number:
+                names = self._sums.find_missing(key)
+        if names:
+            self._send(member, request.number, WaitReply(names[:MOST_NAMED]), [])
 
     def _serve(
         self,
@@ -184,6 +260,10 @@ class ShardHost:
 
     def _sum(self, member: str, number: int, request: SumRequest, arrays: Sequence[Any]) -> None:
         key = SumKey(request.generation, request.channel, request.index, request.number)
+        if self._guard is not None and key.generation < self._guard.view.generation:
+            return  # that view has ended: those that stay repeat it in the newest
+        if self._guard is not None and self._sums.open_numbers(member, key) >= MOST_OPEN:
+            raise PayloadError(f"{member} begins sum {key.number} of tensor {key.index} before others have ended")
         waiting = self._waiting.setdefault(key, {})
         waiting[member] = number
         total = self._sums.add(member, key, request.members, _read_tensor(member, request.dtype, arrays))

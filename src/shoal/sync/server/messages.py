@@ -9,6 +9,11 @@ A server process (`host.py`) has a shard for each join, told apart by `channel`.
 worker ── OpenRequest + values ──> the first one's values are those of the shard    answered with RoundReply + values
 worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
 worker ── SumRequest + tensor ───> answered with SumReply + sum, once all members have sent theirs
+worker ── WhoRequest ────────────> whom a request waits for; answered with WaitReply, if it waits
+
+Between hosts (`link_server.py`) the run's own workers say of each channel what will come, before anything may:
+
+worker ── DeclareRequest ────────> sizes of arrays, which nobody's may exceed
 """
 
 from typing import Annotated
@@ -73,6 +78,25 @@ class SumRequest(msgspec.Struct, frozen=True, tag="sum", forbid_unknown_fields=T
     dtype: Name
 
 
+class WhoRequest(msgspec.Struct, frozen=True, tag="who", forbid_unknown_fields=True):
+    number: Count
+    """Of a request of this member."""
+    channel: Count = 0
+
+
+class TensorSize(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    dtype: Name
+    size: Annotated[int, msgspec.Meta(ge=0, le=2**34)]
+    """Bytes."""
+
+
+class DeclareRequest(msgspec.Struct, frozen=True, tag="declare", forbid_unknown_fields=True):
+    """The arrays of a channel, by index: of a sum's tensors, or the one of a shard."""
+
+    channel: Annotated[int, msgspec.Meta(ge=0, le=199)]
+    tensors: Annotated[tuple[TensorSize, ...], msgspec.Meta(max_length=1024)]
+
+
 class PushReply(msgspec.Struct, frozen=True, tag="pushed", forbid_unknown_fields=True):
     outcome: Annotated[str, msgspec.Meta(max_length=16)]
 
@@ -108,10 +132,11 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fiel
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest
+ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest | WhoRequest
 ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 _requests: msgspec.msgpack.Decoder[ShardRequest] = msgspec.msgpack.Decoder(ShardRequest)
+_declarations: msgspec.msgpack.Decoder[DeclareRequest] = msgspec.msgpack.Decoder(DeclareRequest)
 _replies: msgspec.msgpack.Decoder[ShardReply] = msgspec.msgpack.Decoder(ShardReply)
 
 
@@ -120,6 +145,13 @@ def decode_request(head: bytes, sender: str) -> ShardRequest:
         return _requests.decode(head)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PayloadError(f"{sender} asks a shard for what is no request: {error}") from None
+
+
+def decode_declaration(head: bytes, sender: str) -> DeclareRequest:
+    try:
+        return _declarations.decode(head)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PayloadError(f"{sender} declares what is no channel: {error}") from None
 
 
 def decode_reply(head: bytes, sender: str) -> ShardReply:

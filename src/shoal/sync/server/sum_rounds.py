@@ -38,6 +38,7 @@ class SumRounds:
 
     def __init__(self) -> None:
         self._open: dict[SumKey, dict[str, Tensor]] = {}
+        self._members: dict[SumKey, Sequence[str]] = {}
         self._generation = 0
 
     @property
@@ -50,8 +51,9 @@ class SumRounds:
             return None
         if member not in members:
             raise PayloadError(f"{member} sends a tensor for a sum of {', '.join(members[:8])}; it is none of them")
-        self._follow(key.generation)
+        self.follow(key.generation)
         parts = self._open.setdefault(key, {})
+        self._members[key] = members
         other = next(iter(parts.values()), tensor)
         if (other.dtype, other.shape) != (tensor.dtype, tensor.shape):
             raise PayloadError(
@@ -61,13 +63,25 @@ class SumRounds:
         parts[member] = tensor
         if len(parts) < len(members):
             return None
-        del self._open[key]
+        del self._open[key], self._members[key]
         return add_up([parts[each] for each in members])
 
-    def _follow(self, generation: int) -> None:
+    def find_missing(self, key: SumKey) -> list[str]:
+        """Return the members whose tensors an open sum waits for."""
+        parts = self._open.get(key, {})
+        return [member for member in self._members.get(key, ()) if member not in parts]
+
+    def open_numbers(self, member: str, key: SumKey) -> int:
+        """Return how many other sums of the same tensor wait with a part of this member's."""
+        same = (other for other in self._open if (other.channel, other.index) == (key.channel, key.index))
+        return sum(other != key and member in self._open[other] for other in same)
+
+    def follow(self, generation: int) -> None:
+        """Drop what is open of views before this one."""
         if generation > self._generation:
             self._generation = generation
             self._open = {key: parts for key, parts in self._open.items() if key.generation == generation}
+            self._members = {key: self._members[key] for key in self._open}
 
 
 def add_up(parts: Sequence[Tensor]) -> Tensor:

@@ -42,6 +42,7 @@ from shoal.sync.server.messages import (
     RoundReply,
     RoundRequest,
     ShardReply,
+    TensorSize,
     ValuesHead,
     read_outcome,
 )
@@ -114,6 +115,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._cuts = cut_into_shards(sizes, len(self.servers))
         self._flat = [np.zeros(size, np.float32) for size in sizes]
         self._sent = [np.zeros(cut.size, np.float32) for cut in self._cuts]
+        self.servers.declare(self._channel, [[TensorSize("float32", sent.nbytes)] for sent in self._sent])
         self._anchors = [p.detach().clone() for p in self._parameters]
         self._starts = [p.detach().clone() for p in self._parameters]
         Synchronizer.open(self, part, state)

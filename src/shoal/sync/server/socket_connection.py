@@ -1,0 +1,55 @@
+"""A worker's connections to the servers of its own host: ZeroMQ sockets that are files."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from shoal.hosts.status_board import StatusBoard
+from shoal.sync.server.connection import LARGEST_PART, NUMBER, ServerConnection
+
+
+class SocketServerConnection(ServerConnection):
+    """To `ipc://…` addresses."""
+
+    def __init__(self, addresses: Sequence[str], member: str, board: StatusBoard, seconds: float) -> None:
+        super().__init__(member, board, seconds)
+        self.addresses = tuple(addresses)
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._owner = 0
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    def _open(self) -> list["zmq.Socket[bytes]"]:
+        if self._owner != os.getpid():  # not before the fork: a socket belongs to one process
+            context = zmq.Context()
+            self._owner, self._sockets = os.getpid(), [self._connect(context, each) for each in self.addresses]
+        return self._sockets
+
+    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
+        socket = context.socket(zmq.DEALER)
+        for option, value in (
+            (zmq.LINGER, 0),
+            (zmq.SNDHWM, 0),
+            (zmq.RCVHWM, 0),
+            (zmq.RECONNECT_IVL, 10),
+            (zmq.MAXMSGSIZE, LARGEST_PART),
+        ):
+            socket.setsockopt(option, value)
+        socket.setsockopt(zmq.IDENTITY, self.member.encode())
+        socket.connect(address)
+        return socket
+
+    def _transmit(self, server: int, channel: int, head: bytes, arrays: Sequence[Any]) -> None:
+        # a reference to the arrays, not a copy, where they are large
+        self._open()[server].send_multipart([head, *arrays], copy=False)
+
+    def poll(self, server: int, milliseconds: int = 0) -> None:
+        socket = self._open()[server]
+        while socket.poll(milliseconds):
+            milliseconds = 0
+            head, *arrays = socket.recv_multipart(copy=False)
+            (number,) = NUMBER.unpack_from(head.buffer)
+            self._take(server, number, bytes(head.buffer[NUMBER.size :]), [part.buffer for part in arrays])

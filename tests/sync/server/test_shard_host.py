@@ -20,6 +20,7 @@ from shoal.sync.server.messages import (
     WaitReply,
     encode,
 )
+from shoal.sync.trained import TrainedSamples
 
 A, B, C = "w0.0", "w1.0", "w2.0"
 
@@ -88,6 +89,31 @@ def test_all_begin_a_round_with_the_same_values_and_clocks() -> None:
     ((second, same),) = talk.ask(B, RoundRequest(0, 1, 1, [A, B]))
     assert first.clock == second.clock == 2
     assert values.tolist() == same.tolist() == [7.0] * 4
+
+
+def test_what_a_quarantined_member_pushed_before_is_counted() -> None:
+    talk = HostTalk(None, [A, B])
+    talk.push(A, 0, 1.0)
+    outcomes = [talk.push(B, clock, value) for clock, value in enumerate((2.0, np.nan, np.nan, np.nan, np.nan))]
+    assert outcomes == ["APPLIED", "REFUSED", "REFUSED", "QUARANTINED", "QUARANTINED"]
+    ((begun, values),) = talk.ask(A, RoundRequest(0, 1, 2, [A]))
+    assert begun.counted == {B: 4}
+    assert values.tolist() == [3.0] * 4
+
+
+def test_the_leased_samples_of_a_lost_member_are_told_to_the_others() -> None:
+    talk, first, second = (
+        HostTalk(None, [A, B]),
+        TrainedSamples((0, 0, 0), [(0, 4)]),
+        TrainedSamples((0, 0, 0), [(8, 12)]),
+    )
+    values = np.zeros(4, np.float32)
+    talk.ask(A, PushRequest(0, trained=[first]), values)
+    talk.ask(B, PushRequest(0, trained=[second]), values)
+    ((begun, _),) = talk.ask(A, RoundRequest(0, 1, 2, [A]))
+    assert begun.trained == {B: [second]}
+    ((begun, _),) = talk.ask(A, RoundRequest(0, 2, 2, [A]))
+    assert not begun.trained
 
 
 def test_a_newcomer_counts_from_the_beginning_of_the_round() -> None:

@@ -42,7 +42,7 @@ from shoal.sync.server.messages import (
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import make_rule
-from shoal.sync.server.shard import ParameterShard, ShardUpdate, ShardValues
+from shoal.sync.server.shard import ParameterShard, PushOutcome, ShardUpdate, ShardValues
 from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
 from shoal.sync.trained import TrainedSamples
 
@@ -242,6 +242,8 @@ class ShardHost:
         values, trained = _read_floats(member, arrays), tuple(request.trained)
         update = ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
         outcome = hosted.shard.push(update)
+        if outcome is PushOutcome.QUARANTINED:  # it has no clock any more, and what it pushed before is in the values
+            hosted.lost.setdefault(member, request.clock + 1 - hosted.base)
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:

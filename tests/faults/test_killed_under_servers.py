@@ -30,6 +30,19 @@ def test_p1_killed_under_servers_and_replaced(tmp_path: Path, slot: int, plan: s
     assert f"worker {slot} was lost (SIGKILL)" in err
 
 
+@pytest.mark.parametrize(
+    ("slot", "plan"),
+    [
+        pytest.param(1, "server, async(samples=leased, round=6)", id="a worker"),
+        pytest.param(0, "server(shards=2), stale(2, samples=leased, round=6)", id="worker 0", marks=pytest.mark.soak),
+    ],
+)
+def test_p1_killed_while_it_leases_samples_under_servers(tmp_path: Path, slot: int, plan: str) -> None:
+    """What it has pushed counts; the newcomer leases too. A worker that leases has no fixed number of steps."""
+    act, each = partial(replaced, tmp_path, slot), KILLED.replace("SLOT", str(slot))
+    disturbed(tmp_path, act, "--plan", plan, each=each, edit=lambda text: text.replace("scheduler.step()", "pass"))
+
+
 def server_pid(temporary: Path) -> int:
     (found,) = temporary.glob("shoal-servers-*/0.pid")
     return int(found.read_text())

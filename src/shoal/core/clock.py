@@ -22,7 +22,7 @@ class Deadline:
     at: float
     """Moment on the monotonic clock, in seconds."""
     budget: float
-    """What was granted in the beginning, in seconds: for messages."""
+    """The seconds granted at first, for error messages."""
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":

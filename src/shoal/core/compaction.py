@@ -25,19 +25,21 @@ FIRST_WIDTH, THIN_WIDTH, WIDEST = 16, 4096, 1 << 40
 _encoder = msgspec.json.Encoder()
 
 
-class Layout(NamedTuple):
-    """Of a journal: `head` bytes at its beginning stand for the first `stood` bytes that were written to it."""
+class CompactedLayout(NamedTuple):
+    """The layout of a journal: its first `head` bytes replace the first `stood` bytes that were written to it."""
 
     head: int = 0
     stood: int = 0
 
 
-def layout(file: BinaryIO) -> Layout:
+def layout(file: BinaryIO) -> CompactedLayout:
     """How a journal is laid out; one that was never compacted stands for itself."""
     file.seek(0)
     line = file.readline()
     event = decode(line) if line.startswith(b'{"event":"compacted"') else None
-    return Layout(len(line) + event.size, event.stood) if isinstance(event, FileCompacted) else Layout()
+    return (
+        CompactedLayout(len(line) + event.size, event.stood) if isinstance(event, FileCompacted) else CompactedLayout()
+    )
 
 
 def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:

@@ -89,4 +89,4 @@ class Disk:
 
 
 DISK = Disk()
-"""What everything uses that is not told otherwise."""
+"""The real disk, which everything uses by default."""

@@ -30,7 +30,7 @@ def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -
 
 
 def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK, mode: int = 0o644) -> None:
-    """Write a file nobody looks at yet: durable content, under a name that is not."""
+    """Write a file with durable content, under a name that is not durable yet, so that no reader finds half of it."""
     file = disk.create(path, mode)
     try:
         for piece in pieces:

@@ -19,7 +19,7 @@ class ShoalError(Exception):
 
 
 class UsageError(ShoalError):
-    """What the user wrote cannot be run; the command line turns it into exit code 2."""
+    """The user's input cannot be run; the command line turns it into exit code 2."""
 
 
 class LayoutError(ShoalError):
@@ -35,7 +35,7 @@ class PayloadError(ShoalError):
 
 
 class DeadlineError(ShoalError):
-    """A wait ran out of time; the message names who was waited for and what it was last doing."""
+    """A wait ran out of time; the message names the worker that was waited for, and its last known state."""
 
 
 class PeerLost(ShoalError):  # noqa: N818  (a fact about a peer, not a mistake of ours)
@@ -51,7 +51,7 @@ class Evicted(ShoalError):  # noqa: N818  (a fact, not a mistake)
 
 
 class Quarantined(ShoalError):  # noqa: N818  (a fact, not a mistake)
-    """This worker harms the training of the others, who go on without it; `reason` is that in a word or two."""
+    """This worker harms the training of the others, which go on without it; `reason` says how in a word or two."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""What happens in a run, as typed records: the life of workers here, what they measure in core/measurements.py.
+"""The events of a run as typed records: the life of workers here, their measurements in core/measurements.py.
 
 One worker's file of events:  Started ModelsJoined* (Step | Layers | Buckets | Logged | Reported | …)* Answered? Ended?
 A file without `WorkerEnded` belongs to a worker that is still running or was killed.
@@ -62,7 +62,7 @@ class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     parameters: int
     """Elements of all parameters."""
     loss: str = "mean"
-    """What the script's loss is over samples: gradients of a `mean` are averaged, those of a `sum` added up."""
+    """How the script's loss combines samples: gradients of a `mean` are averaged, those of a `sum` are summed."""
     layers: dict[str, tuple[str, int]] = {}
     """Layer (a module that owns parameters) -> its class, and the elements of its parameters; in the model's order."""
 
@@ -80,9 +80,9 @@ class StepSkipped(RunEvent, tag="skipped", frozen=True, kw_only=True):
     workers: list[int]
     """Workers whose gradients they were; empty if no worker's own were."""
     places: list[int]
-    """Where their samples lie in the order of the epoch."""
+    """The positions of their samples in the order of the epoch."""
     samples: list[str]
-    """What the dataset calls them, if that is known."""
+    """The dataset's own indices of these samples, if they are known."""
 
 
 class CheckpointSaved(RunEvent, tag="saved", frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ class WorkerLost(RunEvent, tag="lost", frozen=True, kw_only=True):
 
 
 class RemoteWorkerEnded(RunEvent, tag="remote_ended", frozen=True, kw_only=True):
-    """A worker of another machine has come to its end, and said what it holds; its record is there."""
+    """A worker of another machine has ended, and reported what it holds; its record stays on that machine."""
 
     worker: int
     step: int
@@ -193,7 +193,7 @@ class WorkerEnded(RunEvent, tag="ended", frozen=True, kw_only=True):
     step: int = 0
     """Steps that were made."""
     fingerprint: str = ""
-    """Of the parameters after the last step, which are the same on all workers; empty where that is not asked."""
+    """Fingerprint of the parameters after the last step, equal on all workers; empty if it is not checked."""
 
 
 AnyEvent = (

@@ -30,7 +30,7 @@ class TrainingGoal(msgspec.Struct, frozen=True):
         return cls(found[1], found[2], float(found[3]))
 
     def met(self, metrics: dict[str, float]) -> bool:
-        """Whether `metrics` reach it; a metric that is missing, or not a number, does not."""
+        """Return whether `metrics` reach the goal; a metric that is missing or NaN does not."""
         return self.metric in metrics and bool(_COMPARISONS[self.comparison](metrics[self.metric], self.value))
 
     def __str__(self) -> str:
@@ -38,6 +38,6 @@ class TrainingGoal(msgspec.Struct, frozen=True):
 
 
 def goal_from_environment() -> TrainingGoal | None:
-    """What $SHOAL_UNTIL asks for, if it is set."""
+    """Return the goal in $SHOAL_UNTIL, if it is set."""
     text = os.environ.get(UNTIL_VARIABLE, "")
     return TrainingGoal.parse(text, UNTIL_VARIABLE) if text else None

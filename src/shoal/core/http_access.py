@@ -44,7 +44,7 @@ class OwnNames:
         self._names = {"localhost", platform.node().lower(), *(name.lower() for name in names)}
 
     def __contains__(self, host: str) -> bool:
-        """Whether a Host header, with or without a port, names this machine."""
+        """Return whether a Host header, with or without a port, names this machine."""
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.strip("[]").lower()
         if name in self._names:

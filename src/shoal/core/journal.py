@@ -30,7 +30,7 @@ LIMIT = 32 << 20
 MOST_HELD = 200
 """Events that are kept in memory while the disk is full, after merging; the rest is dropped, and counted."""
 ROOM = 1 << 16
-"""Bytes kept free on the disk for what has to be written at the end."""
+"""Bytes reserved on the disk for the entries at the end of a run."""
 NO_WIDTH = 1 << 40
 JOIN_SECONDS = 10.0
 

@@ -41,7 +41,7 @@ class PassEntry(LedgerEntry, frozen=True, kw_only=True):
 
 class PassOpened(PassEntry, tag="opened", frozen=True, kw_only=True):
     items: int | None
-    """Positions of the pass; None if nobody knows before its end."""
+    """Positions of the pass; None if their number is unknown before its end."""
 
 
 class SamplesTaken(PassEntry, tag="took", frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class SamplesTaken(PassEntry, tag="took", frozen=True, kw_only=True):
     end: int
     samples: int
     first: int
-    """Of the steps that took them; steps count from 1 here: after step s, s steps are done."""
+    """The steps that used them, counted from 1: after step s, s steps are done."""
     last: int
     skipped: bool = False
-    """Whether the script of the worker that was given them ran no backward pass for them."""
+    """Whether the worker's script skipped them, that is, ran no backward pass for them."""
 
 
 class PassFinished(PassEntry, tag="finished", frozen=True, kw_only=True):
@@ -73,12 +73,12 @@ _decoder: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
 
 
 class LedgerProof(msgspec.Struct, kw_only=True):
-    """What became of the positions of one pass."""
+    """The fate of the positions of one pass."""
 
     epoch: int
     samples: int = 0
     missing: int = 0
-    """Positions nobody consumed (yet, if the pass is not finished)."""
+    """Positions that no worker has used (yet, if the pass is not finished)."""
     duplicate: int = 0
     loader: int = 0
     number: int = msgspec.field(default=0, name="pass")
@@ -94,7 +94,7 @@ def ledger_file(directory: Path) -> Path:
 
 
 def read_ledger(directory: Path) -> Iterable[AnyEntry]:
-    """What stands in a run's ledger, in order; a torn end is passed over."""
+    """Return the entries of a run's ledger, in order, without a torn last one."""
     return (_decoder.decode(record) for record in read_log(ledger_file(directory)))
 
 
@@ -158,7 +158,7 @@ def merged(entries: Iterable[AnyEntry], cuts: Sequence[int], since: int = 0) -> 
 
 
 def follows(first: SamplesTaken, second: SamplesTaken) -> bool:
-    """Whether one range ends where the other begins, and both were used alike."""
+    """Return whether one range ends where the other begins, and both had the same fate."""
     return first.end == second.begin and first.skipped == second.skipped
 
 

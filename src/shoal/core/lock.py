@@ -1,6 +1,6 @@
 """One launcher at a time has a run: two that write the same record and checkpoints would destroy both.
 
-The lock goes with the processes that hold it, however they die, so there is none to be cleaned up.
+The kernel releases the lock when its holders die, however they die, so no stale lock is left to clean up.
 """
 
 import fcntl

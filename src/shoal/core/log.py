@@ -101,5 +101,5 @@ def find_record(data: bytes, at: int, largest: int = LARGEST) -> bytes | None:
 
 
 def _checksum(record: bytes) -> int:
-    """Of length and content: a stretch of zeros, which a loss of power may leave, is no record."""
+    """Checksum of length and content together: zeros, which a power loss may leave, are then no valid record."""
     return zlib.crc32(record, zlib.crc32(_LENGTH.pack(len(record))))

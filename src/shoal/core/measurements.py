@@ -37,9 +37,9 @@ class StepFinished(RunEvent, tag="step", frozen=True, kw_only=True):
     other: float = 0.0
     """After `optimizer.step()`: logging, schedulers."""
     forward: float = 0.0
-    """Of `forward_backward`: until the joined model returned."""
+    """The part of `forward_backward` until the joined model returned."""
     backward: float = 0.0
-    """Of `forward_backward`: the rest."""
+    """The rest of `forward_backward`."""
     raw: int = 0
     """float32 bytes of what this worker offered for exchange."""
     sent: int = 0
@@ -53,7 +53,7 @@ class StepFinished(RunEvent, tag="step", frozen=True, kw_only=True):
     transfer: float = 0.0
     """Seconds in which anything was under way over links, of exchanges that ended in this step; 0: not known."""
     exposed: float = 0.0
-    """Of `transfer`: seconds this worker waited; the rest was hidden behind computing."""
+    """The part of `transfer` in which this worker waited; the rest was hidden behind computation."""
 
 
 class LayerTimes(RunEvent, tag="layers", frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class BucketFigures(msgspec.Struct, frozen=True, kw_only=True):
     transfer: float
     """From having left to all of it being here; told between layers, so up to one layer's backward pass too long."""
     wait: float
-    """Of `transfer`: what this worker did nothing else in. Without a codec, adding up counts here."""
+    """The part of `transfer` in which this worker did nothing else. Without a codec this includes summing."""
     decode: float
     """From all of it being here to the sum being in its place."""
     gradient: float = 0.0
@@ -101,7 +101,7 @@ class BucketFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BucketTimes(RunEvent, tag="buckets", frozen=True, kw_only=True):
-    """What the exchange of each bucket took, over the steps measured since the last of these events."""
+    """The time each bucket's exchange took, over the steps measured since the last such event."""
 
     step: int
     measured: int
@@ -126,7 +126,7 @@ class BucketTimes(RunEvent, tag="buckets", frozen=True, kw_only=True):
 
 
 class CodecPriced(RunEvent, tag="priced", frozen=True, kw_only=True):
-    """What another codec would cost a step of this run: tried once, on this machine, with numbers drawn at random."""
+    """The cost of another codec per step of this run: measured once, on this machine, with random numbers."""
 
     codec: str
     encode: float
@@ -139,7 +139,7 @@ class CodecPriced(RunEvent, tag="priced", frozen=True, kw_only=True):
 
 
 class GuardChecked(RunEvent, tag="guarded", frozen=True, kw_only=True):
-    """The guard held what was applied against what no codec would have lost."""
+    """The guard compared the applied gradient with the one that no codec had changed."""
 
     step: int
     cosine: float
@@ -149,7 +149,7 @@ class GuardChecked(RunEvent, tag="guarded", frozen=True, kw_only=True):
     action: str
     """kept (within the budget), tightened (a sparsifier sends more now), or outside (nothing can be tightened)."""
     ratio: float | None = None
-    """What share of the elements a sparsifier sends from now on."""
+    """The fraction of elements that a sparsifier sends from now on."""
 
 
 class ChoiceMade(RunEvent, tag="chosen", frozen=True, kw_only=True):
@@ -232,7 +232,7 @@ class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):
     seconds: float = 0.0
     """Median."""
     p99: float = 0.0
-    """What 99 of 100 passes did not exceed."""
+    """The 99th percentile over passes."""
     passes: int = 0
     why: str = ""
     """Why it was not measured; empty if it was."""

@@ -63,7 +63,7 @@ class EventMerger:
         self._logged: ValuesLogged | None = None
         self._first_epoch: int | None = None
         self._newest: dict[object, AnyEvent] = {}
-        """What the next of its kind replaces or is merged with."""
+        """Return the event that the next one of its kind replaces or is merged with."""
         self._odd: set[type] = set()
 
     def add(self, event: AnyEvent) -> Iterator[AnyEvent]:
@@ -85,7 +85,7 @@ class EventMerger:
                 yield from self._add_other(event)
 
     def end(self) -> Iterator[AnyEvent]:
-        """What is still open; nothing is added afterwards."""
+        """Yield the events that are still open; nothing is added afterwards."""
         yield from self._end_block()
         yield from self._newest.values()
         self._newest.clear()
@@ -171,7 +171,7 @@ def split_step(event: StepFinished, steps: int) -> StepFinished:
 
 
 def is_same_exchange(old: BucketsLike, new: BucketsLike) -> bool:
-    """Whether two events tell of the same join, codec and buckets, so that their means may be merged."""
+    """Return whether two events are of the same join, codec and buckets, so that their means may be merged."""
 
     def what(event: BucketsLike) -> object:
         return (event.join, event.codec, [bucket.layers for bucket in event.buckets])  # type: ignore[attr-defined]

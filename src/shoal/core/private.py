@@ -1,4 +1,4 @@
-"""Folders that are this user's alone: nobody else can put anything there, or another folder in their place.
+"""Folders that only this user can change: no other user can put files there, or replace the folder.
 
     open_private()               for what lives as long as processes do: $XDG_RUNTIME_DIR/shoal, or /tmp/shoal-UID
     private_subfolder(base, …)   for what is executed when it is read again: compiled code
@@ -18,7 +18,7 @@ from shoal.core.errors import UsageError
 
 
 def private_folder() -> Path:
-    """Where it is, whether it is there or not."""
+    """Return the path, whether or not the folder exists."""
     given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     with contextlib.suppress(OSError):
         if given.is_absolute() and given.stat().st_uid == os.geteuid():
@@ -79,9 +79,9 @@ def private_subfolder(base: Path, *names: str) -> Path:
 
 
 def check_ancestry(folder: Path) -> None:
-    """Refuse a folder if somebody other than this user and root could write to it or to one above it.
+    """Refuse a folder if a user other than this one and root could write to it or to one above it.
 
-    As ssh does for its files. Where the sticky bit is set, as in /tmp, others cannot touch what is not theirs.
+    ssh checks its files in the same way. With the sticky bit, as in /tmp, other users cannot change this user's files.
     """
     for path in (folder, *folder.parents):
         status = os.lstat(path)
@@ -96,7 +96,7 @@ def check_ancestry(folder: Path) -> None:
 
 
 def _alone_in_group(gid: int) -> bool:
-    """Whether a group has no member but this user: many systems give each user one, and let it write by default."""
+    """Return whether a group has no other member: many systems give each user a group, which may write by default."""
     try:
         me = pwd.getpwuid(os.geteuid())
         members = {*grp.getgrgid(gid).gr_mem, *(each.pw_name for each in pwd.getpwall() if each.pw_gid == gid)}

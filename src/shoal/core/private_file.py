@@ -1,4 +1,4 @@
-"""Files that are this user's alone: readable by nobody else from the moment they exist, and refused if others could."""
+"""Files that only this user can read, from the moment they exist; a file that others can access is refused."""
 
 import os
 from pathlib import Path

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 _BEGAN = 19
-"""Where /proc/PID/stat tells when a process began, counted from its state (field 3 of proc(5))."""
+"""Index of a process's start time in /proc/PID/stat, counted from its state (field 3 of proc(5))."""
 
 
 class HostProcess(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Where a run keeps its record, and what stands in its first and last file.
+"""The files of a run's record, and the content of the first and last of them.
 
 runs/<id>/run.json          RunInfo: written before the first step
 runs/<id>/attempt-<n>.json  RunInfo again, when the run is continued for the n-th time (from 2)
@@ -30,7 +30,7 @@ PRIVATE = 0o600
 
 
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"slots": "seats"}):
-    """What a run was started with."""
+    """The description that a run was started with."""
 
     run: str
     plan: str
@@ -46,7 +46,7 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"slots": "seats
     arguments: list[str] = []
     """The script's own."""
     folder: str = ""
-    """Where the command was given."""
+    """The folder in which the command was given."""
     fingerprint: str = ""
     """SHA-256 of the script's text."""
     checkpoint: str = "auto"
@@ -69,7 +69,7 @@ class StepPhases(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run came to: the object `shoal run --json` prints."""
+    """The outcome of a run: the object that `shoal run --json` prints."""
 
     run: str
     dir: str
@@ -96,12 +96,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def runs_root(given: str | None = None) -> Path:
-    """The folder that holds runs: what was given, or $SHOAL_RUNS, or ./runs."""
+    """Return the folder of runs: the given one, or $SHOAL_RUNS, or ./runs."""
     return Path(given or os.environ.get(RUNS_VARIABLE) or "runs")
 
 
 def run_dir(root: Path, run: str) -> Path:
-    """Where run `run` lies; refuses anything that is not an id."""
+    """Return the folder of run `run`; refuse anything that is not an id."""
     return root / check_id(run, "run")
 
 
@@ -134,7 +134,7 @@ def write_attempt(directory: Path, info: RunInfo) -> None:
 
 
 def read_attempts(directory: Path) -> list[RunInfo]:
-    """What the run was started with, and each time it was continued, in order."""
+    """Return the descriptions of the run's start, and of each time it was resumed, in order."""
     attempts = [read_info(directory)]
     while (path := attempt_file(directory, len(attempts) + 1)).exists():
         try:
@@ -203,7 +203,7 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, str | int]:
-    """What a reader needs to judge a timing: cores, memory, processor, kernel."""
+    """Describe the machine, so that a reader can judge timings: cores, memory, processor, kernel."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return {
         "host": platform.node(),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 
 def name_different(ends: Mapping[int, tuple[int, str]]) -> str:
-    """What is wrong if workers that ended after the same step hold different parameters; empty if they do not.
+    """Return an error if workers that ended after the same step hold different parameters, else "".
 
     `ends`: by worker, the step after which its script ended and the fingerprint of its parameters, empty if unknown.
     """
@@ -22,7 +22,7 @@ def name_different(ends: Mapping[int, tuple[int, str]]) -> str:
 
 
 def name_early(ends: Mapping[int, tuple[int, str]]) -> str:
-    """Which workers ended their loop before the others, who then trained on without them; empty if none did.
+    """Name the workers that ended their loop before the others, which then trained on without them; "" if none did.
 
     `ends`: as above. Workers without a fingerprint may have ended a step earlier for want of samples.
     """

@@ -58,7 +58,7 @@ def _restored() -> Iterator[None]:
 
 
 State = tuple[torch.Tensor, object, object]
-"""Of the global CPU generators: torch's, `random`'s, and numpy's if it is used."""
+"""State of the global CPU generators: torch's, `random`'s, and numpy's if it is used."""
 
 
 def capture() -> State:

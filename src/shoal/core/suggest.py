@@ -8,7 +8,7 @@ SHOWN = 40
 
 
 def shown(word: object) -> str:
-    """What the user wrote, quoted, on one line, never long."""
+    """Quote the user's text on one line, shortened."""
     text = word if isinstance(word, str) else repr(word)
     short = text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
     return repr(short) if isinstance(word, str) else short

@@ -43,7 +43,7 @@ class NamedTerm:
     axis: ClassVar[Axis]
     name: ClassVar[str]
     sends_twice: ClassVar[bool] = False
-    """Whether something travels a second time in a step, which then waits for it."""
+    """Whether a step sends a second time, and waits for that."""
 
     def __str__(self) -> str:
         if not hasattr(self, "name"):  # a base, or a codec around others, which no plan can name

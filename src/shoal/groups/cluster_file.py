@@ -37,7 +37,7 @@ class ClusterMeasurement(msgspec.Struct, frozen=True):
     links: list[LinkMeasurement]
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ClusterTables(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worker: list[SpeedMeasurement]
     link: list[LinkMeasurement] = []
 
@@ -55,7 +55,7 @@ def as_toml(cluster: ClusterMeasurement) -> str:
 def read_cluster(path: Path) -> ClusterMeasurement:
     """Read what `as_toml` wrote; refuse a file whose links do not connect its workers."""
     try:
-        found = msgspec.toml.decode(path.read_bytes(), type=_File)
+        found = msgspec.toml.decode(path.read_bytes(), type=_ClusterTables)
     except OSError as error:
         raise UsageError(f"cannot read {str(path)!r}: {error.strerror}; write it with shoal probe") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:

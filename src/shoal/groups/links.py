@@ -116,7 +116,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         host_group = self._host_group.name if self._host_group is not None else ""
         session.attach(self, MemberInfo(endpoint.address, public, os.uname().nodename, self.remote, host_group))
         session.listeners.add(self, ListenerStage.group)
-        self.mesh.watch_view(_Watch(session))
+        self.mesh.watch_view(_SessionWatcher(session))
 
     def begin_plan(self, number: int) -> None:
         # chunks of earlier views are dropped, so the channels of the previous plan can be used again
@@ -222,7 +222,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.mesh.close("failed" if getattr(sys, "last_value", None) is not None else "ended")
 
 
-class _Watch:
+class _SessionWatcher:
     """What a mesh asks of a session."""
 
     def __init__(self, session: ElasticSession) -> None:

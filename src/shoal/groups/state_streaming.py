@@ -36,7 +36,7 @@ def _entry(member: str, info: MemberInfo) -> BookEntry:
 
 
 @dataclass
-class _Account:
+class _StreamAccount:
     given: int = 0
     under_way: deque[MessageTicket] = field(default_factory=deque)
     """The tickets of items that may not have arrived yet."""
@@ -51,7 +51,7 @@ class StateStreamServer:
 
     def __init__(self, mesh: LinkMesh, session: ElasticSession) -> None:
         self.mesh, self.session = mesh, session
-        self._accounts: dict[str, _Account] = {}
+        self._accounts: dict[str, _StreamAccount] = {}
 
     def asked(self) -> list[str]:
         """Return the newcomers that ask for this view's state; of each slot the last, because earlier ones are lost."""
@@ -76,7 +76,7 @@ class StateStreamServer:
         slot = slot_of(member)
         for before in [other for other in self._accounts if slot_of(other) == slot]:
             self._forget(before)
-        self._accounts[member] = _Account()
+        self._accounts[member] = _StreamAccount()
         self.mesh.add_peer(slot, _entry(member, request.info))
 
     def serves(self, member: str) -> bool:

@@ -1,4 +1,4 @@
-"""What can happen to hosts and links while a lab runs: one small record per kind.
+"""The events of hosts and links while a lab runs: one small record per kind.
 
 `keys()` of an action is how it stands in a TOML file, `str()` how it reads.
 """
@@ -19,7 +19,7 @@ class LabAction(msgspec.Struct, frozen=True, tag_field="do", tag=str.lower):
     """Base of all actions."""
 
     lasting: ClassVar[bool] = False
-    """Whether it can be undone by itself after a while."""
+    """Whether it can be undone automatically after a while."""
 
     def named(self) -> Iterable[int]:
         """The hosts it speaks of."""
@@ -48,7 +48,7 @@ class HostAction(LabAction, frozen=True):
 
 
 class CutLinks(HostAction, frozen=True, tag="cut"):
-    """Their links lose everything, what is under way included."""
+    """Their links lose everything, including frames under way."""
 
     lasting: ClassVar[bool] = True
 
@@ -84,7 +84,7 @@ class StallLinks(HostAction, frozen=True, tag="stall"):
 
 
 class ChangeLinks(HostAction, frozen=True, tag="change"):
-    """New values for their links; what is None stays."""
+    """New values for their links; None leaves a value unchanged."""
 
     lasting: ClassVar[bool] = True
     rate: BitRate | None = None

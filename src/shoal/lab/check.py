@@ -1,4 +1,4 @@
-"""Checks a lab: measures round trip, rate and loss, and compares them with what was asked.
+"""Checks a lab: measures round trip, rate and loss, and compares them with the specification.
 
 Every kind of pair of links is measured once. The rate is measured without delay, jitter and loss, because what TCP
 makes of those is TCP's doing; the loss at a fifth of the rate, because a full queue loses too.
@@ -120,7 +120,7 @@ def _loss(lab: NetworkLab, a: int, b: int) -> LabCheckResult:
 
 
 def _likeness(link: LabLink) -> float:
-    """How much the fate of a frame says of the next one's, from 0 to 1."""
+    """Correlation of losses of consecutive frames, from 0 to 1."""
     if link.burst <= 1 or not 0 < link.loss < 1:
         return 0.0
     leave = 1 / link.burst

@@ -1,9 +1,9 @@
-"""Runs a Python function inside a host, in a forked child, and hears what it says.
+"""Runs a Python function inside a host, in a forked child, and receives its messages.
 
     with inside(lab, 1, echo) as server, inside(lab, 0, ping, server.hear(), 40) as client:
         times = client.hear()
 
-The function gets `say` first, then its arguments; what it says travels as JSON.
+The function gets `say` first, then its arguments; its messages are sent as JSON.
 """
 
 import os
@@ -30,7 +30,7 @@ PATIENCE = 30.0
 
 
 class HostChild:
-    """What runs in the host, as its parent sees it."""
+    """The function in the host, as its parent sees it."""
 
     def __init__(self, pid: int, pipe: int, host: int) -> None:
         self.pid, self.host = pid, host
@@ -38,7 +38,7 @@ class HostChild:
         self._heard = b""
 
     def hear(self, seconds: float = PATIENCE) -> Any:
-        """The next thing it says."""
+        """Return its next message."""
         deadline = Deadline.after(seconds)
         while b"\n" not in self._heard:
             if not select.select([self._pipe], [], [], deadline.left)[0]:

@@ -77,11 +77,11 @@ class NetworkLab:
         self._bursts[host] = hold_back(self.hosts[host], link, self._bursts.get(host, 0))
 
     def link(self, host: int) -> LabLink:
-        """What a host's link is now."""
+        """Return a host's link as it is now."""
         return self._links[self._rank(host)]
 
     def cut(self, *hosts: int) -> None:
-        """Lose everything on their links, what is under way included; devices stay up, there is only silence."""
+        """Lose everything on their links, including frames under way; devices stay up, so hosts only see silence."""
         self._ready.ask(*(f"cut {self._rank(host)}" for host in hosts))
 
     def restore(self, *hosts: int) -> None:
@@ -125,7 +125,7 @@ class NetworkLab:
         self._ready.ask(f"stall {self._rank(host)} {time.nanoseconds}")
 
     def stat(self, host: int) -> LinkStat:
-        """What a host's link did so far."""
+        """Return the counters of a host's link."""
         return self._ready.stat(self._rank(host))
 
     def apply(self, action: AnyAction) -> None:

@@ -1,4 +1,4 @@
-"""What a link is: the wire between one host and the switch, alike in both directions."""
+"""A link: the wire between one host and the switch, with the same properties in both directions."""
 
 import msgspec
 

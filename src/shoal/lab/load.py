@@ -1,4 +1,4 @@
-"""What the command line accepts as a lab: its short text, or the path of a TOML file."""
+"""Loads a lab from the command line: from its short text, or from a TOML file."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a lab needs of a machine, and what of it is missing here."""
+"""The requirements of a lab, and which of them this machine lacks."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ _NET_ADMIN, _SYS_ADMIN = 12, 21
 
 
 def missing() -> list[str]:
-    """What is missing, each with the way to get it; empty if a lab can run."""
+    """Return the missing requirements, each with the way to get it; empty if a lab can run."""
     if not sys.platform.startswith("linux"):
         return ["Linux (network namespaces are its own; use a virtual machine)"]
     found = []

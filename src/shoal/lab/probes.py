@@ -1,4 +1,4 @@
-"""What runs inside the hosts while a lab is measured: each function in a forked child, which `say`s its result."""
+"""The functions that measure a lab from inside its hosts, each in a forked child that `say`s its result."""
 
 import fcntl
 import itertools
@@ -29,7 +29,7 @@ _NUMBER = struct.Struct("!Q")
 
 
 class DatagramFate(msgspec.Struct, frozen=True):
-    """What became of the datagrams that were sent."""
+    """The fate of the datagrams that were sent."""
 
     sent: int
     received: int
@@ -173,7 +173,7 @@ def _datagram(number: int) -> bytes:
 
 
 def _bound(kind: socket.SocketKind, say: Say) -> socket.socket:
-    """A socket that listens on some port, which is said."""
+    """Listen on a free port, and report it."""
     s = socket.socket(socket.AF_INET, kind)
     if kind == socket.SOCK_DGRAM:  # as root, beyond the system's limit: a busy reader must lose nothing
         s.setsockopt(socket.SOL_SOCKET, _RECEIVE_FORCED, _BUFFER)
@@ -185,5 +185,5 @@ def _bound(kind: socket.SocketKind, say: Say) -> socket.socket:
 
 
 def _on_time() -> None:
-    """What is measured is the link, not who else computes on this machine."""
+    """Raise this process's priority, so that the measurement shows the link, and not other load on the machine."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

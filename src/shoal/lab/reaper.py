@@ -1,4 +1,4 @@
-"""Leaves nothing behind: a helper process that outlives the lab's and removes what it made, however that one ended.
+"""Cleans up after a lab: a helper process outlives the lab's, and removes what it made, however it ended.
 
     lab's process ──"net NAME", "dir PATH"──> guard (link.c) ──> reaper (sh)
 
@@ -50,7 +50,7 @@ REMOVAL_SECONDS = 120.0
 
 
 class LabReaper:
-    """Is told of everything before it is made."""
+    """Every resource is registered with it before it is made."""
 
     def __init__(self, program: Path, parent: int) -> None:
         # A session of its own, so that a terminal's interrupt does not end it early.

@@ -1,4 +1,4 @@
-"""What a lab is, as plain data: hosts with their links and speeds, a seed, and events.
+"""The specification of a lab as plain data: hosts with their links and speeds, a seed, and events.
 
     "4 hosts, 100mbit, 20ms"        text.py, when all hosts are alike and nothing happens
     lab.toml                        table.py, for everything else
@@ -28,7 +28,7 @@ class HostSpec(msgspec.Struct, frozen=True):
 
     link: LabLink = LabLink()
     speed: float = 1.0
-    """Its computing, as a share of what it could do: 0.25 takes four times as long."""
+    """Its computing speed as a fraction of the machine's: at 0.25 everything takes four times as long."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed <= 1:

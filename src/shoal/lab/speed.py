@@ -56,7 +56,7 @@ def limit(path: Path, version: int, speed: float, cores: float) -> CpuQuota | No
 
 
 def how(quota: CpuQuota | None, speed: float) -> str:
-    """What makes a host slow, for the record."""
+    """The mechanism that slows hosts down, for the record."""
     return "full speed" if speed == 1 else str(quota) if quota else "sleep in proportion"
 
 

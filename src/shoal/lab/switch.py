@@ -23,7 +23,7 @@ COMPILERS = ("cc", "gcc", "clang")
 
 
 def compiled() -> Path:
-    """Where the program of this version of link.c is, or would be."""
+    """Return the path of the program compiled from this version of link.c, whether or not it exists."""
     return _folder(os.environ.get("XDG_CACHE_HOME")) / f"link-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
 
 
@@ -74,7 +74,7 @@ QUEUE = 1000 * FRAME
 
 
 class LinkStat(msgspec.Struct, frozen=True):
-    """What a host's link did so far: up is from the host, down is to it."""
+    """The counters of a host's link: up is from the host, down is to it."""
 
     up_frames: int
     up_bytes: int

@@ -32,10 +32,10 @@ from shoal.lab.spec import LabEvent, LabSpec
 
 
 class AppliedEvent(msgspec.Struct, frozen=True):
-    """What a run's record keeps of an event."""
+    """An event as the run's record keeps it."""
 
     event: str
-    """What was done, in words."""
+    """The event in words."""
     planned: str
     """When it was to be done: `30s` or `step 200`."""
     second: float
@@ -96,7 +96,7 @@ class EventTimeline:
 
 
 def undo(action: AnyAction, spec: LabSpec) -> list[AnyAction]:
-    """What ends `action`; links go back to what the spec says of them."""
+    """Return the action that ends `action`; links go back to their specification."""
     match action:
         case CutLinks(hosts):
             return [RestoreLinks(hosts)]

@@ -1,4 +1,4 @@
-"""What every codec must satisfy."""
+"""The conformance case of codecs."""
 
 from abc import ABC, abstractmethod
 from contextlib import nullcontext

@@ -31,7 +31,7 @@ class DiskOperation:
     name: str = ""
     data: bytes = b""
     target: int = -1
-    """What a name stands for."""
+    """The file or folder that a name refers to."""
     old: tuple[int, str] = (-1, "")
     """Of a move: folder and name it had."""
     folder: bool = False
@@ -198,7 +198,7 @@ class RecordedDisk(Disk):
         return tree
 
     def _safe(self, index: int, moment: int) -> bool:
-        """Whether call `index` was made durable before `moment`."""
+        """Return whether call `index` was made durable before `moment`."""
         op = self.ops[index]
         if op.kind in ("sync", "sync_folder"):
             return True

@@ -1,4 +1,4 @@
-"""What every exchange that makes all replicas agree must satisfy."""
+"""The conformance case of exchanges that make all replicas agree."""
 
 import os
 import signal
@@ -104,7 +104,7 @@ class ExchangeCase(ABC):
         assert all(float(result["worst"]) < 1e-5 for result in run_world(self.sizes[-1], body))
 
     def test_what_nobody_had_is_known_to_all(self) -> None:
-        """Worker 0 has no gradient 0, nobody has gradient 4."""
+        """Worker 0 has no gradient 0, and no worker has gradient 4."""
 
         def body(world: WorkerWorld) -> Result:
             exchange, buckets = self.open(world)

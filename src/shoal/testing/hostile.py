@@ -1,4 +1,4 @@
-"""Well-formed messages of a member that lies: valid ones with fields changed to what no honest member says.
+"""Well-formed messages of a lying member: valid messages whose fields hold what no honest member sends.
 
 Every message passes the decoder of its receiver, so that it reaches the code behind it; bytes that are no messages at
 all are another test's. Everything random comes from the generator that is handed in.
@@ -54,7 +54,7 @@ def _other(value: Any, field: str, hint: Any, chance: random.Random, names: Sequ
 
 
 def is_readable(message: msgspec.Struct, kind: type | types.UnionType) -> bool:
-    """Whether the decoder of its receiver lets it through: what it does not is no message."""
+    """Return whether the receiver's decoder accepts the message; others never reach any code."""
     try:
         msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=kind)
     except (msgspec.MsgspecError, OverflowError):

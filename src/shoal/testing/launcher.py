@@ -1,4 +1,4 @@
-"""What every engine must satisfy: one run over several machines that starts, loses and regains workers, and ends.
+"""The conformance case of engines: one run over several machines starts, loses and regains workers, and ends.
 
 Subclass, say how to start and what to kill; the machines may all be this one:
 
@@ -190,7 +190,7 @@ class LauncherCase(ABC):
 
     @abstractmethod
     def command(self, folder: Path) -> tuple[list[str], dict[str, str]]:
-        """What follows `shoal run` (or a whole command, up to the options of a run), and the environment."""
+        """Return the words after `shoal run` (or a whole command, up to the options of a run), and the environment."""
 
     def lose_node(self, run: EngineRun) -> Callable[[], object] | None:
         """Take a node from the engine; returns what brings it back. None: the engine has no such thing."""
@@ -208,7 +208,7 @@ class LauncherCase(ABC):
         raise NotImplementedError
 
     def check_nothing_left(self) -> None:  # noqa: B027  (most engines leave nothing but processes)
-        """Of the engine's own: jobs, pods, actors."""
+        """Check that no job, pod or actor of the engine is left."""
 
     @contextmanager
     def started(self, folder: Path) -> Iterator[EngineRun]:
@@ -263,7 +263,7 @@ class LauncherCase(ABC):
         run.check_tidy()
 
     def replaced(self, run: EngineRun, before: dict[int, int]) -> bool:
-        """Whether as many workers train again, one of them new."""
+        """Return whether as many workers as before train, at least one of them new."""
         now = run.training(self.size)
         new = [pid for pid in now.values() if pid not in before.values()]
         return bool(new) and all(Path(f"/proc/{pid}").exists() for pid in new)
@@ -279,7 +279,7 @@ class LauncherCase(ABC):
         self.check_nothing_left()
 
     def after_error(self, run: EngineRun) -> None:
-        """What is left trains on to its end."""
+        """The remaining workers train on to the end."""
         (run.folder / "over.fail").unlink()
         run.wait_for(lambda: "its script failed" in run.said, "the machine is given up")
         assert run.end() == 0, run.said

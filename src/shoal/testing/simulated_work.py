@@ -1,4 +1,4 @@
-"""What simulated members do together: operations over samples, and the state a newcomer needs to go on with them."""
+"""The work of simulated members: operations over samples, and the state that a newcomer needs to take part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ BATCH = 2
 
 @dataclass(frozen=True)
 class OperationContent:
-    """What an operation came to: who took part, and which samples were used."""
+    """The outcome of an operation: its participants, and the samples used."""
 
     generation: int
     members: tuple[str, ...]

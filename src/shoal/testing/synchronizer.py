@@ -1,4 +1,4 @@
-"""What every synchronizer must satisfy: see `sync/synchronizer.py` for the contract."""
+"""The conformance case of synchronizers; `sync/synchronizer.py` has the contract."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -197,7 +197,7 @@ class SynchronizerCase(ABC):
         run_world(self.sizes[0], body)
 
     def test_settle_leaves_nothing_under_way(self) -> None:
-        """Twice is as once, and nobody waits for anybody after it."""
+        """A second call changes nothing, and afterwards no worker waits for another."""
 
         def body(world: WorkerWorld) -> Result:
             driver, _ = self._train(world, disturbed=False)

@@ -30,7 +30,7 @@ from shoal.train.run import Run
 Result = dict[str, Tensor]
 
 ENDINGS: list[Callable[[], None]] = []
-"""Called in a worker when its function has ended, in place of atexit: what it sent may still be on its way."""
+"""Functions called when a worker's function has ended, in place of atexit, because its last data may be under way."""
 
 
 class WorldError(AssertionError):
@@ -39,7 +39,7 @@ class WorldError(AssertionError):
 
 @dataclass(frozen=True)
 class WorkerWorld:
-    """What a worker's function is given."""
+    """The argument of a worker's function."""
 
     group: WorkerGroup
     dir: Path
@@ -62,7 +62,7 @@ class WorkerWorld:
 
 
 def run_world(size: int, body: Callable[[WorkerWorld], Result | None], *, seconds: float = 60.0) -> list[Result]:
-    """Run `body` in `size` workers; everybody's result in order of rank. A failing worker ends the world."""
+    """Run `body` in `size` workers, and return their results in order of rank. A failing worker ends the world."""
     results, statuses = launch_world(size, body, seconds=seconds)
     if any(statuses):
         told = "\n".join(filter(None, map(error_of, results)))
@@ -125,7 +125,7 @@ def _load(path: Path) -> Result:
 
 
 def _wait(pids: list[int], board: StatusBoard, deadline: Deadline) -> list[int]:
-    """Exit codes in order of rank; whoever is left at the deadline is killed."""
+    """Return the exit codes in order of rank; workers left at the deadline are killed."""
     codes: dict[int, int] = {}
     while len(codes) < len(pids):
         for rank, pid in enumerate(pids):

@@ -24,7 +24,7 @@ Address = tuple[str, int]
 
 
 @dataclass
-class _Unread:
+class _UnreadBytes:
     peer: Address
     base: int = 0
     """Bytes that libzmq had read when a message of it was last heard."""
@@ -40,7 +40,7 @@ class UnfinishedLimiter:
     def __init__(self, accepted: Callable[[], Mapping[int, Address]]) -> None:
         self._accepted = accepted
         self._view = DescriptorView()
-        self._known: dict[int, _Unread] = {}
+        self._known: dict[int, _UnreadBytes] = {}
         self._heard: set[int] = set()
         self._messages = 0
         self._due = 0.0
@@ -61,10 +61,10 @@ class UnfinishedLimiter:
         self._heard.clear()
         return [(fd, peer) for fd, peer in self._choose() if self._close(fd, peer)]
 
-    def _measure(self, fd: int, peer: Address) -> _Unread:
+    def _measure(self, fd: int, peer: Address) -> _UnreadBytes:
         unread = self._known.get(fd)
         if unread is None or unread.peer != peer:
-            unread = _Unread(peer)
+            unread = _UnreadBytes(peer)
         with contextlib.suppress(OSError), self._view.of(fd) as here:
             read = bytes_read(here)
             if fd in self._heard:

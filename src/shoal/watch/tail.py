@@ -7,7 +7,7 @@ compacted meanwhile, reading goes on with the first event that was not read; wha
 from collections.abc import Iterator
 from pathlib import Path
 
-from shoal.core.compaction import Layout, layout
+from shoal.core.compaction import CompactedLayout, layout
 from shoal.core.events import AnyEvent, decode
 
 __all__ = ["JournalTail", "decode"]
@@ -19,7 +19,7 @@ class JournalTail:
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path = path
         self.offset = offset
-        self._layout: Layout | None = None
+        self._layout: CompactedLayout | None = None
 
     def read(self) -> Iterator[AnyEvent]:
         """What is new; may be abandoned midway, the next call goes on from there."""
@@ -37,7 +37,7 @@ class JournalTail:
                 if (event := decode(line)) is not None:
                     yield event
 
-    def _find_place(self, now: Layout) -> None:
+    def _find_place(self, now: CompactedLayout) -> None:
         before, self._layout = self._layout, now
         if before is None or before == now or not self.offset:
             return

@@ -151,7 +151,7 @@ def _first_largest(sizes: Values, count: int) -> Places:
     return np.sort(np.concatenate([above, np.flatnonzero(sizes == least)[: count - len(above)]]))
 
 
-class _Scratch(threading.local):
+class _SelectionScratch(threading.local):
     """A thread's memory for candidates, kept between calls: fresh arrays would fault in fresh pages every time."""
 
     arrays = (np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.int32))
@@ -165,4 +165,4 @@ class _Scratch(threading.local):
         return fresh
 
 
-_scratch = _Scratch()
+_scratch = _SelectionScratch()

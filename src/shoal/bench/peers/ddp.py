@@ -52,7 +52,7 @@ class DdpPeer(BenchPeer):
 
     def _wrap(self, model: nn.Module) -> DistributedDataParallel:
         plain = model.forward
-        wrapped = DistributedDataParallel(_Core(model, plain), **self.options)
+        wrapped = DistributedDataParallel(_SyncedCore(model, plain), **self.options)
         self.hook(wrapped)
 
         def forward(*args: Any, **words: Any) -> Any:
@@ -116,8 +116,8 @@ def _low_rank(parameter: Tensor) -> int:
     return (factors if small else parameter.numel()) * parameter.element_size()
 
 
-class _Core(nn.Module):
-    """What DDP wraps: the model with its own forward, before that was led through DDP."""
+class _SyncedCore(nn.Module):
+    """The module that DDP wraps: the model with its own forward, from before `forward` was replaced by DDP's."""
 
     def __init__(self, model: nn.Module, plain: Callable[..., Any]) -> None:
         super().__init__()

@@ -36,14 +36,14 @@ def announced(kept: bool) -> Iterator[None]:
 
 
 def _listener(events: Any, kept: bool) -> Any:
-    class Listener(events.Listener):  # type: ignore[misc]
+    class CompileListener(events.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
             _say(kept)
 
         def on_end(self, event: Any) -> None:
             pass
 
-    return Listener()
+    return CompileListener()
 
 
 def _say(kept: bool) -> None:

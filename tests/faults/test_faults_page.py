@@ -51,3 +51,11 @@ def test_a_row_names_tests_that_are_there(row: str, text: str) -> None:
 def test_no_row_is_tested_that_the_page_does_not_know() -> None:
     rows = {word.upper() for name in places() for word in name.split("_")[1:] if re.fullmatch(r"[a-z]\d+", word)}
     assert rows - PROMISED == {"O1"}, "O1: replicas that differ"
+
+
+@pytest.mark.parametrize(
+    "page", [*(HERE.parents[1] / "docs").glob("*.md"), HERE.parents[1] / "README.md"], ids=lambda page: page.name
+)
+def test_files_of_tests_that_a_page_names_are_there(page: Path) -> None:
+    named = re.findall(r"tests/[\w/]+\.py", page.read_text())
+    assert [name for name in named if not (HERE.parents[1] / name).exists()] == []

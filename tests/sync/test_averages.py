@@ -1,5 +1,8 @@
 """Rows of figures that add up: slow bytes and slow workers are told apart by who waits."""
 
+import itertools
+import math
+
 import pytest
 
 from shoal.sync.averages import WorkerFigures, pack, unpack, width
@@ -58,3 +61,17 @@ CODECS = [CodecPrice("fp16", 0.004, 0.004, WIRE / 2, 1), CodecPrice("onebit(2048
 def test_a_codec_is_chosen_for_slow_bytes_and_none_for_a_slow_worker(spans: list[float], codec: str) -> None:
     measured, network, _ = together(spans)
     assert choose_codec(measured, CODECS, network).codec == codec
+
+
+LIES = (math.nan, math.inf, -math.inf, -1e300, -1.0, 0.0, 5e-324, 1e300)
+
+
+@pytest.mark.parametrize("rest", LIES)
+def test_whatever_a_remote_worker_adds_to_the_sums_a_codec_is_chosen_or_none(rest: float) -> None:
+    places = width(EXCHANGES, 4)
+    for place, lie in itertools.product(range(places), LIES):
+        row = [rest] * places
+        row[place] = lie
+        measured, network, costs = unpack(row, EXCHANGES, 1, 1)
+        prices = [CodecPrice(c.codec, *costs[2 * n : 2 * n + 2], c.wire, c.hops) for n, c in enumerate(CODECS)]
+        assert choose_codec(measured, prices, network).codec in ("", "fp16", "onebit(2048)")

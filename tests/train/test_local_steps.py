@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from shoal.core.errors import UsageError
 from shoal.data.deal import deal
 from shoal.sync.observer import CodecSwitched
-from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.testing.world import Result, WorkerWorld, WorldError, run_world
 
 EPOCHS = 2
 
@@ -234,6 +234,38 @@ def test_with_overlap_a_script_that_leaves_out_a_batch_on_one_worker_is_told_so_
         return {}
 
     run_world(2, body)
+
+
+def lying(plan: str, word: float, remote: bool, rounds: int) -> list[Result]:
+    """Worker 1 adds `word` to all numbers of each round; worker 0 gives up remote workers only."""
+
+    def body(world: WorkerWorld) -> Result:
+        run = world.start(plan)
+        model, accused = make("mlp"), []
+        model, optimizer, steps = run.join(model, plain(model), DataLoader(data(8 * rounds), batch_size=2))
+        averages = run._together.joined[0].synchronizer._rounds
+        launch, session = averages.launch_round, world.group.session
+        if run.rank == 1:
+            averages.launch_round = lambda tensors, own, words: launch(tensors, own + word, [word for _ in words])
+            session.distrust = lambda member, error: None
+        else:
+            session.distrust = lambda member, error: accused.append(member)
+        session.remote = lambda member: remote and member == session.view.members[1]
+        train(model, optimizer, (steps for _ in run.epochs(1)))
+        return {"accused": torch.tensor(len(accused)), **parameters(model)}
+
+    return run_world(2, body)
+
+
+@pytest.mark.parametrize("word", [float("nan"), float("inf"), -1e30])
+def test_a_remote_worker_that_spoils_every_round_is_given_up_and_nobody_else_fails(word: float) -> None:
+    result, _ = lying("local(2)", word, remote=True, rounds=6)
+    assert int(result["accused"]) == 2, "after three rounds in a row, and three more"
+
+
+def test_sums_that_are_too_large_end_the_run_with_one_line() -> None:
+    with pytest.raises(WorldError, match=r"not finite in 3 rounds in a row.*lower the learning rate"):
+        lying("local(2)", float("inf"), remote=False, rounds=6)
 
 
 def test_what_auto_chooses_is_in_the_record_of_worker_0() -> None:

@@ -16,6 +16,8 @@ POWER = -16.0
 """The power mean of p numbers is at most p ** (1/16) times the least, and the least itself if all are equal."""
 SHORTEST = 1e-6
 """Seconds: shorter spans count as this long, so that no power overflows."""
+LEAST = 1e-300
+"""A power of seconds that is smaller counts as this."""
 TELLING = 64 << 10
 """Bytes a step from which the time they took tells a rate."""
 HEAD = 7
@@ -56,10 +58,14 @@ def width(exchanges: int, costs: int) -> int:
 def unpack(
     row: Sequence[float], exchanges: int, hops: int, buckets: int
 ) -> tuple[MeasuredStep, NetworkEstimate, list[float]]:
-    """Return the mean worker, the network, and the mean costs."""
+    """Return the mean worker, the network, and the mean costs.
+
+    What is below 0 or no number counts as 0: a remote worker may add anything to the sums.
+    """
+    row = [max(0.0, number) for number in row]
     step, wait, room, wire, contended, byte, trip = row[:HEAD]
     spans, powers = row[HEAD : HEAD + exchanges], row[HEAD + exchanges : HEAD + 2 * exchanges]
-    span, least = sum(spans) / exchanges, sum(power ** (1 / POWER) for power in powers) / exchanges
+    span, least = sum(spans) / exchanges, sum(max(power, LEAST) ** (1 / POWER) for power in powers) / exchanges
     rate, busy = (1 / byte if byte not in (0.0, float("inf")) else None), least - hops * trip / 2
     if wire >= TELLING and busy > 0:
         rate = wire / busy

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from shoal.core.errors import UsageError
+from shoal.core.errors import DivergedError, PayloadError, UsageError
 from shoal.core.events import RoundsMade, ServerCounted
 from shoal.data.loader import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
@@ -26,6 +26,7 @@ from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
 from shoal.train.members import read_count
 from shoal.train.news import event_of
+from shoal.train.numerics import IN_A_ROW, RemoteSuspects
 from shoal.train.progress import StepProgress
 
 
@@ -49,6 +50,7 @@ class LocalRounds:
         self._begun: int | None = None
         """The step up to which newcomers were let in; before the first step of this worker, None."""
         self._dropped = 0
+        self._suspects = RemoteSuspects()
         self.closed = False
         """Whether the run has ended: nothing is agreed on any more."""
 
@@ -134,6 +136,7 @@ class LocalRounds:
             self._agreed()
         self._commit_streamed(number) if any(one.streams for one in synchronizers) else self._commit_all(number)
         self._warn(number)
+        self._judge()
         self._tell_choices(number)
 
     def _tell_choices(self, number: int) -> None:
@@ -193,6 +196,18 @@ class LocalRounds:
             self._dropped = dropped
             text = f"the round of step {number} counts without this worker: its parameters were not finite"
             self.progress.warn(f"{text}; it goes on with those of the others")
+
+    def _judge(self) -> None:
+        """Everybody leaves out what is not finite. If the sum of a round is not, though this worker's part was, then a
+        remote worker's was not, or the sum is too large."""
+        spoiled = max(one.totals.spoiled for one in self.synchronizers)
+        if not spoiled or spoiled % IN_A_ROW or self.session.remote(self.session.member):
+            return
+        text = f"the mean of all workers was not finite in {spoiled} rounds in a row, and this worker's part was"
+        if remote := [member for member in self.session.view.members if self.session.remote(member)]:
+            self.session.distrust(self._suspects.choose(remote, self._rounds), PayloadError(text))
+        else:
+            raise DivergedError(f"{text}; lower the learning rate")
 
     def begin_steps(self, number: int) -> None:
         """Newcomers may enter now, and plans be switched. Proposals name a step; all steps of a round begin here, for

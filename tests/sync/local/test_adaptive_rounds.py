@@ -1,11 +1,15 @@
 """`local(auto)` on processes whose clocks are made up: all choose the same length, whoever is slow."""
 
+import itertools
+import math
+
+import pytest
 import torch
 from test_local_rounds import exchange, move
 
-from shoal.sync.local.adaptive import AdaptiveRoundsSynchronizer
+from shoal.sync.local.adaptive import POWER, AdaptiveRoundsSynchronizer, read_seconds
 from shoal.sync.local.average import AverageOuter
-from shoal.sync.local.round_length import FIRST
+from shoal.sync.local.round_length import FIRST, RoundFigures, RoundLengthChooser
 from shoal.sync.observer import CodecSwitched
 from shoal.sync.synchronizer import EqualWeights, Part
 from shoal.testing import SynchronizerCase
@@ -87,3 +91,19 @@ def test_a_newcomer_is_told_the_length() -> None:
         return {}
 
     run_world(2, body)
+
+
+def test_sums_of_seconds_are_read() -> None:
+    assert read_seconds(2.0, 0.02, 2 * 0.5**-POWER) == pytest.approx((0.01, 0.5))
+
+
+def test_sums_that_cannot_be_seconds_change_no_length() -> None:
+    """A remote worker's word is in them."""
+    lies = (math.nan, math.inf, -math.inf, -1e300, -1.0, 0.0, 5e-324, 1e-30, 1.0, 1e30, 1e300)
+    for words in itertools.product(lies, repeat=3):
+        chooser, seconds = RoundLengthChooser(), read_seconds(*words)
+        for drift in (None, *lies):
+            if seconds is not None:
+                chooser.update(RoundFigures(*seconds, drift))
+            assert 1 <= chooser.steps <= 4 * FIRST
+            chooser.steps = FIRST

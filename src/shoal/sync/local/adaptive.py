@@ -25,6 +25,8 @@ from shoal.sync.state import State, StateTensor
 LENGTH = "round.length"
 """In a state: steps of the next round, the mean square change of the last one, and usual seconds."""
 POWER = 4
+SHORTEST, LONGEST = 1e-9, 1e6
+"""Seconds that a step or an exchange may take."""
 
 
 class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
@@ -76,11 +78,11 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
         """By the sums of the words alone, which are the same bits on all workers."""
         known, step, inverse, square, mean = self._rounds.words[4:]
         last, total = float(self._told[1]), self._rounds.total
-        if known > 0:
+        seconds = read_seconds(known, step, inverse)
+        if seconds is not None:
             common = mean / known
             drift = max(0.0, last - common) / common if last >= 0 and common > 0 else None
-            figures = RoundFigures(step / known, (inverse / known) ** (-1 / POWER), drift)
-            if self.chooser.update(figures):
+            if self.chooser.update(RoundFigures(*seconds, drift)):
                 self.exchange.observer.report(CodecSwitched(f"local({self.chooser.steps})", self.chooser.reason))
         told = [self.chooser.steps, square / total if total > 0 else -1.0, *self.chooser.typical]
         self._told.copy_(torch.tensor(told, dtype=torch.float64))
@@ -96,6 +98,14 @@ class AdaptiveRoundsSynchronizer(LocalStepsSynchronizer):
             self._told.copy_(saved.values)
             self.chooser.steps = self.steps = int(self._told[0])
             self.chooser.typical = (float(self._told[2]), float(self._told[3]))
+
+
+def read_seconds(known: float, step: float, inverse: float) -> tuple[float, float] | None:
+    """Seconds of a step and of an exchange, by the sums of what `known` workers said; None if these cannot be sums of
+    seconds: a remote worker may add anything to them."""
+    if not (known > 0 and 0 < step / known < LONGEST and LONGEST**-POWER < inverse / known < SHORTEST**-POWER):
+        return None
+    return step / known, (inverse / known) ** (-1 / POWER)
 
 
 def _square(tensors: Sequence[Tensor | None]) -> float:

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from shoal.core.clock import now
 from shoal.core.errors import UsageError
-from shoal.membership.view import MembershipView
+from shoal.membership.view import MOST_MEMBERS, MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.optimizer_states import OptimizerStates
@@ -50,6 +50,8 @@ class RoundTotals:
     wire: int = 0
     dropped: int = 0
     """Rounds in which this worker's change was not finite, and did not count."""
+    spoiled: int = 0
+    """Rounds in a row, up to the last, in which nobody's change counted though this worker's was finite."""
 
 
 @dataclass
@@ -278,8 +280,10 @@ class LocalStepsSynchronizer(Synchronizer):
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         """Make the outer step; nobody's change may count."""
-        workers = int(self._rounds.words[0])
+        said = self._rounds.words[0]
+        workers = int(min(said, MOST_MEMBERS)) if said >= 1 else 0  # a remote worker's word is in the sum
         counts = self._rounds.total > 0 and all(_is_finite(mean) for mean in means if mean is not None)
+        self.totals.spoiled = self.totals.spoiled + 1 if flight.own > 0 and not counts else 0
         with torch.no_grad():
             for place, mean in enumerate(means[: len(self._parameters)]):
                 if mean is not None:

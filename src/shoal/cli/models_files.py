@@ -1,10 +1,15 @@
 """`shoal models export` and `import`: versions as files of other tools."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shoal.cli.models_options import Json, Models, Ref, open_registry, print_json, registry_errors
+
+if TYPE_CHECKING:
+    from shoal.models.registry import Registry
+    from shoal.models.version import ModelVersion
 
 
 def export(
@@ -26,7 +31,6 @@ def export(
     json: Json = False,
 ) -> None:
     """Write a version as a file for other tools, checked against the original on its samples."""
-    from pathlib import Path
 
     from shoal.cli.models_drawing import size
     from shoal.models.exporting import export_version, load_module, random_inputs
@@ -59,9 +63,7 @@ def import_(
     models: Models = None,
 ) -> None:
     """Add a file of another tool, or a checkpoint of a run, as a version."""
-    from pathlib import Path
 
-    from shoal.cli.models_checkpoint import import_checkpoint
     from shoal.models.importing import import_file
 
     with registry_errors():
@@ -71,3 +73,16 @@ def import_(
         else:
             version = import_file(registry, path, name, note, trust_pt2=trust_pt2)
         typer.echo(f"{source} is {version.ref} in {registry.root}")
+
+
+def import_checkpoint(registry: "Registry", folder: Path, name: str, note: str = "") -> "ModelVersion":
+    """Add a checkpoint whose every byte verifies: its parameters and buffers, with the lineage of its run.
+
+    Optimizers and random streams stay out: a version is a model to use, not a run to continue.
+    """
+    from shoal.models.lineage import read_lineage
+    from shoal.train.checkpoint.weights import read_weights
+
+    manifest, tensors = read_weights(folder)
+    lineage = read_lineage(folder.absolute().parents[1], step=manifest.step, epoch=manifest.epoch)
+    return registry.add(name, tensors, lineage=lineage, note=note or f"checkpoint {folder.name}")

@@ -35,7 +35,7 @@ class BenchContestant(msgspec.Struct, frozen=True):
     peer: bool = False
 
     def command(self, order: TrialOrder) -> list[str]:
-        """What makes the run and prints its summary as the last line."""
+        """Return the command that makes the run and prints its summary as the last line."""
         shoal = [sys.executable, "-m"]
         shoal += ["shoal.bench.peer", self.name] if self.peer else ["shoal", "run", "--plan", self.name]
         shoal += ["--lab", order.lab] if order.lab else []

@@ -36,7 +36,7 @@ def draw(report: BenchReport, directory: Path) -> list[Path]:
 
 
 def metric_of(report: BenchReport, rows: list[ResultRow]) -> str | None:
-    """What the curves show: the goal's metric, else the first one reported."""
+    """Return the metric of the curves: that of the goal, else the first one reported."""
     names = [name for row in rows for t in row.trials if t.measured for p in t.measured.curve for name in p.metrics]
     wanted = next((name for name in names if report.until and report.until.startswith(name)), None)
     return wanted or next(iter(names), None)

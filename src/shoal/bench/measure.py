@@ -25,12 +25,12 @@ class ReportPoint(msgspec.Struct, frozen=True):
 
 
 class RunMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record says about speed and results."""
+    """Speed and results, as measured from a record."""
 
     step_seconds: float
     """Mean over workers and steps after the warm-up."""
     samples_per_second: float
-    """Of all workers together, after the warm-up."""
+    """Samples a second of all workers together, after the warm-up."""
     parts: dict[str, float]
     """Mean seconds per step after the warm-up; they add up to `step_seconds`."""
     seconds: float
@@ -98,7 +98,7 @@ def seconds_to(goal: TrainingGoal, points: Iterable[ReportPoint]) -> float | Non
 
 
 def part_of(step: StepFinished, part: str) -> float:
-    """A record from before forward and backward were told apart has all of it in backward."""
+    """Return the seconds of a part of a step; old records count the forward pass as backward."""
     if part == "backward":
         return step.forward_backward - step.forward
     return float(getattr(step, part))

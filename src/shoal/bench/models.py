@@ -1,4 +1,4 @@
-"""What a model gives and what it costs, as Bianco et al. 2018 tabulate it ("Benchmark Analysis of Representative
+"""Accuracy and cost of a model, as Bianco et al. 2018 tabulate them ("Benchmark Analysis of Representative
 Deep Neural Network Architectures"): accuracy, parameters, operations, memory, time to answer, accuracy density.
 """
 
@@ -23,7 +23,7 @@ class ModelFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     data: str
-    """What it was trained and tested on: "real", "synthetic", or "none" for what has no accuracy."""
+    """The data it was trained and tested on: "real", "synthetic", or "none" for models without an accuracy."""
     accuracy: float | None
     """Top-1 on the test set, 0 to 1; None for what has no classes."""
     parameters: int

@@ -35,7 +35,7 @@ class ModelEntry(Protocol):
 
     @property
     def files(self) -> tuple[str, ...]:
-        """What a folder of real data must hold; empty where there is only synthetic data."""
+        """Return the files that a folder of real data must hold; empty if there is only synthetic data."""
 
     def optimizers(self, model: nn.Module) -> list[Optimizer]: ...
     def step(self, model: nn.Module, optimizers: list[Optimizer], batch: list[Tensor]) -> Tensor: ...

@@ -1,4 +1,4 @@
-"""What a benchmark came to: one row per contestant and number of workers."""
+"""The results of a benchmark: one row per contestant and number of workers."""
 
 from collections.abc import Callable
 

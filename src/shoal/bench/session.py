@@ -22,7 +22,7 @@ RunTrial = Callable[[BenchContestant, TrialOrder, int, TrainingGoal | None, floa
 
 
 class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be measured, and how."""
+    """The contestants to measure, and the conditions."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ def run_name(number: int, name: str, workers: int, repeat: int) -> str:
 
 
 def open_folder(out: Path) -> None:
-    """A benchmark's folder is new: two of them in one would be told apart by nobody."""
+    """Refuse a folder that exists: the records of two benchmarks in one folder could not be told apart."""
     try:
         out.mkdir(parents=True, exist_ok=False)
     except FileExistsError:

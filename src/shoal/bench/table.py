@@ -24,7 +24,7 @@ def table(rows: list[ResultRow], until: str | None, priced: bool) -> Table:
 
 
 def ending(rows: list[ResultRow], scaling: list[ScalingCurve], until: str | None, priced: bool) -> Group:
-    """The table and what it means for the number of workers."""
+    """Return the table, and the conclusions for the number of workers."""
     parts: list[RenderableType] = [table(rows, until, priced)]
     parts += [Text(verdict(each)) for each in scaling]
     return Group(*parts)

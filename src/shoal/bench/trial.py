@@ -20,7 +20,7 @@ LONGEST_ERROR = 2000
 
 
 class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run; of a failed one only why."""
+    """The result of one run; for a failed one only the reason."""
 
     repeat: int
     seed: int

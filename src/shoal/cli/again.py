@@ -1,7 +1,7 @@
-"""A run that nobody can go on with begins again at its newest checkpoint, in the same command.
+"""A run that no worker can continue begins again at its newest checkpoint, in the same command.
 
     a worker dies ──> the others go on (launch/supervisor.py) ──> and if they cannot, or none is left:
-                  └─> everybody is stopped ──> shoal run --resume, by itself, up to `--restarts` times
+                  └─> all are stopped ──> shoal run --resume, automatically, up to `--restarts` times
 
 So it is with a single worker, with plans that leave a step open, with gloo and NCCL, and when all workers die at once.
 What was done since the checkpoint is done again. Not after an exception of the script, which would only be raised
@@ -36,7 +36,7 @@ def again(options: "RunOptions", job: "LaunchJob", failure: "RunFailure", times:
 
 
 def from_outside(failure: "RunFailure") -> bool:
-    """Whether the run ended for something the script did not do: a signal, or a peer that was not heard any more.
+    """Return whether the run ended for a reason outside the script: a signal, or a peer that was no longer heard.
 
     A peer that had done its work was not lost: the script makes more steps on some workers than on others.
     """

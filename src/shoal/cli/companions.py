@@ -13,7 +13,7 @@ import typer
 from shoal.core.errors import UsageError
 
 PATIENCE_PAGE, PATIENCE_EXPORT = 5.0, 120.0
-"""Seconds a page may take to end, and an exporter to hand over what is left."""
+"""Seconds a page may take to end, and an exporter to write the rest."""
 PAGE_PACKAGES = ("starlette", "uvicorn", "plotly")
 _PR_SET_PDEATHSIG = 1
 
@@ -35,7 +35,7 @@ class RunCompanions:
     def _start(self, what: str, *words: str) -> None:
         parent = os.getpid()
 
-        def end_with_parent() -> None:  # a launcher that is killed leaves nobody behind
+        def end_with_parent() -> None:  # so that a killed launcher leaves no process behind
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
             if os.getppid() != parent:
                 os._exit(0)
@@ -64,7 +64,7 @@ class RunCompanions:
 
 
 def check_companions(page: bool, exports: Sequence[str]) -> None:
-    """Refuse what is not installed before anything starts."""
+    """Raise UsageError for a package that is not installed, before anything starts."""
     import importlib.util
 
     from shoal.watch.export.follow import choose

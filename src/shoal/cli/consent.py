@@ -1,4 +1,4 @@
-"""What `shoal join` would execute on this machine, shown to its user before anything is started.
+"""Shows the user what `shoal join` would execute on this machine, and asks before anything is started.
 
 look ── shown: run, address, script, size, digest ── agreed? ── ask for ids ── the same run still?
 """

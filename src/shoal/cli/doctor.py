@@ -92,7 +92,7 @@ def network() -> "list[Finding]":
 
 
 def folder(root: "Path") -> "Finding":
-    """Whether runs can be kept there, and whether other machines may see it."""
+    """Check whether runs can be stored there, and whether other machines may see the folder."""
     import os
     import tempfile
 

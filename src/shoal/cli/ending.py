@@ -14,7 +14,7 @@ EXIT_FAILED, EXIT_INTERRUPTED = 1, 130
 
 
 def last_line(summary: "RunSummary", job: "LaunchJob") -> str:
-    """What a run came to."""
+    """The outcome of a run."""
     if summary.exit == EXIT_INTERRUPTED:
         return f"shoal: interrupted after {summary.steps} steps; the record is in {shown(job.dir)}"
     steps = summary.steps / summary.seconds if summary.seconds else 0.0
@@ -25,7 +25,7 @@ def last_line(summary: "RunSummary", job: "LaunchJob") -> str:
 
 
 def registered(directory: Path) -> str:
-    """Where the model of a run is, if it was registered."""
+    """Return the command that shows the version the run's model became; empty if it was not registered."""
     import json
 
     try:
@@ -36,7 +36,7 @@ def registered(directory: Path) -> str:
 
 
 def lost_line(summary: "RunSummary") -> str:
-    """What happened on the way."""
+    """Say what happened during the run."""
     count = f"{summary.losses} losses" if summary.losses > 1 else "1 loss"
     aside = "; ".join(f"worker {worker} is quarantined ({why})" for worker, why in summary.quarantined.items())
     return f"shoal: {count} on the way{f'; {aside}' if aside else ''}"

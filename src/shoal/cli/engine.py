@@ -35,7 +35,7 @@ MEET = 300.0
 
 @dataclass(frozen=True)
 class EngineWords:
-    """What the command says about machines; None or empty where it says nothing."""
+    """The options of the command about machines; None or empty if not given."""
 
     on: str | None = None
     nodes: int | None = None
@@ -92,7 +92,7 @@ def find_engine(words: EngineWords, options: "RunOptions") -> "LaunchEngine | No
 
 
 def rerun(words: EngineWords, options: "RunOptions", run: str) -> tuple[str, ...]:
-    """What follows `shoal run` when the engine starts the command elsewhere: the same, under a name that is known."""
+    """Return the words after `shoal run` for an engine that starts the command elsewhere, with a known run name."""
     said: list[str] = ["--on", str(words.on), *(["--nodes", str(words.nodes)] if words.nodes else [])]
     pairs = {
         "--workers": options.workers,
@@ -136,7 +136,7 @@ def go(engine: "LaunchEngine", options: "RunOptions", dry_run: bool, train: "Cal
 
 
 def check_first(options: "RunOptions") -> None:
-    """What is wrong with the command is said here, not hours later in a queue."""
+    """Check the command here, because in a queue its error would come hours later."""
     from shoal.cli.prepare import check_command
 
     if options.script is not None:
@@ -144,7 +144,7 @@ def check_first(options: "RunOptions") -> None:
 
 
 def goes_on(engine: "LaunchEngine", options: "RunOptions") -> "RunOptions":
-    """The same command, or with --resume if the engine has begun the run before."""
+    """Run the same command, with --resume if the engine has begun the run before."""
     directory = engine.options.runs / engine.options.name
     if options.resume is None and engine.begins_again and (directory / "run.json").exists():
         typer.echo(f"shoal: {engine.name} starts {engine.options.name} again; it goes on from its checkpoint", err=True)
@@ -154,7 +154,7 @@ def goes_on(engine: "LaunchEngine", options: "RunOptions") -> "RunOptions":
 
 @contextmanager
 def expiry(engine: "LaunchEngine") -> Iterator[None]:
-    """An engine that wants its machines back says so by SIGUSR1: the run saves what it has and ends."""
+    """On SIGUSR1, by which an engine asks for its machines back, save a checkpoint and end."""
 
     def heard(number: int, frame: FrameType | None) -> None:
         engine.expire()

@@ -183,7 +183,7 @@ def open_folder(brief: "RunBrief", slots: tuple[int, ...], runs: str | None) -> 
 
 
 def visit(job: "LaunchJob", quiet: bool) -> int:
-    """Run the workers, show them, write what they did; returns the exit code."""
+    """Run the workers, show their output, write their record, and return the exit code."""
     from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary
     from shoal.cli.relay import JobRelay
     from shoal.launch.join import RemoteLauncher
@@ -212,7 +212,7 @@ def visit(job: "LaunchJob", quiet: bool) -> int:
 
 
 def last_line(launcher: "RemoteLauncher", summary: "RunSummary", job: "LaunchJob") -> str:
-    """What the visit came to."""
+    """Say how this machine's part in the run ended."""
     from shoal.cli.ending import shown
 
     did = f"{summary.steps} steps and {summary.samples} samples here; the record is in {shown(job.dir)}"

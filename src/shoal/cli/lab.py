@@ -1,4 +1,4 @@
-"""`shoal lab show|shell|check`: draw a lab, open a shell on one of its hosts, compare it with what was asked."""
+"""`shoal lab show|shell|check`: draw a lab, open a shell on one of its hosts, compare it with its specification."""
 
 import os
 import signal
@@ -88,7 +88,7 @@ def _deaf() -> Iterator[None]:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """A lab that breaks is told on one line, too; it is not the user's mistake, so the exit code is 1."""
+    """Report a lab's failure on one line; the exit code is 1, because it is not the user's mistake."""
     try:
         yield
     except UsageError:

@@ -1,4 +1,4 @@
-"""`shoal run --listen`: which machines may join, and what they are told."""
+"""`shoal run --listen`: which machines may join, and the description of the run that they get."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ MOST_REMOTE_WORKERS = 64
 
 @dataclass(frozen=True)
 class ListenOptions:
-    """What the command was given."""
+    """The options of the command."""
 
     listen: str | None = None
     key: str | None = None
@@ -35,7 +35,7 @@ NOBODY = ListenOptions()
 def check_listen(
     wanted: ListenOptions, plan: "Plan", script: str, arguments: tuple[str, ...], lab: bool
 ) -> "ListenAddress | None":
-    """Where to listen, if the command makes sense; None: nowhere."""
+    """Return where to listen, or None; raise UsageError for options that contradict each other."""
     from shoal.launch.address import check_own, parse
     from shoal.launch.listen import ListenAddress
     from shoal.membership.allow_list import AllowList, allow_file
@@ -67,7 +67,7 @@ def check_listen(
 
 
 def check_plan(plan: "Plan", lab: bool) -> None:
-    """UsageError where nobody could join."""
+    """Raise UsageError for an address where no machine could join."""
     import os
 
     from shoal.groups.links import trusted
@@ -86,7 +86,7 @@ def check_plan(plan: "Plan", lab: bool) -> None:
 
 
 def check_script(script: Path, arguments: tuple[str, ...]) -> None:
-    """UsageError if it is too large to be told to others."""
+    """Raise UsageError if it is too large to send to other machines."""
     from shoal.membership.invitation import LARGEST_ARGUMENTS, LARGEST_SCRIPT
 
     if (size := script.stat().st_size) > LARGEST_SCRIPT:
@@ -120,7 +120,7 @@ def opened(listen: "ListenAddress") -> "Callable[[LaunchJob, SharedArena], Worke
 
 
 def brief(job: "LaunchJob") -> "RunBrief":
-    """What those that join are told."""
+    """Return the description that joining machines get."""
     import os
     import re
 

@@ -55,7 +55,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What every command shares."""
+    """The options that every command shares."""
 
 
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
@@ -82,7 +82,7 @@ app.command("bench-models", hidden=True)(bench_models.models)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Entry point of the `shoal` script; what is wrong with a command is said on one line."""
+    """Entry point of the `shoal` script; an error in a command is reported on one line."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
         words = ["bench-models", *words[2:]]

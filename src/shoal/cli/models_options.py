@@ -1,4 +1,4 @@
-"""What all commands of `shoal models` share: options, errors with their exit codes, JSON.
+"""Options, exit codes of errors and JSON output that all commands of `shoal models` share.
 
 Exit codes: 0 done · 1 the registry is damaged, full or locked · 2 the command was wrong.
 """

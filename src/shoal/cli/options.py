@@ -1,4 +1,4 @@
-"""What `shoal run` was asked for, as one value."""
+"""The options of `shoal run`, as one value."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,12 +9,12 @@ if TYPE_CHECKING:
     from shoal.launch.engines.base import LaunchEngine
 
 PLAN, AUTO = "allreduce, every(1)", "auto"
-"""What a run is started with if the command does not say."""
+"""The defaults of a run."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command was given; None where the user said nothing."""
+    """The options as given; None if the user gave none."""
 
     script: str | None
     arguments: tuple[str, ...] = ()
@@ -35,4 +35,4 @@ class RunOptions:
     spare: int = 0
     """Slots for workers that are added later."""
     engine: "LaunchEngine | None" = None
-    """What starts the other machines, on the first of them."""
+    """The engine that starts the other machines, on the first of them."""

@@ -21,7 +21,7 @@ shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compil
 shoal.watch.export.mlflow shoal.watch.export.opentelemetry shoal.watch.live shoal.watch.summary
 shoal.watch.tensorboard shoal.watch.worker
 """
-"""What `shoal run` and `shoal join` import only when they need it: a pool imports it once, for all runs."""
+"""Modules that `shoal run` and `shoal join` import only when needed; a pool imports them once, for all runs."""
 OPTIONAL = """
 torch.profiler._cupti_monitor tensorboard.compat.proto.event_pb2 tensorboard.summary.writer.record_writer
 """

@@ -1,4 +1,4 @@
-"""From what the command said to a job: everything that can be wrong is checked before anything starts."""
+"""Turns the command's options into a job, and checks all of them before anything starts."""
 
 import os
 from pathlib import Path
@@ -104,7 +104,7 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
 
 
 def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | None":
-    """What may be lost: nothing where nobody could go on, or where the user wants everybody."""
+    """Return which losses the run tolerates: none if no worker could go on, or if the user needs all of them."""
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
     from shoal.launch.policy import LossPolicy
@@ -226,7 +226,7 @@ def check_lab(lab: str, workers: int | None) -> "LabSpec":
 
 
 def describe(options: RunOptions, run: str, plan: "Plan", workers: int, lab: str) -> "RunInfo":
-    """What the run is started with, for its record: never anything of the environment, which may hold secrets."""
+    """Describe the run's start for its record, without the environment, which may hold secrets."""
     import sys
 
     from shoal.core import record

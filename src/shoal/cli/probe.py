@@ -65,7 +65,7 @@ def of_machines() -> "ClusterMeasurement | None":
 
 
 def tell(cluster: "ClusterMeasurement", out: Path, json: bool) -> None:
-    """Write the file, and show what is in it."""
+    """Write the file, and show its content."""
     import msgspec
 
     from shoal.core.errors import UsageError

@@ -1,4 +1,4 @@
-"""What `shoal run` does with a running job's news: pass output on, feed the display and TensorBoard."""
+"""Relays a running job's events: passes output on, and feeds the display and TensorBoard."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ class JobRelay(JobWatcher):
             self.mirrored = now()
 
     def close(self) -> None:
-        """The last frame has been drawn; TensorBoard gets what is missing."""
+        """Send the rest to TensorBoard, after the last frame has been drawn."""
         self.display.stop()
         self.logs.close()
         self._update(MIRROR_REST)
@@ -85,7 +85,8 @@ def _row(board: StatusBoard, rank: int) -> WorkerRow:
 
 
 def _one_terminal() -> bool:
-    """Whether output and display share a terminal: a line written past the display would tear its table."""
+    """Return whether output and display share a terminal, where a line written past the display would tear its
+    table."""
     try:
         out, err = os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno())
     except (OSError, ValueError):  # one of them is closed or no file at all

@@ -44,7 +44,7 @@ def scale(
 
 
 def plan_change(notice: "RunNotice", text: str, chosen: list[int]) -> "ScaleRequest | None":
-    """What to ask of the run; None if it is so already. UsageError if it cannot be done."""
+    """Return the request to the run; None if nothing changes. Raise UsageError if it cannot be done."""
     from shoal.core.errors import UsageError
     from shoal.watch.scaling import add_workers, own_members, remove_workers
 
@@ -78,7 +78,7 @@ def wait(asked: "RunNotice", token: str) -> str:
 
 
 def outcome(asked: "RunNotice") -> str:
-    """Who trains now."""
+    """Return the workers that train now."""
     from shoal.launch.live_runs import live
 
     notice = next((each for each in live() if each.name == asked.name), asked)

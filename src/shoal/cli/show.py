@@ -43,7 +43,7 @@ def ledger_json(record: "RunRecord") -> str:
 
 
 def ledger_text(record: "RunRecord") -> str:
-    """The same, a line each."""
+    """Return the same, one line each."""
     from shoal.core.ledger import prove, read_ledger
 
     proofs = prove(read_ledger(record.dir))

@@ -88,7 +88,7 @@ def stop_now(notice: "RunNotice") -> bool:
 
 
 def outcome(notice: "RunNotice", ended: bool) -> str:
-    """What became of it, and how it goes on."""
+    """Say how the run ended, and how to continue it."""
     from pathlib import Path
 
     from shoal.core.record import runs_root

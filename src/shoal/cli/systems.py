@@ -36,7 +36,7 @@ class SystemRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The criterion a test can check."""
     status: Status
     shows: tuple[str, ...] = ()
-    """What shows that it works: test node ids, or `plan:NAME`."""
+    """The evidence that it works: test node ids, or `plan:NAME`."""
 
 
 class _SystemsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ def find(everything: tuple[SystemRow, ...], name: str) -> tuple[SystemRow, ...]:
 
 
 def nearest(everything: tuple[SystemRow, ...], wanted: str, count: int = 3) -> list[SystemRow]:
-    """The systems whose name, or one word of it, is most like `wanted`; for a number, the closest numbers."""
+    """Return the systems whose name, or one word of it, is most like `wanted`; for a number, the closest numbers."""
     if wanted.isdecimal():
         return sorted(everything, key=lambda s: abs(s.number - int(wanted)))[:count]
     return sorted(everything, key=lambda s: _likeness(s.name.casefold(), wanted), reverse=True)[:count]

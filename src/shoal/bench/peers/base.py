@@ -24,7 +24,7 @@ from shoal.sync.exchange.base import GradientExchange
 
 @dataclass(frozen=True)
 class PeerPlace:
-    """Where a peer's worker stands."""
+    """The place of a peer's worker: its rank, and the number of workers."""
 
     rank: int
     size: int
@@ -36,7 +36,7 @@ class PeerPlace:
 
 @dataclass(frozen=True)
 class PeerCost:
-    """Where a peer writes down what it spends, so that the run's record has it."""
+    """Collects a peer's timings for the run's record."""
 
     spent: ExchangeCost
     exchange: GradientExchange

@@ -17,7 +17,7 @@ from shoal.train.members import JoinedMembers
 from shoal.train.run import Run
 
 PLAN = "alone, every(1)"
-"""What Shoal itself does in such a run."""
+"""The plan of a peer's run: Shoal exchanges nothing, because the peer does."""
 
 
 class PeerRun(Run):

@@ -56,7 +56,8 @@ PRESETS: dict[str, NamedPlan] = {
     "downpour": NamedPlan(
         text="server, async(rule=adagrad, rate=0.01)",
         cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',
-        note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model",
+        note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model, and add "
+        "samples=leased where a worker is always slower",
     ),
     "tf-ps": NamedPlan(
         text="server(shards=2), async",

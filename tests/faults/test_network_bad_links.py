@@ -123,7 +123,7 @@ def test_n10_messages_that_are_said_again_count_once(times: int) -> None:
         group = linked_by_keys(world.group)
         loop, parrot, count = group.mesh.loop, Parrot(group.mesh.link(1 - group.rank).chunk_socket), 0
         if group.rank == 1:
-            loop.call(lambda: setattr(loop.peers[0], "way", parrot))
+            loop.call(lambda: setattr(loop.peers[0], "chunk_socket", parrot))
         while not all(group.gather(b"enough" if group.rank == 0 or parrot.again >= times else b"")):
             count += 1
             told = group.gather(f"{group.rank} {count}".encode())

@@ -111,8 +111,8 @@ def ray(folder: Path) -> Iterator[Turns]:
     cluster = RayProcess()
     cluster.tell("add")  # a TorchTrainer starts no worker where it was typed: it needs a third node
     trains = subprocess.run([sys.executable, "-c", "import ray.train.torch"], capture_output=True, check=False)
-    (folder / "ray.py").write_text(RAY_ACTORS if trains.returncode else RAY_TRAIN)
-    theirs = cluster.inside(sys.executable, str(folder / "ray.py"), cluster.address, str(folder / "theirs.py"))
+    (folder / "by_ray.py").write_text(RAY_ACTORS if trains.returncode else RAY_TRAIN)
+    theirs = cluster.inside(sys.executable, str(folder / "by_ray.py"), cluster.address, str(folder / "theirs.py"))
     try:
         ours = cluster.inside(*shoal(folder, "--on", f"ray:{cluster.address}", "--nodes", "3"))
         yield {"ray": ours, "Ray actors + DDP" if trains.returncode else "Ray Train": theirs}

@@ -47,8 +47,10 @@ def first_step(command: list[str]) -> float:
     """Seconds from starting `command` to the moment it says it has made a step."""
     began = time.time()
     env = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
-    line = next(line for line in done.stdout.splitlines() if "first step" in line)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    line = next((line for line in done.stdout.splitlines() if "first step" in line), None)
+    if line is None:
+        raise SystemExit(f"{' '.join(command)} made no step (exit code {done.returncode}):\n{done.stderr[-2000:]}")
     return float(line.split()[-1]) - began
 
 

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from shoal.cli.plan import app
@@ -42,6 +44,29 @@ def test_explain_prints_one_json_object_for_a_file(tmp_path: Path) -> None:
     explained = json.loads(result.stdout)
     assert explained["plan"] == "alone, every(1)"
     assert [part["axis"] for part in explained["parts"]] == ["exchange", "pace", "wire", "split", "balance"]
+
+
+def test_explain_shows_what_each_part_of_a_model_sends(tmp_path: Path) -> None:
+    """Four workers: a gathered payload travels three times, a sum of 16-bit floats 1.5 times."""
+    tensors = {
+        "embeddings.weight": torch.zeros(50, 8),
+        "head.weight": torch.zeros(4, 8),
+        "n.running_var": torch.ones(8),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    command = ["explain", "embeddings.*: topk(0.1); *: fp16", "--model", str(tmp_path / "m.safetensors")]
+    explained = json.loads(shoal.invoke(app, [*command, "--workers", "4", "--json"]).stdout)
+    rows = {row["pattern"]: row for row in explained["table"]}
+    assert [rows[pattern]["parameters"] for pattern in ("embeddings.*", "*")] == [400, 32]
+    assert [rows[pattern]["meets"] for pattern in ("embeddings.*", "*")] == ["gather", "sum"]
+    assert rows["*"]["sent"] == 32 * 2 * 3 / 2 == rows["*"]["plain"] / 2
+    assert rows["embeddings.*"]["sent"] <= 400 * 4 * 3 / 5
+    assert "embeddings.*        1         400" in shoal.invoke(app, command).stdout
+    refused = shoal.invoke(app, ["explain", "embedding.*: fp16; *: int8", *command[2:]])
+    assert refused.exit_code == 2
+    assert "pattern 'embedding.*' matches no parameter; the nearest are embeddings.weight" in refused.stderr
+    refused = shoal.invoke(app, [*command[:2], "--workers", "4"])
+    assert "parts differ in size, so give the model too" in refused.stderr
 
 
 def test_a_misspelt_plan_is_refused_on_one_line() -> None:

@@ -55,6 +55,7 @@ INT8, FP16, TOPK, TREE, LOCAL, PLAIN = (
     "allreduce, local(4, average)",
     "allreduce, every(1)",
 )
+PARTS = "2.*: allreduce, every(1), int8(1024); *: allreduce, every(1), topk(0.1)"
 
 
 def write(folder: Path, plans: list[str], last: str, each: str = "pass") -> None:
@@ -128,14 +129,17 @@ def test_another_terminal_switches_the_plan_and_newcomers_follow(tmp_path: Path)
     assert (outcome.code, outcome.err) == (0, f"shoal: one trains by '{TOPK}' now\n")
     assert ps()[0]["plan"] == TOPK
     assert shoal(tmp_path, "switch", "one", TOPK).err == f"shoal: one trains by '{TOPK}' already\n"
-    assert shoal(tmp_path, "switch", "runs/one", "int8").code == 0
+    refused = shoal(tmp_path, "switch", "one", "nobody.*: int8; *: fp16")
+    assert (refused.code, "pattern 'nobody.*' matches no parameter" in refused.err) == (2, True), refused.err
+    assert shoal(tmp_path, "switch", "runs/one", PARTS).code == 0
     victim = ps()[0]["members"][1]["pid"]
     os.kill(victim, signal.SIGKILL)
     assert soon(WAIT, lambda: ps()[0]["members"][1]["pid"] != victim)
     assert soon(WAIT, lambda: any(isinstance(event, WorkerEntered) for event in record(tmp_path).events(1)))
     assert shoal(tmp_path, "switch", "one", "fp16").code == 0  # with the newcomer
     finish(running)
-    assert [event.plan for event in switches(tmp_path, 0)] == [TOPK, INT8, FP16]
+    assert [event.plan for event in switches(tmp_path, 0)] == [TOPK, PARTS, FP16]
+    assert "parts of the model" not in shoal(tmp_path, "show", "one").out  # the last plan has none
     assert switches(tmp_path, 1)[-1].plan == FP16
     assert_one_after_the_other(tmp_path, 3)
     assert_exactly_once(tmp_path)

@@ -36,6 +36,13 @@ def test_p1_unequal_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_p1_parts_with_plans_of_their_own(tmp_path: Path) -> None:
+    plan = "0.*: topk(0.2), by_size(0); *.bias: onebit, meet(twostage), by_size(0); *: lowrank(1)"
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", plan)
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
 @in_a_lab
 def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
     def lose(running: Forked) -> None:

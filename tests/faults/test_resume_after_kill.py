@@ -30,19 +30,27 @@ def kill_after_checkpoints(folder: Path, number: int, *words: str, **env: str) -
     assert reap(running.pid, WAIT) == -signal.SIGKILL
 
 
+PARTS = "0.*: topk(0.2), by_size(0); *: lowrank(1)"
+
+
 @pytest.mark.parametrize(
-    "options", ["", pytest.param("num_workers=2, persistent_workers=True", marks=pytest.mark.soak)]
+    ("options", "plan"),
+    [
+        ("", "allreduce"),
+        pytest.param("num_workers=2, persistent_workers=True", "allreduce", marks=pytest.mark.soak),
+        pytest.param("", PARTS, marks=pytest.mark.soak),
+    ],
 )
-def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, options: str) -> None:
+def test_p12_all_killed_and_the_result_is_the_same_to_the_bit(tmp_path: Path, options: str, plan: str) -> None:
     script(tmp_path, options=options)
-    whole = shoal(tmp_path, "run", "--name", "whole", "--workers", "2", "script.py")
+    whole = shoal(tmp_path, "run", "--name", "whole", "--workers", "2", "--plan", plan, "script.py")
     assert whole.code == 0, whole.err
     forget(tmp_path)
     for path in (tmp_path / "runs" / "whole").rglob("*"):
         path.unlink() if path.is_file() else None
     os.rename(tmp_path / "runs" / "whole", tmp_path / "whole")
     script(tmp_path, options=options, each=HOLD)
-    kill_after_checkpoints(tmp_path, 2, "--workers", "2", "--checkpoint", "3steps")
+    kill_after_checkpoints(tmp_path, 2, "--workers", "2", "--plan", plan, "--checkpoint", "3steps")
     kept = listed(tmp_path / "runs/one")[0].name
     script(tmp_path, options=options)
     again = shoal(tmp_path, "run", "--resume", "one", "--json")
@@ -64,12 +72,24 @@ scheduler ="""
 
 
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [(4, 1), *(pytest.param(*sizes, marks=pytest.mark.soak) for sizes in ((4, 2), (4, 3), (4, 5), (4, 8), (1, 3)))],
+    ("before", "after", "plan"),
+    [
+        (4, 1, "allreduce"),
+        *(
+            pytest.param(*sizes, plan, marks=pytest.mark.soak)
+            for plan, *several in (
+                ("allreduce", (4, 2), (4, 3), (4, 5), (4, 8), (1, 3)),
+                (PARTS, (4, 2), (2, 3)),
+            )
+            for sizes in several
+        ),
+    ],
 )
-def test_p11_another_number_of_workers_in_the_middle_of_an_epoch(tmp_path: Path, before: int, after: int) -> None:
+def test_p11_another_number_of_workers_in_the_middle_of_an_epoch(
+    tmp_path: Path, before: int, after: int, plan: str
+) -> None:
     script(tmp_path, samples=100, batch=2, each=HOLD)
-    kill_after_checkpoints(tmp_path, 1, "--workers", str(before), "--checkpoint", "3steps")
+    kill_after_checkpoints(tmp_path, 1, "--workers", str(before), "--plan", plan, "--checkpoint", "3steps")
     kept, _ = newest(tmp_path / "runs/one", "one")
     assert kept is not None
     tensors, _ = parse((kept / "worker-0.safetensors").read_bytes())

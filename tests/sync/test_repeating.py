@@ -31,6 +31,7 @@ PLANS = [
     "onebit, meet(twostage)",
     "twobit(0.1), meet(twostage), guard(0.9, every=2)",
     "int8, feedback(on), by_size(0), meet(twostage)",
+    "w0: topk(0.1), by_size(0); w1: onebit, meet(twostage); *: allreduce",
 ]
 
 
@@ -42,8 +43,8 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
 def play(world: WorkerWorld, group: WorkerGroup, plan: str) -> Play:
     parsed = Plan.parse(plan)
     by = parsed.exchange.by if isinstance(parsed.exchange, AllReduceTerm) else "auto"
-    exchange = build_exchange(parsed, group, EngineChooser(group, world.dir, by))
-    buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
+    exchange = build_exchange(parsed, group, EngineChooser(group, world.dir, by), names=list(SHAPES))
+    buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES), list(map(exchange.part_of, SHAPES))))
     assert exchange.retryable
     return Play(exchange, buckets, world.dir)
 
@@ -98,7 +99,7 @@ def waiting(result: Result) -> torch.Tensor:
     return _flat([result.get(f"residual_{name}", torch.zeros(shape)) for name, shape in SHAPES.items()])
 
 
-SHORT = {(PLANS[0], True), (PLANS[2], False), (PLANS[4], True)}
+SHORT = {(PLANS[0], True), (PLANS[2], False), (PLANS[4], True), (PLANS[-1], True)}
 """What `make test` runs, at every stage; `make soak` runs every plan over both."""
 
 

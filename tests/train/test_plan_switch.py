@@ -89,6 +89,7 @@ CHAINS = {
     "residuals go on in another codec": (False, ["topk(0.1)", "onebit", "threshold(0.5)", "allreduce"]),
     "what waits at owners": (False, ["onebit, meet(twostage)", "topk(0.2)", "allreduce"]),
     "factors of other ranks": (False, ["lowrank(1)", "lowrank(2)", "allreduce"]),
+    "by part": (False, ["topk(0.1)", "first.*: onebit; *: topk(0.2)", "first.*: topk(0.1); *: bsp", "allreduce"]),
     "a guard begins anew": (False, ["topk(0.1), guard(0.9, 2)", "topk(0.2), guard(0.9, 2)", "allreduce"]),
 }
 

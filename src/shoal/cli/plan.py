@@ -36,6 +36,9 @@ def explain_plan(
     cluster: Annotated[
         Path | None, typer.Option(help="What shoal probe wrote: also say how long its workers' transfers take.")
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A safetensors file or a run: sizes and bytes a step of its parameters, by part.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a plan does, costs and cites."""
@@ -45,8 +48,17 @@ def explain_plan(
     from shoal.plan.explain import explain
     from shoal.plan.load import load
 
-    explanation = explain(load(plan), workers, parameters, read_cluster(cluster) if cluster is not None else None)
+    shapes = _shapes(model) if model is not None else None
+    measured = read_cluster(cluster) if cluster is not None else None
+    explanation = explain(load(plan), workers, parameters, measured, shapes)
     typer.echo(msgspec.json.encode(explanation) if json else str(explanation))
+
+
+def _shapes(model: str) -> dict[str, list[int]]:
+    from shoal.core.record import runs_root
+    from shoal.watch.model_shapes import read_shapes
+
+    return read_shapes(model, runs_root(None))
 
 
 def _terms() -> list[dict[str, str]]:

@@ -153,7 +153,8 @@ def warm(plan: "Plan | None" = None, workers: int = 1, links: bool = False) -> N
         from shoal.train.compiling import kernels_of_plan
         from shoal.wire import kernels
 
-        kernels.warm(kernels_of_plan(plan, workers, links), ", ".join(map(str, plan.codecs)) or str(plan.order))
+        coded = str(plan) if plan.parts else ", ".join(map(str, plan.codecs)) or str(plan.order)
+        kernels.warm(kernels_of_plan(plan, workers, links), coded)
     torch.optim.SGD([torch.zeros(1)], lr=1.0)  # the first optimizer of a process imports 800 modules more
 
 

@@ -65,6 +65,8 @@ class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     """How the script's loss combines samples: gradients of a `mean` are averaged, those of a `sum` are summed."""
     layers: dict[str, tuple[str, int]] = {}
     """Layer (a module that owns parameters) -> its class, and the elements of its parameters; in the model's order."""
+    shapes: dict[str, list[int]] = {}
+    """Parameter -> its shape, by the names that patterns of a plan match; in the model's order."""
 
 
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):

@@ -18,3 +18,8 @@ def hint(word: str, known: Iterable[str], otherwise: str) -> str:
     """`did you mean 'x'?` for the nearest of `known`, else `otherwise`."""
     near = difflib.get_close_matches(word.lower(), list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def nearest(word: str, known: Iterable[str], count: int) -> list[str]:
+    """The `count` words that are most like `word`, however far."""
+    return difflib.get_close_matches(word, list(known), n=count, cutoff=0.0)

@@ -7,10 +7,12 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
+from shoal.plan.part_rules import check_parts
+from shoal.plan.part_table import PartTraffic, Shapes, part_table, write_table
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, NamedPlan
 from shoal.plan.terms import AXES, Axis, NamedTerm
-from shoal.plan.traffic import PARAMETERS, StepTraffic, over, traffic
+from shoal.plan.traffic import PARAMETERS, StepTraffic, over, shape_traffic, traffic
 
 WIDTH = 100
 
@@ -31,6 +33,8 @@ class AxisExplanation(TermDocs, frozen=True, kw_only=True):
     question: str
     term: str
     """The term's text; empty where the axis holds none."""
+    patterns: tuple[str, ...] = ()
+    """The parts of the model whose plans hold it, where parts have plans of their own."""
 
 
 class PlanExplanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,35 +46,64 @@ class PlanExplanation(msgspec.Struct, frozen=True, kw_only=True):
     parts: list[AxisExplanation]
     traffic: StepTraffic | None = None
     """How payloads meet and what a worker sends, where the number of workers was given."""
+    table: list[PartTraffic] = []
+    """The same of each part of the model, where the model was given."""
 
     def __str__(self) -> str:
         named = [f"known as {name}: {PRESETS[name].cites}" for name in self.names]
         sent = ["\n" + "\n".join(textwrap.wrap(str(self.traffic), WIDTH))] if self.traffic is not None else []
-        return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts), *sent])
+        table = ["\n" + write_table(self.table)] if self.table else []
+        return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts), *table, *sent])
 
 
 def explain(
-    plan: Plan, workers: int | None = None, parameters: int = PARAMETERS, cluster: ClusterMeasurement | None = None
+    plan: Plan,
+    workers: int | None = None,
+    parameters: int = PARAMETERS,
+    cluster: ClusterMeasurement | None = None,
+    shapes: Shapes | None = None,
 ) -> PlanExplanation:
     """Explain every term of `plan` in the order it is written, and an empty wire too.
 
-    With `cluster`, also say how long the workers that were measured wait for what travels.
+    With `cluster`, also say how long the workers that were measured wait for what travels. `shapes`: those of the
+    model's parameters, for bytes a step of each part.
     """
     if cluster is not None:
         if workers not in (None, len(cluster.workers)):
             raise UsageError(f"--workers {workers}: the cluster has {len(cluster.workers)}; leave --workers out")
         workers = len(cluster.workers)
-    parts: list[AxisExplanation] = []
-    for axis, question in AXES.items():
-        here = [term for term in plan.terms if term.axis == axis]
-        parts += [_part(axis, question, str(term), about(type(term))) for term in here]
-        if not here:
-            parts.append(_part(axis, question, "", TermDocs(does="No codec: values travel as they are.")))
+    check_parts(plan)
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
-    sent = traffic(plan, workers, parameters) if workers is not None else None
+    sent = _traffic(plan, workers, parameters, shapes)
     if cluster is not None and sent is not None:
         sent = over(cluster, sent)
-    return PlanExplanation(plan=str(plan), names=names, parts=parts, traffic=sent)
+    table = part_table(plan, workers or 2, shapes) if shapes is not None else []
+    return PlanExplanation(plan=str(plan), names=names, parts=_explain_axes(plan), traffic=sent, table=table)
+
+
+def _traffic(plan: Plan, workers: int | None, parameters: int, shapes: Shapes | None) -> StepTraffic | None:
+    """Of the whole model; of one with parts there is a table instead."""
+    if workers is None or (plan.parts and shapes is not None):
+        return None
+    if plan.parts:
+        raise UsageError("--workers: parts differ in size, so give the model too: --model weights.safetensors")
+    return traffic(plan, workers, parameters) if shapes is None else shape_traffic(plan, workers, shapes)
+
+
+def _explain_axes(plan: Plan) -> list[AxisExplanation]:
+    """Each term once, however many parts hold it."""
+    found: list[AxisExplanation] = []
+    for axis, question in AXES.items():
+        here = dict.fromkeys(term for term in plan.terms if term.axis == axis)
+        found += [_part(axis, question, str(term), about(type(term)), _holders(plan, term)) for term in here]
+        if not here:
+            found.append(_part(axis, question, "", TermDocs(does="No codec: values travel as they are.")))
+    return found
+
+
+def _holders(plan: Plan, term: NamedTerm) -> tuple[str, ...]:
+    every = term.axis in ("split", "balance")
+    return () if every else tuple(part.pattern for part in plan.parts if term in part.plan.terms)
 
 
 def about(kind: type[NamedTerm]) -> TermDocs:
@@ -85,8 +118,9 @@ def about(kind: type[NamedTerm]) -> TermDocs:
     return msgspec.convert(found, TermDocs)
 
 
-def _part(axis: Axis, question: str, term: str, about: TermDocs) -> AxisExplanation:
-    return AxisExplanation(axis=axis, question=question, term=term, **msgspec.structs.asdict(about))
+def _part(axis: Axis, question: str, term: str, about: TermDocs, patterns: tuple[str, ...] = ()) -> AxisExplanation:
+    docs = msgspec.structs.asdict(about)
+    return AxisExplanation(axis=axis, question=question, term=term, patterns=patterns, **docs)
 
 
 def _means(preset: NamedPlan, plan: Plan) -> bool:
@@ -94,7 +128,8 @@ def _means(preset: NamedPlan, plan: Plan) -> bool:
 
 
 def _write(part: AxisExplanation) -> str:
-    lines = [f"{part.axis}, {part.question}: {part.term or 'no term'}"]
+    where = f" (of {', '.join(part.patterns)})" if part.patterns else ""
+    lines = [f"{part.axis}, {part.question}: {part.term or 'no term'}{where}"]
     for label in ("does", "costs", "cites", "avoid"):
         if words := getattr(part, label):
             lines += textwrap.wrap(words, WIDTH, initial_indent=f"  {label:<7}", subsequent_indent=" " * 9)

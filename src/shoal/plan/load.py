@@ -4,9 +4,14 @@ exchange = "allreduce"      # each key is optional and holds one term of its axi
 pace = "every(1)"
 wire = []                   # terms in the order they are applied
 split = "replicate"
+
+[[parts]]                   # one for each part of the model, in the order patterns are tried; then the keys above
+pattern = "embeddings.*"    # stand here, and only split and balance are those of the whole model
+wire = ["topk(0.01)"]
 """
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,11 +19,12 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
-from shoal.plan.plan import Plan, assemble
+from shoal.plan.plan import Plan, PlanPart, assemble
 from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.text import parse
 
 SUFFIX = ".toml"
+PARTS = "parts"
 MAX_BYTES = 64 * 1024
 
 
@@ -41,10 +47,26 @@ def parse_toml(text: str) -> Plan:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
         raise UsageError(f"not valid TOML: {' '.join(str(error).split())}") from None
+    parts = table.pop(PARTS, [])
+    plan = _assemble(table, (*AXES, PARTS), "")
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+        raise UsageError(f"{PARTS} must be tables; write [[parts]] above the pattern of each")
+    return msgspec.structs.replace(plan, parts=tuple(_part(part) for part in parts))
+
+
+def _assemble(table: dict[str, object], known: Sequence[str], where: str) -> Plan:
     for key in table:
-        if key not in AXES:
-            raise UsageError(f"unknown key {shown(key)}; {hint(key, AXES, 'keys are ' + ', '.join(AXES))}")
+        if key not in known:
+            way_out = hint(key, known, "keys are " + ", ".join(known))
+            raise UsageError(f"{where}unknown key {shown(key)}; {way_out}")
     return assemble(_term(axis, written) for axis in AXES for written in _texts(axis, table))
+
+
+def _part(table: dict[str, object]) -> PlanPart:
+    pattern = table.pop("pattern", None)
+    if not isinstance(pattern, str):
+        raise UsageError(f'every one of {PARTS} has a pattern; write pattern = "embeddings.*"')
+    return PlanPart(pattern, _assemble(table, tuple(AXES), f"part {pattern!r}: "))
 
 
 def _read(path: Path) -> str:

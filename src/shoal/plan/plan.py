@@ -1,6 +1,7 @@
 """The plan: one frozen value with a term for each axis, written as text in any order and read back the same.
 
-`Plan.parse(str(plan)) == plan` always holds, so the text stands for the plan in records and tables.
+`Plan.parse(str(plan)) == plan` always holds, so the text stands for the plan in records and tables. A plan may have a
+plan for each part of the model (parts.py); its own terms then say what holds for the whole model.
 """
 
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.plan.balance import EVEN, BalanceTerm
 from shoal.plan.bind import bind
+from shoal.plan.parts import PartText, check_patterns, split_parts
 from shoal.plan.presets import PRESETS
 from shoal.plan.registry import all_names, find_term
 from shoal.plan.terms import (
@@ -25,7 +27,7 @@ from shoal.plan.terms import (
     ReplicateTerm,
     Split,
 )
-from shoal.plan.text import TermCall, parse
+from shoal.plan.text import MAX_CHARACTERS, TermCall, parse
 from shoal.plan.wrappers import GuardTerm, MeetTerm, WireTerm
 
 if TYPE_CHECKING:
@@ -34,6 +36,16 @@ if TYPE_CHECKING:
     AnyPace = Pace | SynchronizerSettings
 else:
     AnyPace = Pace  # what JSON is decoded to: terms of other packages are read from a plan's text only
+
+
+class PlanPart(msgspec.Struct, frozen=True):
+    """The plan of the parameters whose names match a pattern, and no pattern before it."""
+
+    pattern: str
+    plan: "Plan"
+
+    def __str__(self) -> str:
+        return f"{self.pattern}: {self.plan}"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +61,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How the model is split."""
     balance: BalanceTerm = EVEN
     """How much of every batch each worker computes."""
+    parts: tuple[PlanPart, ...] = ()
+    """A plan for each part of the model, in the order patterns are tried; exchange, pace and wire are then theirs."""
 
     @classmethod
     def parse(cls, text: str) -> "Plan":
@@ -56,8 +70,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
         >>> str(Plan.parse("every(steps=1),alone"))
         'alone, every(1)'
+        >>> str(Plan.parse("embeddings.*: topk(0.01); *: fp16"))
+        'embeddings.*: allreduce, every(1), topk(0.01); *: allreduce, every(1), fp16'
         """
-        return assemble(bind(call) for call in _unfold(parse(text)))
+        sections = split_parts(text)
+        return _parse_terms(text) if sections is None else _parse_parts(sections)
 
     def __post_init__(self) -> None:
         _check("exchange", self.exchange)
@@ -66,10 +83,37 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             _check("wire", codec)
         _check("split", self.split)
         _check("balance", self.balance)
+        if self.parts:
+            self._check_parts()
+
+    def _check_parts(self) -> None:
+        check_patterns([part.pattern for part in self.parts])
+        if (self.exchange, self.pace, self.wire) != (AllReduceTerm(), EveryTerm(), ()):
+            raise UsageError(f"'{self._own_text()}' stands before the parts, which all have a plan; write it in theirs")
+        for part in self.parts:
+            if part.plan.parts:
+                raise UsageError(f"part {part.pattern!r} has parts of its own; write one list of patterns")
+            for term in (part.plan.split, part.plan.balance):
+                if term not in (ReplicateTerm(), EVEN):
+                    raise UsageError(f"'{term}' in part {part.pattern!r} is of the whole model; begin with '{term};'")
+        if len(str(self)) > MAX_CHARACTERS:
+            raise UsageError(f"the plan has {len(str(self))} characters with all its terms; at most {MAX_CHARACTERS}")
+
+    @property
+    def plans(self) -> tuple["Plan", ...]:
+        """The plan of each part; of a model without parts, the plan itself."""
+        return tuple(part.plan for part in self.parts) or (self,)
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """What the names of a part's parameters match; empty for a model without parts."""
+        return tuple(part.pattern for part in self.parts)
 
     @property
     def terms(self) -> tuple[NamedTerm, ...]:
         """All terms in the order a plan is written."""
+        if self.parts:
+            return (*(term for plan in self.plans for term in plan.terms), self.split, self.balance)
         return (self.exchange, self.pace, *self.wire, self.split, self.balance)
 
     @property
@@ -79,7 +123,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> OrderTerm:
-        """What leaves first."""
+        """What leaves first; rules.py sees that parts agree."""
+        if self.parts:
+            return self.parts[0].plan.order
         return next((term for term in self.wire if isinstance(term, OrderTerm)), OrderTerm())
 
     @property
@@ -98,7 +144,33 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return next((term for term in self.wire if isinstance(term, GuardTerm)), None)
 
     def __str__(self) -> str:
-        return ", ".join(str(term) for term in self.terms if term not in (ReplicateTerm(), EVEN))
+        if self.parts:
+            kept = [str(term) for term in (self.split, self.balance) if term not in (ReplicateTerm(), EVEN)]
+            return "; ".join([*([", ".join(kept)] if kept else []), *map(str, self.parts)])
+        return self._own_text()
+
+    def _own_text(self) -> str:
+        terms = (self.exchange, self.pace, *self.wire, self.split, self.balance)
+        return ", ".join(str(term) for term in terms if term not in (ReplicateTerm(), EVEN))
+
+
+def _parse_terms(text: str) -> Plan:
+    return assemble(bind(call) for call in _unfold(parse(text)))
+
+
+def _parse_parts(sections: list[PartText]) -> Plan:
+    if sum(len(section.terms) for section in sections) > MAX_CHARACTERS:
+        raise UsageError(f"the plan has more than {MAX_CHARACTERS} characters, and more are not read; shorten it")
+    common = _parse_terms(sections[0].terms) if not sections[0].pattern else Plan()
+    parts = tuple(PlanPart(pattern, _in_part(pattern, terms)) for pattern, terms in sections if pattern)
+    return msgspec.structs.replace(common, parts=parts)
+
+
+def _in_part(pattern: str, terms: str) -> Plan:
+    try:
+        return _parse_terms(terms)
+    except UsageError as error:
+        raise UsageError(f"part {pattern!r}: {error}") from None
 
 
 def assemble(terms: Iterable[NamedTerm]) -> Plan:

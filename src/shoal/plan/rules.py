@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
+from shoal.plan.part_rules import check_parts
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
 from shoal.plan.terms import (
@@ -29,7 +30,14 @@ from shoal.wire.settings import CodecSettings
 
 def check(plan: Plan, workers: int) -> list[str]:
     """Return the warnings of all rules for `plan` on `workers` workers; raise UsageError for what is impossible."""
-    return [warning for rule in RULES if (warning := rule(plan, workers))]
+    found = [warning for rule in RULES if (warning := rule(plan, workers))]
+    check_parts(plan)
+    for part in plan.parts:
+        try:
+            found += [f"part '{part.pattern}': {warning}" for warning in check(part.plan, workers)]
+        except UsageError as error:
+            raise UsageError(f"part '{part.pattern}': {error}") from None
+    return found
 
 
 def some_workers(plan: Plan, workers: int) -> None:

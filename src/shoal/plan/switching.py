@@ -17,7 +17,7 @@ from shoal.plan.terms import AllReduceTerm, EveryTerm
 def check_switch(before: Plan, after: Plan, workers: int) -> list[str]:
     """Return the warnings of all rules for `after`; raise UsageError where a run of `before` cannot go on by it."""
     for plan in (before, after):
-        if not isinstance(plan.exchange, AllReduceTerm) or not _is_switchable(plan):
+        if any(not isinstance(each.exchange, AllReduceTerm) or not _is_switchable(each) for each in plan.plans):
             raise UsageError(
                 f"'{plan}' is neither an all-reduce with every(1) nor one with local(…) without overlap, fragments and "
                 "leased samples, and only such plans can be switched from or to while a run goes on; start a run with "

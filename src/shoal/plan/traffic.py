@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,6 +16,11 @@ from shoal.plan.terms import AllReduceTerm, AloneTerm, MixTerm, Pace, ServerTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
+if TYPE_CHECKING:
+    from shoal.wire.layout import FlatLayout
+
+    Buckets = Sequence[tuple[int, FlatLayout]]
+
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
 SIDE = 1 << 10
@@ -25,7 +32,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
     workers: int
     parameters: int
-    """In square matrices."""
+    """In square matrices, where shapes are not known."""
     meets: str
     """sum, gather, twostage, server, pairs, or nothing."""
     sent: int
@@ -96,9 +103,32 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     if isinstance(plan.exchange, MixTerm):
         return StepTraffic(meets="pairs", sent=4 * parameters, **facts)
     if not plan.wire:
-        by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
-        return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
-    return _coded(plan, workers, parameters, facts)
+        return _plainly(plan, workers, parameters, facts)
+    return _coded(plan, workers, _square_buckets(parameters), facts)
+
+
+def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]]) -> StepTraffic:
+    """Return what a worker sends for one step of parameters with these names and shapes, as float32, in buckets."""
+    parameters = sum(math.prod(shape) for shape in shapes.values())
+    found = traffic(plan, workers, max(1, parameters)) if not plan.wire or not parameters else None
+    if found is not None:
+        return found if parameters else msgspec.structs.replace(found, parameters=0, sent=0, plain=0)
+    import torch
+
+    from shoal.wire.bucket import lay_out
+
+    tensors = [torch.empty(tuple(shape), device="meta") for shape in shapes.values()]
+    buckets = [(1, bucket.layout) for bucket in lay_out(tensors, names=list(shapes))]
+    plain = int(summed(4 * parameters, workers))
+    facts = {"workers": workers, "parameters": parameters, "plain": plain}
+    if workers == 1:
+        return StepTraffic(meets="nothing", sent=0, **facts)
+    return _coded(plan, workers, buckets, facts)
+
+
+def _plainly(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
+    by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
+    return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
 
 
 def _steps(pace: Pace) -> int:
@@ -134,19 +164,23 @@ def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
     )
 
 
-def _coded(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
-    # Imported here, because codecs bring torch along, which a plan without them does not need.
-    from shoal.plan.compose import compose
-    from shoal.sync.aggregate.choose import gathered, staged, way
+def _square_buckets(parameters: int) -> "Buckets":
     from shoal.wire.layout import FlatLayout
 
-    codec = compose(plan.wire, workers)
-    if codec is None:
-        return StepTraffic(meets="sum", sent=facts["plain"], **facts)
     whole, rest = divmod(parameters, SIDE * SIDE)
     side = math.isqrt(rest)
     left = FlatLayout.of([("square", (side, side)), ("rest", (1, rest - side * side))])
-    buckets = [(whole, FlatLayout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
+    return [(whole, FlatLayout.of([("square", (SIDE, SIDE))])), (1 if rest else 0, left)]
+
+
+def _coded(plan: Plan, workers: int, buckets: "Buckets", facts: dict[str, int]) -> StepTraffic:
+    # Imported here, because codecs bring torch along, which a plan without them does not need.
+    from shoal.plan.compose import compose
+    from shoal.sync.aggregate.choose import gathered, staged, way
+
+    codec = compose(plan.codecs, workers)
+    if codec is None:
+        return StepTraffic(meets="sum", sent=facts["plain"], **facts)
     if codec.summable:
         size = sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets)
         return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)

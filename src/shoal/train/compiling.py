@@ -15,6 +15,8 @@ def kernels_of_plan(plan: Plan, workers: int, links: bool) -> set[str]:
     """Names of kernels; `links`: whether anything crosses a socket, without which `wire(auto)` chooses no codec."""
     if isinstance(plan.exchange, AloneTerm) or (workers == 1 and not links):
         return set()
+    if plan.parts:
+        return {name for each in plan.plans for name in kernels_of_plan(each, workers, links)}
     if plan.order.by == "largest":
         return kernels_of(LargestCodec(0))
     if plan.chooses_codec:

@@ -68,8 +68,9 @@ def without_effect(plan: Plan, group: WorkerGroup) -> list[str]:
     """What was asked for and does nothing, with this group."""
     warnings = check(plan, group.size) if not group.session.waiting else []  # a newcomer does not know the size yet
     if group.size > 1 and not isinstance(group, LinkedGroup):
-        if isinstance(plan.exchange, AllReduceTerm) and plan.exchange.algorithm != "auto":
-            warnings.append(f"{plan.exchange} is as allreduce here: it says how sums are made over links between hosts")
+        for exchange in dict.fromkeys(each.exchange for each in plan.plans):
+            if isinstance(exchange, AllReduceTerm) and exchange.algorithm != "auto":
+                warnings.append(f"{exchange} is as allreduce here: it says how sums are made over links between hosts")
         if os.environ.get(BANDWIDTH_VARIABLE):
             warnings.append("--bandwidth has no effect here: it limits what workers send over links between hosts")
     return warnings
@@ -105,6 +106,7 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
         parameters=sum(parameter.numel() for parameter in members.parameters),
         loss=members.loss,
         layers=describe_layers(members),
+        shapes={name: list(p.shape) for name, p in zip(members.names, members.parameters, strict=True)},
     )
 
 

@@ -138,7 +138,8 @@ class PlanSwitcher:
     def _replace(self, joined: JoinedModels) -> tuple[State, State]:
         optimizers, observer = joined.members.optimizers, joined.exchange.observer
         observer.begin_plan()
-        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, optimizers, observer)
+        names = joined.members.names
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, optimizers, observer, names)
         synchronizer = build_synchronizer(self.plan, exchange, self._engines, joined.members)
         return joined.replace(exchange, synchronizer)
 

@@ -202,7 +202,9 @@ class Run:
         It may be called on all workers, as a script does, or on one; on workers of machines that joined it does
         nothing, because their word does not count. Optimizers and residuals go on; see docs/plans.md.
         """
-        self._switcher.request(load(plan))
+        wanted = load(plan)
+        self._together.check_parts(wanted)
+        self._switcher.request(wanted)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the joined model's weights as a plain safetensors file, for others to use; worker 0 writes it.

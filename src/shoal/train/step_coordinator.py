@@ -18,6 +18,8 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.listener import ListenerStage, MembershipListener
 from shoal.membership.view import MembershipView
+from shoal.plan.parts import check_all_used
+from shoal.plan.plan import Plan
 from shoal.sync.batch_tag import BatchTag
 from shoal.sync.synchronizer import TransactionParticipant
 from shoal.sync.trained import TrainedSamples
@@ -59,7 +61,7 @@ class StepCoordinator(MembershipListener):
         self.transaction = StepTransaction(group.session, self._announce)
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
-        self._quiet = self._between = False
+        self._quiet = self._between = self._parts_checked = False
         self.dealing = SampleDealing(self, self._step_check.agreed)
         self.rounds = self.dealing.rounds
         progress.reports += [self.rounds.told, self.rounds.told_servers]
@@ -103,8 +105,16 @@ class StepCoordinator(MembershipListener):
         if not joined.alone and not joined.exchange.retryable:
             self.group.session.forbid_loss(UNREPEATABLE)
 
+    def check_parts(self, plan: Plan) -> None:
+        """Refuse a plan with a part that no parameter of this run is in; known once everything is joined."""
+        if plan.parts:
+            check_all_used(plan.patterns, [name for joined in self.joined for name in joined.members.names])
+
     def before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """Refuse or prepare a step."""
+        if not self._parts_checked and self.switcher is not None:
+            self.check_parts(self.switcher.plan)
+            self._parts_checked = True
         if self._quiet:
             raise UsageError(
                 "optimizer.step() inside run.accumulate(): its gradients were never exchanged; step after it"

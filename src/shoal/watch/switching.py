@@ -1,9 +1,14 @@
 """Whether a live run can be switched to a plan: what `shoal switch` and the page ask before anybody hears of it."""
 
+from pathlib import Path
+
 from shoal.core.errors import UsageError
 from shoal.launch.live_runs import RunNotice
+from shoal.plan.parts import check_all_used
 from shoal.plan.plan import Plan
 from shoal.plan.switching import check_switch
+from shoal.watch.model_shapes import joined_shapes
+from shoal.watch.record import RunRecord
 
 
 def check_request(notice: RunNotice, plan: Plan) -> list[str]:
@@ -15,4 +20,11 @@ def check_request(notice: RunNotice, plan: Plan) -> list[str]:
         )
     if notice.stopping:
         raise UsageError(f"run {notice.run!r} is being stopped; go on by another plan with shoal run --resume --plan")
+    if plan.parts:
+        names = list(joined_shapes(RunRecord.open(Path(notice.dir))))
+        if not names:
+            raise UsageError(
+                f"run {notice.run!r} has recorded no parameters yet, and parts go by their names; try again"
+            )
+        check_all_used(plan.patterns, names)
     return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))

@@ -69,6 +69,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """Layer -> norm of its own gradient, as told last."""
     layers: dict[str, tuple[str, int]] = {}
     """Layer -> class and elements."""
+    shapes: dict[str, list[int]] = {}
+    """Parameter -> its shape."""
     models: list[str] = []
     """Classes of what it joined."""
     links: dict[str, tuple[float | None, float | None]] = {}
@@ -231,8 +233,9 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
 def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
     """What is told in a sentence, or once."""
     match event:
-        case ModelsJoined(models=models, layers=layers):
+        case ModelsJoined(models=models, layers=layers, shapes=shapes):
             worker.models = [*worker.models, *models]
+            worker.shapes = worker.shapes | shapes
             worker.layers = worker.layers | layers
         case WarningRaised(text=text):
             worker.warnings.append(text)

@@ -55,16 +55,19 @@ class BucketPlan:
         return FlatLayout.of([(slot.name, tuple(slot.shape)) for slot in self.slots])
 
 
-def lay_out(tensors: Sequence[Tensor], capacity: int = CAPACITY, names: Sequence[str] = ()) -> list[BucketPlan]:
+def lay_out(
+    tensors: Sequence[Tensor], capacity: int = CAPACITY, names: Sequence[str] = (), parts: Sequence[int] = ()
+) -> list[BucketPlan]:
     """Deal tensors to buckets from the last to the first: the order in which a backward pass finishes them.
 
     Inside a bucket matrices come before vectors, so that a codec that leaves the vectors as they are sees one run.
+    `parts`: a number for each tensor; those with different ones never share a bucket.
     """
     plans: list[BucketPlan] = []
-    open_: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+    open_: dict[tuple[torch.dtype, torch.device, int], list[int]] = {}
     for index in reversed(range(len(tensors))):
         tensor = tensors[index]
-        key = (tensor.dtype, tensor.device)
+        key = (tensor.dtype, tensor.device, parts[index] if parts else 0)
         group = open_.setdefault(key, [])
         group.append(index)
         if sum(tensors[i].numel() for i in group) * tensor.element_size() >= capacity:

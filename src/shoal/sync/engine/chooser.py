@@ -1,5 +1,6 @@
 """Which engine carries what: by where a bucket lies, and by what the workers share."""
 
+import copy
 import os
 from pathlib import Path
 from typing import Protocol, cast
@@ -67,6 +68,12 @@ class EngineChooser:
         self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
         if self.wanted not in ENGINES:
             raise UsageError(f"{ENGINE_VARIABLE}={self.wanted!r} is not an engine; use one of {', '.join(ENGINES)}")
+
+    def with_algorithm(self, by: str) -> "EngineChooser":
+        """Return a chooser that sums in another way over links and shares all else."""
+        found = copy.copy(self)
+        found.by = by
+        return found
 
     def of(self, device: str) -> AllReduceEngine:
         if self.servers is not None:

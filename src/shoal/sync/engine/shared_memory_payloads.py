@@ -25,21 +25,21 @@ class SharedMemoryPayloads(PayloadEngine):
     def __init__(self, group: SharedGroup) -> None:
         self.group, self.flags = group, SlotFlags(group)
         self._specs: Sequence[PayloadSpec] = ()
+        self._memory: memoryview | None = None
         self._starts: list[tuple[int, int]] = []
         """Of each payload: where the area of slot 0 begins, and the distance to the next slot's."""
 
     def open(self, specs: Sequence[PayloadSpec]) -> list[Tensor]:
         """Return own areas. Opened again, the same memory serves other specs, which fit into its room."""
-        if not self._starts:
-            self._reserve(specs)
+        memory = self._memory = self._memory or self._reserve(specs)
         self._areas = [
-            [tensor_at(self._memory, start + slot * step, torch.uint8, spec.area) for slot in range(self.group.slots)]
+            [tensor_at(memory, start + slot * step, torch.uint8, spec.area) for slot in range(self.group.slots)]
             for (start, step), spec in zip(self._starts, specs, strict=True)
         ]
         self._specs = specs
         return [areas[self.group.slot] for areas in self._areas]
 
-    def _reserve(self, specs: Sequence[PayloadSpec]) -> None:
+    def _reserve(self, specs: Sequence[PayloadSpec]) -> memoryview:
         slots = self.group.slots
         end = flag_bytes(3, len(specs), slots)
         for spec in specs:
@@ -47,9 +47,10 @@ class SharedMemoryPayloads(PayloadEngine):
             step = round_to_lines(max(spec.area, spec.room, 1))
             self._starts.append((end, step))
             end += slots * step
-        self._memory = self.group.region(max(end, 1))
-        full, read, self._lengths = flag_rows(self._memory, 3, len(specs), slots)
+        memory = self.group.region(max(end, 1))
+        full, read, self._lengths = flag_rows(memory, 3, len(specs), slots)
         self.flags.open(full, read)
+        return memory
 
     def prepare(self) -> None:
         self.flags.prepare()

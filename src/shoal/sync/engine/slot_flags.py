@@ -128,7 +128,8 @@ def flag_bytes(kinds: int, items: int, slots: int) -> int:
 
 def flag_rows(memory: memoryview, kinds: int, items: int, slots: int) -> list[list[Flags]]:
     """Return a row of `slots` flags for each item of each kind, each row on cache lines of its own."""
-    flags = np.frombuffer(memory, np.int64, flag_bytes(kinds, items, slots) // 8).reshape(kinds, items, -1)
+    flags = np.frombuffer(memory, np.int64, flag_bytes(kinds, items, slots) // 8)
+    flags = flags.reshape(kinds, items, round_to_lines(8 * slots) // 8)
     return [list(kind) for kind in flags[:, :, :slots]]
 
 

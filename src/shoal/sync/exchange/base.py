@@ -40,6 +40,10 @@ class GradientExchange(RetryableOperation, ABC):
         self.observer = observer or ExchangeObserver()
         self._buckets: Mapping[int, GradientBucket] = {}
 
+    def part_of(self, name: str) -> int:
+        """Return the number of the part that a parameter belongs to; a bucket holds gradients of one part."""
+        return 0
+
     @property
     def layers(self) -> list[list[str]]:
         """Names of the parameters whose gradients are in each bucket."""
@@ -151,6 +155,9 @@ class WrappingExchange(GradientExchange):
 
     def is_done(self, index: int) -> bool:
         return self.inner.is_done(index)
+
+    def part_of(self, name: str) -> int:
+        return self.inner.part_of(name)
 
     def set_priorities(self, priorities: Sequence[int]) -> None:
         self.inner.set_priorities(priorities)

@@ -6,7 +6,7 @@ Frozen parameters have buckets of their own, which travel only once they are tra
 bucket of gradients; where codecs take those, in a bucket of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,8 +33,8 @@ class BucketLayout:
         return {i: (bucket, slot) for bucket, group in enumerate(self.indices) for slot, i in enumerate(group)}
 
 
-def lay_out_part(part: Part, capacity: int) -> BucketLayout:
-    """Buckets of at most `capacity` bytes, without a tag."""
+def lay_out_part(part: Part, capacity: int, part_of: Callable[[str], int] = lambda name: 0) -> BucketLayout:
+    """Buckets of at most `capacity` bytes, without a tag; `part_of`: which names may not share one."""
     dense = [i for i in range(len(part.parameters)) if i not in set(part.sparse)]
     trained = [i for i in dense if part.parameters[i].requires_grad]
     frozen = [i for i in dense if not part.parameters[i].requires_grad]
@@ -43,7 +43,7 @@ def lay_out_part(part: Part, capacity: int) -> BucketLayout:
     layout = BucketLayout([], [])
     for group in (trained, frozen, statistics):
         named = [part.names[i] for i in group] if group is not statistics else []
-        for plan in lay_out([tensors[i] for i in group], capacity, named):
+        for plan in lay_out([tensors[i] for i in group], capacity, named, [part_of(name) for name in named]):
             layout.plans.append(plan)
             layout.indices.append([group[slot.index] for slot in plan.slots])
     return layout

@@ -62,7 +62,7 @@ class LockstepSynchronizer(Synchronizer):
         super().open(part, state)
 
     def _lay_out(self) -> BucketLayout:
-        layout = lay_out_part(self.part, self.capacity)
+        layout = lay_out_part(self.part, self.capacity, self.exchange.part_of)
         add_tag(layout, self.part, own_bucket=self.exchange.compresses)
         return layout
 

@@ -56,7 +56,8 @@ class NeededOrderSynchronizer(LockstepSynchronizer):
 
     def _lay_out(self) -> BucketLayout:
         """The word comes last: it is said when all gradients are known. The tag travels with it."""
-        layout, size = lay_out_part(self.part, self.capacity), 1 + SIZE + self.figures
+        layout = lay_out_part(self.part, self.capacity, self.exchange.part_of)
+        size = 1 + SIZE + self.figures
         space = BucketSpace(size + 1, torch.float32, device_of(self.part))
         layout.plans.append(BucketPlan((GradientSlot(0, 0, torch.Size([size])),), size, space))
         layout.indices.append([len(self.part.parameters) + len(self.part.statistics.tensors)])

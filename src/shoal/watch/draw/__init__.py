@@ -1,7 +1,7 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · exchange · plans · rounds · workers · metrics · bytes by peer ·
-warnings
+header · loss curve · phases of a step · transfers · exchange · parts · plans · rounds · workers · metrics ·
+bytes by peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -13,6 +13,7 @@ from shoal.watch.draw.curve import BrailleCurve
 from shoal.watch.draw.exchange import decisions, exchange_section
 from shoal.watch.draw.header import header
 from shoal.watch.draw.hidden import hidden_line
+from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.tables import (
     failures,
     happenings,
@@ -56,6 +57,7 @@ def _sections(
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
         ("on the way between hosts", hidden_line(workers)),
         ("exchange", exchange_section(workers, verdict(workers))),
+        ("parts of the model", parts_table(record.info, workers)),
         ("plans", plan_history(record, workers)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),

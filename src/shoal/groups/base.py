@@ -17,6 +17,7 @@ from shoal.groups.state_streaming import StateStreamClient, StateStreamServer
 from shoal.groups.state_transfer import MemoryStateTransfer, StateTransfer
 from shoal.hosts.status_board import StatusBoard
 from shoal.membership.session import FixedSession, MembershipSession
+from shoal.transport.messenger import Messenger
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
 DEADLINE_SECONDS = 600.0
@@ -74,6 +75,11 @@ class WorkerGroup(ABC):
     def transfer(self) -> StateTransfer:
         """Return how newcomers get the state: by default through memory of this host."""
         return MemoryStateTransfer(self.board)
+
+    @property
+    def messenger(self) -> Messenger:
+        """Messages between the members, whatever the view."""
+        raise UsageError("members of this run exchange no messages: they meet by torch.distributed or are alone")
 
     def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
         """Return, for each peer whose link has estimates, bytes a second and seconds of a round trip."""

@@ -4,8 +4,6 @@ The fences here order data before the flags that announce it.
 """
 
 import os
-import platform
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,26 +13,9 @@ import numpy.typing as npt
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import DeadlineError, PeerLost, ViewEnded
+from shoal.hosts.fences import fence
 from shoal.hosts.status_board import StatusBoard, WorkerState
 from shoal.membership.session import FixedSession, MembershipSession
-
-_IN_ORDER = platform.machine().lower() in {"x86_64", "amd64", "i686", "i386"}
-_lock = threading.Lock()
-
-
-def fence() -> None:
-    """Keep the compiler and the processor from moving this thread's memory accesses across this call."""
-    if not _IN_ORDER:
-        for _ in range(2):
-            with _lock:
-                pass
-
-
-def full_fence() -> None:
-    """Also make earlier writes visible to all before any later read, which x86 does not guarantee by itself."""
-    with _lock:
-        pass
-
 
 Flags = npt.NDArray[np.int64]
 

@@ -26,6 +26,7 @@ from shoal.membership.view import MembershipView
 from shoal.transport.collectives import AllGather, ChainBroadcast
 from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint
 from shoal.transport.mesh import SILENCE, LinkMesh
+from shoal.transport.messenger import Messenger
 from shoal.transport.rate_limit import rate_limit_from_environment
 from shoal.transport.tasks import CollectiveTask
 
@@ -202,6 +203,10 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     @cached_property
     def transfer(self) -> StateTransfer:
         return LinkStateTransfer(self.mesh)
+
+    @property
+    def messenger(self) -> Messenger:
+        return self.mesh.messenger
 
     def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
         estimates = {rank: self.mesh.link(rank).out.estimate for rank in self.mesh.view.others}

@@ -10,20 +10,25 @@ Numbers restart with every view, above all that were used before.
 
 import struct
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
 from shoal.core.errors import UsageError
 from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
-from shoal.groups.flag_waiter import FlagWaiter, full_fence
+from shoal.groups.flag_waiter import FlagWaiter
 from shoal.groups.host_workers import first_number
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena, pages
+from shoal.hosts.fences import full_fence
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.listener import ListenerStage, MembershipListener, OperationTransport
 from shoal.membership.session import FixedSession, MembershipSession, slot_of
 from shoal.membership.view import MembershipView
+from shoal.transport.messenger import Messenger
+from shoal.transport.ring_loop import RingLoop
+from shoal.transport.rings import HostRings
 
 MAILBOX = 1 << 20
 _LENGTH = struct.Struct("<q")
@@ -41,6 +46,8 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             raise UsageError(f"{slots} workers on one host; at most {status_board.MOST_WORKERS} are possible")
         self.arena, self.slot, self.slots, self.seconds = arena, slot, slots, deadline_seconds()
         self.places = range(slots)
+        self._loop: RingLoop | None = None
+        """Of messages; None as long as nobody has asked for the messenger."""
         self.session = session or FixedSession(slot, slots)
         self.board = status_board.StatusBoard(arena.map(0, status_board.BYTES))
         self.board.enter(slot)
@@ -67,6 +74,8 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         everybody = self.members == list(range(self.slots))
         self.patience.wait_for(None if everybody else self.members)
         self._round = self.base
+        if self._loop is not None:
+            self._loop.set_peers(self._names())
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.slot]), self._round))
 
@@ -79,6 +88,21 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         """Return whether no member has left. Ask it after seeing all parts: a member that left earlier may not have."""
         full_fence()
         return bool(self._left[self.members].max() <= self.session.view.generation)
+
+    @cached_property
+    def messenger(self) -> Messenger:
+        """Through memory; its thread and its place in the arena are there from now on."""
+        names = self._names()
+        self._loop = RingLoop(HostRings(self.arena, self.slots), self.slot, names[self.slot])
+        self._loop.set_peers(names)
+        self._loop.start()
+        return Messenger(self._loop)
+
+    def _names(self) -> dict[int, str]:
+        """By which messages know the members: ids, or ranks where members do not change."""
+        elastic, view = self.session.elastic, self.session.view
+        found = {slot_of(member): member if elastic else str(slot_of(member)) for member in view.members}
+        return found | {self.slot: self.session.member if elastic else str(self.slot)}
 
     @property
     def base(self) -> int:
@@ -157,4 +181,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.patience.publish(self._taken, self._round)
 
     def close(self) -> None:
+        if self._loop is not None:
+            self.messenger.close()
+            self._loop.close()
         self.arena.close()

@@ -29,7 +29,8 @@ from shoal.transport.messages import (
     unpack,
 )
 from shoal.transport.peer import LinkPeer
-from shoal.transport.sender import ACK_CHUNKS, ChunkSender
+from shoal.transport.reliable import ACK_CHUNKS
+from shoal.transport.sender import ChunkSender
 from shoal.transport.tasks import TaskTable
 
 AT_ONCE = 128
@@ -48,7 +49,7 @@ class FrameReceiver:
         peers: Mapping[int, LinkPeer],
         tasks: TaskTable,
         sender: ChunkSender,
-        exchange: MessageExchange,
+        exchange: MessageExchange[LinkPeer],
         suspects: dict[int, str],
     ) -> None:
         """`peers` and `suspects` are the communication thread's own, which changes them with the view."""

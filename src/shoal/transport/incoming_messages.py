@@ -44,10 +44,10 @@ class IncomingMessage:
     body: bytearray = field(default_factory=bytearray)
     size: int = 0
 
-    def add(self, chunk: MessageChunk, payload: FramePayload) -> None:
+    def add(self, chunk: MessageChunk, payload: FramePayload, piece: int) -> None:
         same = (chunk.kind, chunk.port, chunk.of, chunk.total) == (self.kind, self.port, self.of, self.total)
-        due = min(CHUNK, self.total - self.size)
-        if not same or chunk.index * CHUNK != self.size or payload.size != due or not due:
+        due = min(piece, self.total - self.size)
+        if not same or chunk.index * piece != self.size or payload.size != due or not due:
             raise ProtocolViolation(
                 f"piece {chunk.index} with {payload.size} bytes of message {chunk.number} of {chunk.total} bytes for "
                 f"port {chunk.port!r}, where {due} bytes of {self.total} for {self.port!r} were due"
@@ -62,6 +62,8 @@ class IncomingMessages:
     """The messages of one member."""
 
     link: IncomingLink = field(default_factory=IncomingLink)
+    piece: int = CHUNK
+    """Bytes of a message that come at a time."""
     stream: int = 0
     """0 before the first chunk."""
     closed: bool = False
@@ -122,7 +124,7 @@ class IncomingMessages:
         message = self._parts.get(chunk.number)
         if message is None:
             raise ProtocolViolation(f"piece {chunk.index} of message {chunk.number}, which has not begun")
-        message.add(chunk, payload)
+        message.add(chunk, payload, self.piece)
         if message.size < message.total:
             return None
         return self._parts.pop(chunk.number)

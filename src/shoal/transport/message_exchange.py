@@ -8,13 +8,13 @@ A message whose port has no credit waits at its sender, where it blocks neither 
 
 import itertools
 from collections.abc import Callable, Mapping
-
-import zmq
+from typing import Generic, TypeVar
 
 from shoal.core.clock import now
 from shoal.core.errors import PayloadError, PeerLost, ShoalError
 from shoal.transport.incoming_messages import ChunkArrival, IncomingMessage, IncomingMessages
 from shoal.transport.message_body import parse
+from shoal.transport.message_peers import MessagePeer, MessageSender
 from shoal.transport.message_ports import (
     CallFailed,
     CallReply,
@@ -25,21 +25,22 @@ from shoal.transport.message_ports import (
     run_handler,
 )
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
-from shoal.transport.messages import CHUNK, FrameRefused, MessageAck, MessageChunk, MessageKind, unpack_bytes
+from shoal.transport.messages import Frame, FrameRefused, MessageAck, MessageChunk, MessageKind
 from shoal.transport.outgoing_messages import OutgoingMessages
-from shoal.transport.peer import LinkPeer
-from shoal.transport.sender import ACK_CHUNKS, ChunkSender
+from shoal.transport.reliable import ACK_CHUNKS
+
+P = TypeVar("P", bound=MessagePeer)
 
 
-class MessageExchange:
+class MessageExchange(Generic[P]):
     """Everything in this class runs in the communication thread."""
 
     def __init__(
         self,
-        sender: ChunkSender,
-        peers: Mapping[int, LinkPeer],
+        sender: MessageSender[P],
+        peers: Mapping[int, P],
         post: Callable[[Callable[[], None]], None],
-        suspect: Callable[[LinkPeer, str], None],
+        suspect: Callable[[P, str], None],
     ) -> None:
         """`post` runs a function soon in this thread, and any thread may call it. `suspect` reports a misbehaving
         peer."""
@@ -53,7 +54,7 @@ class MessageExchange:
         # From the clock, so that a member that restarts under the same name has later streams than before.
         self._streams, self._numbers = itertools.count(int(now() * 1e6) + 1), itertools.count()
 
-    def find(self, name: str) -> LinkPeer | None:
+    def find(self, name: str) -> P | None:
         return next((peer for peer in self.peers.values() if peer.name == name), None)
 
     # Sending
@@ -69,10 +70,9 @@ class MessageExchange:
         self._outgoing(peer).push(message)
         self.sender.pump(peer)
 
-    def _outgoing(self, peer: LinkPeer) -> OutgoingMessages:
+    def _outgoing(self, peer: P) -> OutgoingMessages:
         if peer.message_out is None:
-            peer.message_out = OutgoingMessages(f"{peer}", lambda: next(self._streams), lambda: next(self._numbers))
-            peer.message_out.link.estimate.most = peer.out.estimate.most
+            peer.message_out = peer.open_messages(lambda: next(self._streams), lambda: next(self._numbers))
         return peer.message_out
 
     def _register(self, name: str, message: OutgoingMessage) -> None:
@@ -123,12 +123,12 @@ class MessageExchange:
 
     # Hearing
 
-    def _incoming(self, peer: LinkPeer) -> IncomingMessages:
+    def _incoming(self, peer: P) -> IncomingMessages:
         if peer.message_in is None:
-            peer.message_in = self.inbox.setdefault(peer.name, IncomingMessages())
+            peer.message_in = self.inbox.setdefault(peer.name, IncomingMessages(piece=peer.piece))
         return peer.message_in
 
-    def hear(self, peer: LinkPeer, chunk: MessageChunk, frame: zmq.Frame) -> None:
+    def hear(self, peer: P, chunk: MessageChunk, frame: Frame) -> None:
         """Take in a chunk, of any view."""
         inbox = self._incoming(peer)
         match inbox.sort(chunk):
@@ -145,9 +145,9 @@ class MessageExchange:
         if chunk.back:
             self._acknowledged(peer, chunk.back, chunk.expected, chunk.echo, chunk.held)
 
-    def _take(self, peer: LinkPeer, inbox: IncomingMessages, chunk: MessageChunk, frame: zmq.Frame) -> None:
+    def _take(self, peer: P, inbox: IncomingMessages, chunk: MessageChunk, frame: Frame) -> None:
         try:
-            payload = unpack_bytes(chunk, frame)
+            payload = peer.unpack(chunk, frame)
         except FrameRefused:
             self.sender.ask_messages_again(peer, inbox, chunk.stream)
             raise
@@ -160,7 +160,7 @@ class MessageExchange:
         if chunk.kind == MessageKind.credit:
             self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
         elif whole is not None:
-            if whole.total > CHUNK:
+            if whole.total > peer.piece:
                 inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: no further chunk will carry it
             self._deliver(peer, whole)
         self.sender.pump(peer)
@@ -169,12 +169,12 @@ class MessageExchange:
         call = self.calls.get((name, number))
         return call.largest if call is not None else None
 
-    def hear_ack(self, peer: LinkPeer, ack: MessageAck) -> None:
+    def hear_ack(self, peer: P, ack: MessageAck) -> None:
         self._acknowledged(peer, ack.stream, ack.expected, ack.stamp, ack.held, ack.again, ack.closed)
 
     def _acknowledged(
         self,
-        peer: LinkPeer,
+        peer: P,
         stream: int,
         expected: int,
         stamp: int,
@@ -195,7 +195,7 @@ class MessageExchange:
                 self.sender.repeat_messages(peer)
         self.sender.pump(peer)
 
-    def _restart(self, peer: LinkPeer, out: OutgoingMessages, expected: int) -> None:
+    def _restart(self, peer: P, out: OutgoingMessages, expected: int) -> None:
         waiting = [call for (name, _), call in self.calls.items() if name == peer.name]
         out.restart(expected)
         self._grant_again(peer)
@@ -207,7 +207,7 @@ class MessageExchange:
 
     # Delivering
 
-    def _deliver(self, peer: LinkPeer, message: IncomingMessage) -> None:
+    def _deliver(self, peer: P, message: IncomingMessage) -> None:
         if message.kind in (MessageKind.reply, MessageKind.failure):
             self._answer(peer, message)
             return
@@ -222,7 +222,7 @@ class MessageExchange:
                 (received, lambda out: self._post(lambda: finish(received.sender, inbox, port, message, out)))
             )
 
-    def _answer(self, peer: LinkPeer, message: IncomingMessage) -> None:
+    def _answer(self, peer: P, message: IncomingMessage) -> None:
         call = self.calls.pop((peer.name, message.of), None) if message.kept else None
         if call is None:
             return  # its caller's deadline has passed
@@ -260,7 +260,7 @@ class MessageExchange:
 
     # Losses
 
-    def tick(self, peer: LinkPeer, moment: float) -> None:
+    def tick(self, peer: P, moment: float) -> None:
         """Send again what is overdue, and notice if the peer is gone."""
         out = peer.message_out
         if out is None:
@@ -271,21 +271,21 @@ class MessageExchange:
             return
         if peer.bye is not None:
             self.lose(peer, f"it has {peer.bye.reason}")
-        elif peer.gone(moment):
-            self.lose(peer, f"{peer.describe(moment)}, is gone: nobody listens at {peer.entry.address}")
+        elif why := peer.gone_text(moment):
+            self.lose(peer, why)
             self._grant_again(peer)
         elif self.silence is not None and (silence := peer.silent(moment, self.silence)) is not None:
             self.lose(peer, f"{peer.describe(moment)}, has been silent for {silence:.1f} s")
             self._grant_again(peer)
 
-    def _grant_again(self, peer: LinkPeer) -> None:
+    def _grant_again(self, peer: P) -> None:
         """Grant all credit anew on a new stream: grants in flight are lost with the old one, and the peer may
         return."""
         inbox, out = self._incoming(peer), self._outgoing(peer)
         for port, (granted, largest) in inbox.grants.items():
             out.grant(port, granted, inbox.stream, largest)
 
-    def lose(self, peer: LinkPeer, why: str) -> None:
+    def lose(self, peer: P, why: str) -> None:
         """Fail everything that waits for this member."""
         error = PeerLost(f"worker {self.sender.rank} has lost {peer}: {why}")
         for key, call in [(key, call) for key, call in self.calls.items() if key[0] == peer.name]:
@@ -294,7 +294,7 @@ class MessageExchange:
         if peer.message_out is not None:
             peer.message_out.close(error)
 
-    def drop(self, peer: LinkPeer) -> None:
+    def drop(self, peer: P) -> None:
         """Forget a peer whose link is removed; a later link to it starts from nothing."""
         self.lose(peer, "it is no member any more")
         if peer.name in self.inbox:

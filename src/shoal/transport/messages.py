@@ -4,7 +4,7 @@ import enum
 import math
 import zlib
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -171,11 +171,20 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
+class Frame(Protocol):
+    """Bytes in ZeroMQ's memory, or in memory that processes share."""
+
+    @property
+    def buffer(self) -> memoryview: ...
+
+    def __len__(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class FramePayload:
     """A frame's bytes in ZeroMQ's buffer, with dtype, shape and checksum."""
 
-    frame: zmq.Frame
+    frame: Frame
     dtype: str
     shape: tuple[int, ...]
     crc: int
@@ -214,7 +223,7 @@ def unpack(chunk: ChunkHeader, frame: zmq.Frame) -> FramePayload:
     return FramePayload(frame, chunk.dtype, chunk.shape, chunk.crc)
 
 
-def unpack_bytes(chunk: MessageChunk, frame: zmq.Frame) -> FramePayload:
+def unpack_bytes(chunk: MessageChunk, frame: Frame) -> FramePayload:
     """Return the payload that `chunk` of the message stream describes; raise FrameRefused if the frame differs."""
     if len(frame) > CHUNK or (zlib.crc32(frame.buffer) if len(frame) else 0) != chunk.crc:
         raise FrameRefused(f"piece {chunk.index} of message {chunk.number} has {len(frame)} bytes or a wrong checksum")

@@ -10,13 +10,14 @@ waits for it fails with PeerLost.
 """
 
 import threading
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, ShoalError, UsageError
 from shoal.transport.message_body import MessageBody
+from shoal.transport.message_exchange import MessageExchange
 from shoal.transport.message_ports import (
     CallFailed,
     CallReply,
@@ -31,9 +32,6 @@ from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import Array, MessageKind
 from shoal.transport.outgoing_messages import MOST_PORTS
 
-if TYPE_CHECKING:
-    from shoal.transport.io_loop import IoLoop
-
 __all__ = ["CallFailed", "CallReply", "MessageTicket", "Messenger", "ReceivedMessage"]
 
 LARGEST_MESSAGE = 1 << 30
@@ -45,10 +43,25 @@ PORT_LOOK = 5.0
 """The same in the idle thread of a port."""
 
 
+class MessageLoop(Protocol):
+    """The communication thread, as other threads see it."""
+
+    rank: int
+    exchange: MessageExchange[Any]
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Do this soon."""
+
+    @property
+    def ident(self) -> int | None: ...
+
+    def is_alive(self) -> bool: ...
+
+
 class Messenger:
     """The messages of one worker. Any thread may use it, but a handler of the communication thread must not `call`."""
 
-    def __init__(self, loop: "IoLoop") -> None:
+    def __init__(self, loop: MessageLoop) -> None:
         self._loop = loop
         self._queues: list[SimpleQueue[Job | None]] = []
         self._served: set[str] = set()
@@ -95,7 +108,7 @@ class Messenger:
         Raise PeerLost if the member is lost, CallFailed if its handler fails, DeadlineError; all name the member. After
         a DeadlineError the handler may have run, or may still run if all of the request has left.
         """
-        if threading.current_thread() is self._loop:
+        if threading.get_ident() == self._loop.ident:
             raise UsageError(f"a handler of the communication thread calls port {port} of {to}; serve it with a thread")
         pending = PendingCall(f"the call from worker {self._loop.rank} to port {port} of {to}", to, largest)
         message = OutgoingMessage(MessageKind.call, _checked(port), MessageBody(head, arrays), pending, priority)
@@ -169,7 +182,7 @@ def _checked(port: str) -> str:
     return port
 
 
-def _handle_jobs(jobs: "SimpleQueue[Job | None]", handler: Handler, loop: "IoLoop") -> None:
+def _handle_jobs(jobs: "SimpleQueue[Job | None]", handler: Handler, loop: MessageLoop) -> None:
     """Run a port's handler until None comes, or the communication thread has ended."""
     while loop.is_alive():
         try:

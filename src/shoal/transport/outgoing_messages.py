@@ -14,10 +14,11 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.core.errors import PeerLost, ShoalError
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
-from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation, pack
+from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageKind, ProtocolViolation, pack
 from shoal.transport.reliable import ChunkInFlight, LinkEstimate, OutgoingLink
 
 MOST_PORTS = 256
@@ -44,6 +45,9 @@ class OutgoingMessages:
     streams: Callable[[], int]
     numbers: Callable[[], int]
     link: OutgoingLink[MessageChunk] = field(default_factory=lambda: OutgoingLink(LinkEstimate()))
+    piece: int = CHUNK
+    """Bytes of a message that leave at a time."""
+    pack: Callable[[npt.NDArray[np.uint8], str], FramePayload] = pack
     stream: int = 0
     """0 before the first message."""
     _hello: bool = False
@@ -92,7 +96,7 @@ class OutgoingMessages:
     def next(self, now: float, most: int) -> ChunkInFlight[MessageChunk] | None:
         """Return the next chunk to send, if it keeps the bytes under way below `most`."""
         link = self.link
-        if link.in_flight and link.under_way + CHUNK > min(most, link.estimate.near):
+        if link.in_flight and link.under_way + self.piece > min(most, link.estimate.near):
             return None
         if not self.has_more:
             return None
@@ -149,10 +153,10 @@ class OutgoingMessages:
 
     def _cut(self, now: float, message: OutgoingMessage) -> ChunkInFlight[MessageChunk] | None:
         start, total = message.cut, message.body.total
-        piece = np.frombuffer(message.body.cut(start, min(start + CHUNK, total)), np.uint8)
+        piece = np.frombuffer(message.body.cut(start, min(start + self.piece, total)), np.uint8)
         message.cut += len(piece)
         in_flight = self._send(
-            now, message.kind, message.port, message.number, message.of, start // CHUNK, total, piece=piece
+            now, message.kind, message.port, message.number, message.of, start // self.piece, total, piece=piece
         )
         message.first = message.first if start else in_flight.chunk.seq
         if message.cut == total:
@@ -170,9 +174,9 @@ class OutgoingMessages:
         of: int = 0,
         index: int = 0,
         total: int = 0,
-        piece: np.typing.NDArray[np.uint8] | None = None,
+        piece: npt.NDArray[np.uint8] | None = None,
     ) -> ChunkInFlight[MessageChunk]:
-        payload = pack(piece if piece is not None else np.empty(0, np.uint8), "uint8")
+        payload = self.pack(piece if piece is not None else np.empty(0, np.uint8), "uint8")
         chunk = MessageChunk("", 0, 0, 0, 0, self.stream, kind, port, number, of, index, total, 0, payload.crc)
         self.link.queue(chunk, payload, OVERTAKEN)
         in_flight = self.link.next(now)

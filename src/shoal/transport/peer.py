@@ -1,6 +1,8 @@
 """A peer as the communication thread sees it: both directions of its link, when it was last heard, how it ended."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import zmq
 
@@ -8,7 +10,15 @@ from shoal.hosts.status_board import WorkerState
 from shoal.transport.connection import AcceptedConnection, PeerConnection
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.incoming_messages import IncomingMessages
-from shoal.transport.messages import ChunkHeader, LinkClosed
+from shoal.transport.messages import (
+    CHUNK,
+    ChunkHeader,
+    Frame,
+    FramePayload,
+    LinkClosed,
+    MessageChunk,
+    unpack_bytes,
+)
 from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import IncomingLink, OutgoingLink
 
@@ -73,6 +83,23 @@ class LinkPeer:
     def name(self) -> str:
         """Return the name that messages use: the member's id, or its rank if members do not change."""
         return self.entry.member or str(self.rank)
+
+    piece: ClassVar[int] = CHUNK
+
+    def open_messages(self, streams: Callable[[], int], numbers: Callable[[], int]) -> OutgoingMessages:
+        """The stream of messages to it, which no more bytes a second may leave on than on that of collectives."""
+        made = OutgoingMessages(f"{self}", streams, numbers)
+        made.link.estimate.most = self.out.estimate.most
+        return made
+
+    def unpack(self, chunk: MessageChunk, frame: Frame) -> FramePayload:
+        return unpack_bytes(chunk, frame)
+
+    def gone_text(self, moment: float) -> str:
+        """Why nothing leads to it any more; empty if something may."""
+        if not self.gone(moment):
+            return ""
+        return f"{self.describe(moment)}, is gone: nobody listens at {self.entry.address}"
 
     @property
     def has_waiting(self) -> bool:

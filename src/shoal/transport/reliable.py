@@ -91,6 +91,9 @@ class LinkEstimate:
         return setup + 4 * (self.rtt or 0.0) + 4 * size / (self.rate or min(SLOWEST, self.most))
 
 
+ACK_CHUNKS = 4
+"""Chunks that are acknowledged without waiting for a chunk to do it. Fewer never fill a window, so nobody waits for
+this word but who closes; every one of its own wakes two processes."""
 HEAD = 128
 """Approximate bytes of a chunk beside its payload."""
 PATIENCE = 1.0

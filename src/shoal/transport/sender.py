@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable
+from typing import cast
 
 import msgspec
 import zmq
@@ -24,14 +25,13 @@ from shoal.transport.messages import (
 )
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import RateLimit
-from shoal.transport.reliable import HEAD, ChunkInFlight, IncomingLink
+from shoal.transport.reliable import ACK_CHUNKS, HEAD, ChunkInFlight, IncomingLink
 from shoal.transport.tasks import CollectiveTask
 
 BEAT = 0.5
 """Seconds after which a heartbeat is sent to a peer that was sent nothing else."""
-ACK_CHUNKS, ACK_SECONDS = 4, 0.1
-"""Acknowledge after this many chunks, or seconds, without waiting for a chunk to carry it. Fewer chunks never fill a
-window, so no sender waits; and every separate acknowledgement wakes two processes."""
+ACK_SECONDS = 0.1
+"""Seconds after the first chunk that is not acknowledged yet, until it is without waiting for a chunk to do it."""
 NEAR = 2 * CHUNK
 """A chunk carries an acknowledgement if at most so many bytes are under way; behind more it would arrive late."""
 ASK_AGAIN = 0.1
@@ -121,7 +121,7 @@ class ChunkSender:
         head = self._fill_in(peer, in_flight.chunk, int(stamp * 1e9))
         with contextlib.suppress(zmq.Again):  # not connected: all in flight is sent again once it is
             peer.chunk_socket.send(encode(head), zmq.SNDMORE | zmq.NOBLOCK)
-            peer.chunk_socket.send(in_flight.payload.frame, zmq.NOBLOCK, copy=False)
+            peer.chunk_socket.send(cast(zmq.Frame, in_flight.payload.frame), zmq.NOBLOCK, copy=False)
         peer.told = stamp
         self._count(in_flight.payload.size + HEAD)
 

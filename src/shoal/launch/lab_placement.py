@@ -33,8 +33,11 @@ PORT = 7700
 class LabPlacement(WorkerPlacement):
     """The hosts of `spec`; worker r is on host r, and the coordinator, if there is one, on a host after them."""
 
-    def __init__(self, spec: LabSpec, arena: SharedArena, directory: Path, coordinator: bool) -> None:
+    def __init__(
+        self, spec: LabSpec, arena: SharedArena, directory: Path, coordinator: bool, workers: int | None = None
+    ) -> None:
         self.spec, self.arena, self.directory = spec, arena, directory
+        self._workers = spec.size if workers is None else workers
         self.replay = spec.compute == "replay"
         self.lab = NetworkLab(spec, coordinator=coordinator)
         self.timeline = EventTimeline(spec)
@@ -60,8 +63,8 @@ class LabPlacement(WorkerPlacement):
         )
 
     def service_seat(self, number: int, folder: Path) -> ServiceSeat:
-        """Servers are spread over the hosts, beside the workers, so that k of them have k links."""
-        host = number % self.spec.size
+        """Servers are spread over hosts without a worker, then over all, so that k of them have k links."""
+        host = (self._workers + number) % self.spec.size
         address, keys = f"tcp://{self.lab.hosts[host].address}:*", CurveKeyPair.new()
         return ServiceSeat(
             f"server {number}", number, address, self.directory.name, keys, enter=lambda: self.lab.enter(host)

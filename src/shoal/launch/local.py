@@ -67,7 +67,11 @@ class LocalLauncher:
         if job.place is not None:
             return job.place(job, self.arena)
         elastic = job.survive is not None
-        return LocalPlacement(self.arena) if job.lab is None else LabPlacement(job.lab, self.arena, job.dir, elastic)
+        return (
+            LocalPlacement(self.arena)
+            if job.lab is None
+            else LabPlacement(job.lab, self.arena, job.dir, elastic, job.workers)
+        )
 
     def _make_supervisor(self, policy: LossPolicy) -> RunSupervisor:
         return RunSupervisor(self.job, policy, self.board, self.place)

@@ -34,5 +34,7 @@ class RunOptions:
     """How much of every batch each worker computes."""
     spare: int = 0
     """Slots for workers that are added later."""
+    tunes: bool = False
+    """Whether workers are added while throughput rises."""
     engine: "LaunchEngine | None" = None
     """The engine that starts the other machines, on the first of them."""

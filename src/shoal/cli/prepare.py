@@ -33,6 +33,8 @@ def prepare(options: RunOptions) -> "LaunchJob":
     found: Path | None = None
     if options.resume is not None:
         options, attempts, found = from_record(options)
+    if options.tunes:
+        options = with_room(options)
     if options.script is None:
         raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
@@ -75,7 +77,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
         directory,
         str(chosen),
         info.seed,
-        threads_per_worker(workers),
+        threads_per_worker(workers + spare if options.tunes else workers),
         spec,
         checkpoint=info.checkpoint,
         resume=checkpoint,
@@ -84,7 +86,24 @@ def prepare(options: RunOptions) -> "LaunchJob":
         place=place,
         services=plan_services(chosen, workers, alone=place is None),
         spare=spare,
+        tunes=options.tunes,
     )
+
+
+def with_room(options: RunOptions) -> RunOptions:
+    """--workers auto: one worker, and memory for as many as --spare says, or as there are cores."""
+    from dataclasses import replace
+
+    from shoal.core.errors import UsageError
+    from shoal.launch.policy import own_cores
+
+    fixed = {"--lab": options.lab, "--on": options.engine, "--listen": options.wanted.listen, "--share": options.share}
+    if option := next((name for name, value in fixed.items() if value is not None), None):
+        raise UsageError(
+            f"--workers auto with {option}: it adds workers of this host alone, to equal shares; drop {option}, or "
+            "write --workers 2"
+        )
+    return replace(options, workers=1, spare=options.spare or own_cores() - 1)
 
 
 def check_servers(options: RunOptions, plan: "Plan") -> None:

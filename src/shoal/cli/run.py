@@ -14,7 +14,7 @@ from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summar
 from shoal.cli.engine import EngineWords, find_engine, go
 from shoal.cli.errors import interruptible, usage_errors
 from shoal.cli.listen import MOST_REMOTE_WORKERS, ListenOptions
-from shoal.cli.options import RunOptions
+from shoal.cli.options import AUTO, RunOptions
 from shoal.cli.run_options import (
     AllowOption,
     BandwidthOption,
@@ -87,12 +87,13 @@ def run(
     words = tuple(arguments or ())
     survive = (restarts, min_workers)
     wanted = ListenOptions(listen, key, tuple(allow or ()), max_workers)
-    options = RunOptions(
-        script, words, workers, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share, spare
-    )
     flags = tuple(flag for flag, given in (("--json", json), ("--quiet", quiet)) if given)
     machines = EngineWords(on, nodes, time, partition, dry_run, flags)
     with usage_errors(), interruptible():
+        count, tunes = read_workers_option(workers)
+        options = RunOptions(
+            script, words, count, plan, name, runs, seed, lab, checkpoint, resume, survive, wanted, share, spare, tunes
+        )
         beside = RunCompanions(watch, export or ())
         if trusted:
             os.environ["SHOAL_TRUSTED"] = "1"  # also read where torchrun starts the workers
@@ -110,6 +111,18 @@ def run(
         engine = find_engine(machines, options)
         code = train(options) if engine is None else go(engine, options, dry_run, train)
         raise typer.Exit(code)
+
+
+def read_workers_option(said: str | None) -> tuple[int | None, bool]:
+    """The number that --workers gives, and whether the launcher finds it while the run trains."""
+    from shoal.core.errors import UsageError
+
+    if said is None or said == AUTO:
+        return None, said is not None
+    try:
+        return int(said), False
+    except ValueError:
+        raise UsageError(f"--workers {said!r} is no number of worker processes; write --workers 2, or auto") from None
 
 
 def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:

@@ -11,9 +11,14 @@ MACHINES = "Other machines"
 OUTPUT = "Output"
 
 WorkersOption = Annotated[
-    int | None,
+    str | None,
     typer.Option(
-        "--workers", "-w", help="Worker processes; else 1, or one for each host of the lab.", rich_help_panel=TRAINING
+        "--workers",
+        "-w",
+        metavar="N|auto",
+        help="Worker processes; auto adds workers until throughput stops rising; else 1, or one for each host of the "
+        "lab.",
+        rich_help_panel=TRAINING,
     ),
 ]
 PlanOption = Annotated[

@@ -45,6 +45,8 @@ class LaunchJob:
 
     spare: int = 0
     """Slots above the workers' own that are kept free for workers added later."""
+    tunes: bool = False
+    """Whether the launcher adds workers while throughput rises."""
 
     @property
     def capacity(self) -> int:

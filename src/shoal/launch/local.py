@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import sys
+from collections import Counter
 from typing import NoReturn
 
 from shoal.core.clock import Deadline, now
@@ -33,11 +34,14 @@ from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.worker import become_worker
 from shoal.launch.worker_output import Ends, WorkerOutput
+from shoal.launch.worker_tuning import WorkerTuner
 
 TICK = 0.05
 CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
 """Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
 once: they meet at the end of a step."""
+AUTO_TOKEN = "auto"
+"""Of a request for more or fewer workers that nobody made by a command."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 
@@ -59,6 +63,7 @@ class LocalLauncher:
         self._outlets = WorkerOutput(lambda *said: self.watcher.line(*said), self._reported)
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
+        self._tuner = WorkerTuner(job.capacity) if job.tunes else None
         self._services = ServiceProcesses(job.services)
         self._service_failure: RunFailure | None = None
 
@@ -213,6 +218,21 @@ class LocalLauncher:
             supervisor.switch(switch.plan, switch.token)
         if (scale := self.announcement.take(ScaleRequest)) is not None and not self._requests.begun:
             self._tell(supervisor.scale(scale))
+            self._tuner = None  # from now on the user decides
+        if self._tuner is not None and not supervisor.scaling.asked and not self._requests.begun:
+            self._tune(supervisor, self._tuner)
+
+    def _tune(self, supervisor: RunSupervisor, tuner: WorkerTuner) -> None:
+        """Add a worker while throughput rises; take those out that bring nothing."""
+        members = sorted(supervisor.members)
+        samples = Counter({slot: int(self.board.read(slot)["samples"]) for slot in supervisor.slots})
+        wanted, before = tuner.observe(now(), len(members), samples), len(members)
+        if wanted is not None or (tuner.done and tuner.rates):
+            count = tuner.wanted
+            request = ScaleRequest(add=max(0, count - before), remove=tuple(members[count:]), token=AUTO_TOKEN)
+            self._tell(supervisor.scale(request, f"{tuner}{f'; {count} is best' if tuner.done else ''}"))
+        if tuner.done:
+            self._tuner = None
 
     @property
     def _pending(self) -> bool:

@@ -223,11 +223,12 @@ class RunSupervisor:
         self._wanted, self.asked = plan, token
         self.handle.switch(plan)
 
-    def scale(self, request: ScaleRequest) -> str:
+    def scale(self, request: ScaleRequest, why: str = "") -> str:
         """The user wants more workers, or fewer; returns what is done about it, in words."""
         added, removed = self.scaling.begin(request)
         verbs = ((added, "added"), (removed, "asked to leave after a step"))
-        text = "; ".join(f"{named(slots)} {_is(slots)} {verb}" for slots, verb in verbs if slots)
+        said = [f"{named(slots)} {_is(slots)} {verb}" for slots, verb in verbs if slots]
+        text = "; ".join([*said, *filter(None, [why])])
         self._journal.emit(WorkersScaled(at=time.time(), text=text, added=tuple(added), removed=tuple(removed)))
         self._journal.flush()
         return text

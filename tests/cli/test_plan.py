@@ -69,6 +69,17 @@ def test_explain_shows_what_each_part_of_a_model_sends(tmp_path: Path) -> None:
     assert "parts differ in size, so give the model too" in refused.stderr
 
 
+def test_explain_shows_which_layers_travel_as_factors(tmp_path: Path) -> None:
+    save_file({"a.weight": torch.zeros(50, 40), "b.weight": torch.zeros(8, 4)}, tmp_path / "m.safetensors")
+    command = ["explain", "factors(batch=6)", "--workers", "2"]
+    found = json.loads(shoal.invoke(app, [*command, "--model", str(tmp_path / "m.safetensors"), "--json"]).stdout)
+    chosen = [(layer["layer"], layer["sends"], layer["factors"], layer["sum"]) for layer in found["layers"]]
+    assert chosen == [("a.weight", "factors", 4 * 6 * 90, 4 * 2000), ("b.weight", "sum", 4 * 6 * 12, 4 * 32)]
+    assert found["traffic"]["sent"] == 4 * 6 * 90 + 4 * 32
+    refused = shoal.invoke(app, command)
+    assert "layers differ in shape, so give the model too" in refused.stderr
+
+
 def test_a_misspelt_plan_is_refused_on_one_line() -> None:
     result = shoal.invoke(app, ["explain", "allredcue"])
     assert result.exit_code == 2

@@ -43,6 +43,12 @@ def test_p1_parts_with_plans_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
+def test_p1_factors_of_linear_layers(tmp_path: Path) -> None:
+    err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), "--plan", "factors(batch=2)")
+    assert "worker 1 was lost (SIGKILL)" in err
+
+
+@pytest.mark.soak
 @in_a_lab
 def test_p1_two_rounds_of_sums_between_hosts(tmp_path: Path) -> None:
     def lose(running: Forked) -> None:

@@ -25,6 +25,10 @@ DIRECTIONS = {
     "gupta": ("train/precision/test_precision_fixed.py", "gupta_random_rounding_trains_where_the_nearest_does_not"),
     "dorefa": ("train/precision/test_precision_dorefa.py", "zhou_one_two_six_bits_learn_almost_as_well_and_travel_so"),
     "halp": ("train/precision/test_precision_halp.py", "de_sa_eight_bits_go_below_the_floor_of_low_precision_sgd"),
+    "project-adam": (
+        "wire/codecs/test_factors.py",
+        "chilimbi_the_product_is_the_gradient_and_shorter_whenever_it_can_be",
+    ),
     "tictac": ("train/test_deferred.py", "each_layer_is_waited_for_just_before_it_is_used"),
     "bosen": ("wire/codecs/test_largest.py", "bosen_largest_first_learns_faster_than_any_order"),
 }

@@ -36,3 +36,18 @@ def test_shares_that_fit_nobody_are_refused(text: str, workers: int, said: str) 
 def test_no_workers_are_refused(workers: int) -> None:
     with pytest.raises(UsageError, match=f"^{workers} workers cannot train; use 1 or more$"):
         check(Plan(), workers)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("factors(8), int8", "'int8(1024)' with 'factors(batch=8, workers=2)': what is not sent as factors is summed"),
+        ("factors(8), order(needed)", "'order(needed)' with 'factors(batch=8, workers=2)': factors leave as they are"),
+        ("factors(8), local(4)", "what passes through layers gives gradients"),
+        ("factors(8), server", "servers add up values as they are"),
+        ("factors(8), alone", "'alone' sends nothing"),
+    ],
+)
+def test_factors_are_of_gradients_that_all_workers_sum(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)):
+        check(Plan.parse(text), 2)

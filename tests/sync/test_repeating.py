@@ -14,6 +14,7 @@ from shoal.sync.observer import GuardTightened
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
 from shoal.train.build import EngineChooser, build_exchange
+from shoal.train.members import JoinedMembers
 from shoal.wire import kernels
 from shoal.wire.bucket import lay_out
 
@@ -43,7 +44,9 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
 def play(world: WorkerWorld, group: WorkerGroup, plan: str) -> Play:
     parsed = Plan.parse(plan)
     by = parsed.exchange.by if isinstance(parsed.exchange, AllReduceTerm) else "auto"
-    exchange = build_exchange(parsed, group, EngineChooser(group, world.dir, by), names=list(SHAPES))
+    exchange = build_exchange(
+        parsed, group, EngineChooser(group, world.dir, by), members=JoinedMembers(names=list(SHAPES))
+    )
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES), list(map(exchange.part_of, SHAPES))))
     assert exchange.retryable
     return Play(exchange, buckets, world.dir)

@@ -7,14 +7,17 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.groups.cluster_file import ClusterMeasurement
+from shoal.plan.factors import LayerChoice, choose_layers
 from shoal.plan.part_rules import check_parts
 from shoal.plan.part_table import PartTraffic, Shapes, part_table, write_table
+from shoal.plan.parts import match_parts
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, NamedPlan
 from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.traffic import PARAMETERS, StepTraffic, over, shape_traffic, traffic
 
 WIDTH = 100
+MATRICES = "matrices, if they are weights of linear layers alone:"
 
 
 class TermDocs(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +51,14 @@ class PlanExplanation(msgspec.Struct, frozen=True, kw_only=True):
     """How payloads meet and what a worker sends, where the number of workers was given."""
     table: list[PartTraffic] = []
     """The same of each part of the model, where the model was given."""
+    layers: list[LayerChoice] = []
+    """How each matrix travels under `factors`, where the model was given."""
 
     def __str__(self) -> str:
         named = [f"known as {name}: {PRESETS[name].cites}" for name in self.names]
         sent = ["\n" + "\n".join(textwrap.wrap(str(self.traffic), WIDTH))] if self.traffic is not None else []
         table = ["\n" + write_table(self.table)] if self.table else []
+        table += ["\n" + "\n".join([MATRICES, *map(str, self.layers)])] if self.layers else []
         return "\n".join([f"plan: {self.plan}", *named, *("\n" + _write(part) for part in self.parts), *table, *sent])
 
 
@@ -78,7 +84,18 @@ def explain(
     if cluster is not None and sent is not None:
         sent = over(cluster, sent)
     table = part_table(plan, workers or 2, shapes) if shapes is not None else []
-    return PlanExplanation(plan=str(plan), names=names, parts=_explain_axes(plan), traffic=sent, table=table)
+    layers = _layers(plan, workers or 2, shapes) if shapes is not None else []
+    axes = _explain_axes(plan)
+    return PlanExplanation(plan=str(plan), names=names, parts=axes, traffic=sent, table=table, layers=layers)
+
+
+def _layers(plan: Plan, workers: int, shapes: Shapes) -> list[LayerChoice]:
+    chosen = match_parts(plan.patterns, list(shapes)) if plan.parts else [0] * len(shapes)
+    found = []
+    for number, each in enumerate(plan.plans):
+        own = {name: shape for (name, shape), part in zip(shapes.items(), chosen, strict=True) if part == number}
+        found += choose_layers(each.factors, own, workers) if each.factors is not None else []
+    return found
 
 
 def _traffic(plan: Plan, workers: int | None, parameters: int, shapes: Shapes | None) -> StepTraffic | None:

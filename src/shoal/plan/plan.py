@@ -12,6 +12,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.plan.balance import EVEN, BalanceTerm
 from shoal.plan.bind import bind
+from shoal.plan.factors import FactorsTerm
 from shoal.plan.parts import PartText, check_patterns, split_parts
 from shoal.plan.presets import PRESETS
 from shoal.plan.registry import all_names, find_term
@@ -137,6 +138,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def meeting(self) -> Literal["auto", "gather", "twostage"]:
         """How payloads of all workers come together."""
         return next((term.how for term in self.wire if isinstance(term, MeetTerm)), "auto")
+
+    @property
+    def factors(self) -> FactorsTerm | None:
+        """Which gradients travel as factors; None if none does."""
+        return next((term for term in self.wire if isinstance(term, FactorsTerm)), None)
 
     @property
     def guard(self) -> GuardTerm | None:

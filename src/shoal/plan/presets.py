@@ -38,6 +38,12 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Chen et al. 2015, "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Systems"',
         note="dist_sync: servers add up the gradients of every step; here the workers' optimizers step",
     ),
+    "project-adam": NamedPlan(
+        text="allreduce, every(1), factors(batch=32, workers=2)",
+        cites='Chilimbi et al. 2014, "Project Adam: Building an Efficient and Scalable Deep Learning Training System"',
+        note="its fully connected layers: inputs and output gradients travel and are multiplied where they arrive, "
+        "here by all workers in step; write the rows of your batch",
+    ),
     "ssp": NamedPlan(
         text="server, stale(3)",
         cites='Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"',

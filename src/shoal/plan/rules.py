@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
+from shoal.plan.factors import FactorsTerm
 from shoal.plan.part_rules import check_parts
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
@@ -151,11 +152,26 @@ def local_codes_changes(plan: Plan, workers: int) -> None:
             why = "its momentum is for gradients, and the optimizers of the workers have theirs; write topk(0.01)"
         elif isinstance(term, GuardTerm):
             why = "it compares gradients of single steps; use it with every(1)"
+        elif isinstance(term, FactorsTerm):
+            why = "what passes through layers gives gradients, and here changes of parameters travel; write int8"
         elif isinstance(term, WireTerm):
             why = "it measures exchanges of single steps; write a codec: int8"
         else:
             continue
         raise UsageError(f"'{term}' with '{plan.pace}': {why}")
+
+
+def factors_stand_alone(plan: Plan, workers: int) -> None:
+    if plan.factors is None:
+        return
+    for term in plan.wire:
+        if isinstance(term, OrderTerm) and term.by != "ready":
+            raise UsageError(f"'{term}' with '{plan.factors}': factors leave as they are ready; remove the order")
+        if term is not plan.factors and not isinstance(term, OrderTerm):
+            raise UsageError(
+                f"'{term}' with '{plan.factors}': what is not sent as factors is summed as it is; remove one of "
+                "the two, or give other layers a part of their own: 'head.*: factors; *: fp16'"
+            )
 
 
 def servers_get_what_there_is(plan: Plan, workers: int) -> None:
@@ -244,6 +260,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     one_precision_of_a_kind,
     codecs_compose,
     one_order,
+    factors_stand_alone,
     largest_goes_as_it_is,
     needed_goes_once,
     needed_cannot_repeat,

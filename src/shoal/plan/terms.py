@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.plan.balance import BalanceTerm
+from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
 from shoal.plan.order import ORDERS, OrderTerm
@@ -155,6 +156,7 @@ TERMS: dict[str, type[NamedTerm]] = {
     **WRAPPERS,
     **ORDERS,
     "wire": WireTerm,
+    "factors": FactorsTerm,
     **PRECISION,
     "balance": BalanceTerm,
 }

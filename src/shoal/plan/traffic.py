@@ -10,6 +10,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.groups.cluster_file import ClusterMeasurement
+from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm, MixTerm, Pace, ServerTerm, SharedTerm
@@ -102,6 +103,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         return StepTraffic(meets="server", sent=4 * parameters, **facts)
     if isinstance(plan.exchange, MixTerm):
         return StepTraffic(meets="pairs", sent=4 * parameters, **facts)
+    if plan.factors is not None:
+        raise UsageError(f"--workers with '{plan.factors}': layers differ in shape, so give the model too: --model RUN")
     if not plan.wire:
         return _plainly(plan, workers, parameters, facts)
     return _coded(plan, workers, _square_buckets(parameters), facts)
@@ -110,6 +113,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
 def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]]) -> StepTraffic:
     """Return what a worker sends for one step of parameters with these names and shapes, as float32, in buckets."""
     parameters = sum(math.prod(shape) for shape in shapes.values())
+    if plan.factors is not None and workers > 1:
+        return _factored(plan.factors, workers, shapes)
     found = traffic(plan, workers, max(1, parameters)) if not plan.wire or not parameters else None
     if found is not None:
         return found if parameters else msgspec.structs.replace(found, parameters=0, sent=0, plain=0)
@@ -124,6 +129,17 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
     if workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     return _coded(plan, workers, buckets, facts)
+
+
+def _factored(term: FactorsTerm, workers: int, shapes: Mapping[str, Sequence[int]]) -> StepTraffic:
+    """Matrices as if they were weights of linear layers."""
+    parameters = sum(math.prod(shape) for shape in shapes.values())
+    worth = [shape for shape in shapes.values() if term.is_worth_it(shape)]
+    summing = parameters - sum(math.prod(shape) for shape in worth)
+    sent = sum(term.factor_bytes(shape, workers) for shape in worth) + int(summed(4 * summing, workers))
+    plain = int(summed(4 * parameters, workers))
+    meets = "gather" if worth else "sum"
+    return StepTraffic(workers=workers, parameters=parameters, meets=meets, sent=sent, plain=plain)
 
 
 def _plainly(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:

@@ -1,7 +1,9 @@
 """From a plan's description to the exchange that runs it: HOW replicas agree, and WHAT travels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+from torch import nn
 from torch.optim import Optimizer
 
 from shoal.groups.base import WorkerGroup
@@ -23,6 +25,8 @@ from shoal.sync.guard import ConvergenceGuard
 from shoal.sync.mix.pairs import PairExchange
 from shoal.sync.observer import ExchangeObserver
 from shoal.train.auto_exchange import build_auto_exchange
+from shoal.train.factors import FactorExchange, LinearFactors, linear_layers
+from shoal.train.members import JoinedMembers
 from shoal.wire.codec import GradientCodec
 
 OVERLAPPING_ORDERS = ("needed", "auto")
@@ -36,43 +40,78 @@ def build_exchange(
     seed: int = 0,
     optimizers: Sequence[Optimizer] = (),
     observer: ExchangeObserver | None = None,
-    names: Sequence[str] = (),
+    members: JoinedMembers | None = None,
+    warn: Callable[[str], None] = lambda text: None,
 ) -> GradientExchange:
     """HOW, and WHAT travels: nothing at all for a world of one, whatever the plan says.
 
     `optimizers`: what the mean is for, where the run chooses a codec itself. `observer`: that of the exchange before,
-    after a switch of the plan. `names`: of the parameters, where parts of the model have plans of their own.
+    after a switch of the plan. `members`: whose parameters they are, where parts of the model have their own plans or
+    factors travel. `warn` is told what happens otherwise than the plan says.
     """
-    chosen = match_parts(plan.patterns, names) if plan.parts else []  # refused for one worker as for several
+    members = members or JoinedMembers()
+    chosen = match_parts(plan.patterns, members.names) if plan.parts else []  # refused for one worker as for several
     if (group.size == 1 and not group.session.elastic) or isinstance(plan.exchange, AloneTerm):
         return NoExchange()
     if isinstance(plan.exchange, MixTerm):
         return PairExchange(group, observer)
+    observer, found = observer or ExchangeObserver(), list[tuple[GradientExchange, set[str]]]()
+    for each, names in _names_by_plan(plan, members.names, chosen).items():
+        by = each.exchange.algorithm if plan.parts and isinstance(each.exchange, AllReduceTerm) else engines.by
+        way = (group, engines.with_algorithm(by), seed)
+        factored = _factored(each, members, names)
+        found.append((_build_one(_without_factors(each), *way, optimizers, observer), names - set(factored)))
+        if factored:
+            found.append((_build_factors(each, factored, *way, observer, warn), set(factored)))
+        elif each.factors is not None:
+            warn(f"{each.factors}: no linear layer's factors are shorter than its gradient; all gradients are summed")
+    if len(found) == 1:
+        return found[0][0]
+    places = {name: number for number, (_, names) in enumerate(found) for name in names}
+    return PartedExchange([exchange for exchange, _ in found], places.__getitem__, str(plan))
+
+
+def _names_by_plan(plan: Plan, names: Sequence[str], chosen: Sequence[int]) -> dict[Plan, set[str]]:
+    """Parts that have the same plan are one."""
     if not plan.parts:
-        return _build_one(plan, group, engines, seed, optimizers, observer)
-    return _build_parts(plan, dict(zip(names, chosen, strict=True)), group, engines, seed, observer)
+        return {plan: set(names)}
+    found: dict[Plan, set[str]] = {each: set() for each in plan.plans}
+    for name, part in zip(names, chosen, strict=True):
+        found[plan.plans[part]].add(name)
+    return found
 
 
-def _build_parts(
+def _factored(plan: Plan, members: JoinedMembers, names: set[str]) -> dict[str, list[nn.Linear]]:
+    """The linear layers of each weight among `names` that travels as factors: the same on all workers."""
+    if plan.factors is None:
+        return {}
+    parameters = dict(zip(members.names, members.parameters, strict=True))
+    layers = linear_layers(members.models, {id(parameter): name for name, parameter in parameters.items()})
+    return {name: layers[name] for name in layers if name in names and plan.factors.is_worth_it(parameters[name].shape)}
+
+
+def _without_factors(plan: Plan) -> Plan:
+    if plan.factors is None:
+        return plan
+    return msgspec.structs.replace(plan, wire=tuple(term for term in plan.wire if term is not plan.factors))
+
+
+def _build_factors(
     plan: Plan,
-    chosen: Mapping[str, int],
+    layers: Mapping[str, list[nn.Linear]],
     group: WorkerGroup,
     engines: EngineChooser,
     seed: int,
-    observer: ExchangeObserver | None,
+    observer: ExchangeObserver,
+    warn: Callable[[str], None],
 ) -> GradientExchange:
-    """An exchange for each plan, shared by parts that have the same; `chosen`: the part of each parameter."""
-    plans = list(dict.fromkeys(plan.plans))
-    observer = observer or ExchangeObserver()
-    exchanges = [
-        _build_one(each, group, engines.with_algorithm(each.exchange.algorithm), seed, (), observer)
-        for each in plans
-        if isinstance(each.exchange, AllReduceTerm)  # a rule
-    ]
-    if len(exchanges) == 1:
-        return exchanges[0]
-    places = {name: plans.index(plan.plans[part]) for name, part in chosen.items()}
-    return PartedExchange(exchanges, places.__getitem__, str(plan))
+    assert plan.factors is not None
+    return FactorExchange(
+        AllReduceExchange(group, engines.of, observer),
+        LinearFactors(layers, plan.factors.batch, warn),
+        lambda codec, layouts: build_aggregator(codec, layouts, group, engines, seed, "gather"),
+        str(plan.factors),
+    )
 
 
 def _build_one(

@@ -8,6 +8,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.terms import AloneTerm
 from shoal.train.codec_candidates import ANY, ONLY_SGD
 from shoal.wire.codec import kernels_of
+from shoal.wire.codecs.factors import FactorCodec
 from shoal.wire.codecs.largest import LargestCodec
 
 
@@ -17,6 +18,8 @@ def kernels_of_plan(plan: Plan, workers: int, links: bool) -> set[str]:
         return set()
     if plan.parts:
         return {name for each in plan.plans for name in kernels_of_plan(each, workers, links)}
+    if plan.factors is not None:
+        return kernels_of(FactorCodec())
     if plan.order.by == "largest":
         return kernels_of(LargestCodec(0))
     if plan.chooses_codec:

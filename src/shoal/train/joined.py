@@ -125,6 +125,7 @@ class JoinedModels:
         else:
             self._replace_hooks()
         self._steps.replace(synchronizer, self._share_loss if self.lockstep else None)
+        before.close()
         self.progress.replace(before, exchange, BucketTimer(exchange, asks=False) if self.lockstep else None)
         return state, synchronizer.state() if same_pace else {}
 

@@ -42,7 +42,8 @@ class ModelJoiner:
     def join(self, members: JoinedMembers, plan: Plan) -> None:
         """Train `members` by `plan`; a collective call, but for newcomers."""
         group, together, number = self.group, self.together, len(self.together.joined)
-        exchange = build_exchange(plan, group, self.engines, self.seed, members.optimizers, names=members.names)
+        more = (members.optimizers, None, members, together.progress.warn)
+        exchange = build_exchange(plan, group, self.engines, self.seed, *more)
         late = group.session.waiting
         if not late and not (together.resume is not None and together.resume.handed(number)):
             check_alike(group, members)

@@ -138,8 +138,8 @@ class PlanSwitcher:
     def _replace(self, joined: JoinedModels) -> tuple[State, State]:
         optimizers, observer = joined.members.optimizers, joined.exchange.observer
         observer.begin_plan()
-        names = joined.members.names
-        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, optimizers, observer, names)
+        more = (optimizers, observer, joined.members, self._progress.warn)
+        exchange = build_exchange(self.plan, self._group, self._engines, self._seed, *more)
         synchronizer = build_synchronizer(self.plan, exchange, self._engines, joined.members)
         return joined.replace(exchange, synchronizer)
 

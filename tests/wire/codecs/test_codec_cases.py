@@ -6,6 +6,7 @@ import torch
 from shoal.testing import CodecCase, codec
 from shoal.testing.codec import LAYOUTS, sample
 from shoal.wire.codecs.cast import Bf16Codec, Fp16Codec
+from shoal.wire.codecs.factors import FactorCodec
 from shoal.wire.codecs.fixed import FixedPointCodec
 from shoal.wire.codecs.int8 import Int8Codec
 from shoal.wire.codecs.largest import LargestCodec
@@ -38,6 +39,7 @@ CODECS = {
     "nearest": FixedPointCodec(9, 3, "nearest"),
     "qsgd": QsgdCodec(4, 128),
     "nonzero": NonzeroCodec(),
+    "factors": FactorCodec(),
     "topk": TopKCodec(0.02),
     "topk8": TopKCodec(0.05, Int8Codec(64)),
     "dense": TopKCodec(0.9),

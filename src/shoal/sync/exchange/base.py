@@ -108,6 +108,9 @@ class GradientExchange(RetryableOperation, ABC):
             if name in state and state[name].shape == own.shape:
                 own.copy_(state[name])
 
+    def close(self) -> None:
+        """Another exchange takes its place: let go of what it watches outside of its buckets."""
+
     @abstractmethod
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         """Return every worker's `data`, by rank, inside the operation under way: for what has no fixed size."""
@@ -189,6 +192,9 @@ class WrappingExchange(GradientExchange):
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         self.inner.load(state)
+
+    def close(self) -> None:
+        self.inner.close()
 
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.inner.gather(data, limit, check)

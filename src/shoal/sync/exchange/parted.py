@@ -125,6 +125,10 @@ class PartedExchange(GradientExchange):
         for number, part in enumerate(self._opened):
             part.load({_inside(name, number): tensor for name, tensor in state.items()})
 
+    def close(self) -> None:
+        for part in self.parts:
+            part.close()
+
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
         return self.parts[0].gather(data, limit, check)
 

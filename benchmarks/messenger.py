@@ -1,9 +1,11 @@
-"""Messages between two processes of this machine: Shoal's messenger under keys, plain pyzmq with CURVE, and torch RPC.
+"""Messages between two processes of this machine: Shoal's messenger under keys and through shared memory, plain pyzmq
+with CURVE, and torch RPC.
 
     python benchmarks/messenger.py [--calls 300] [--bulks 5] [--out DIR]
 
-One process calls, the other answers; all three live in the same two processes and take turns. A call carries 64 bytes
-each way. A bulk is 25 MB one way, until the other side says that it has all of it. torch RPC encrypts nothing.
+One process calls, the other answers; all live in the same two processes and take turns. A call carries 64 bytes
+each way. A bulk is 25 MB one way, until the other side says that it has all of it. Shared memory and torch RPC encrypt
+nothing.
 """
 
 import argparse
@@ -23,14 +25,17 @@ from report import Table, machine_line, write_report
 from torch.distributed import rpc
 
 from shoal.core.clock import now
+from shoal.hosts.arena import SharedArena
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 from shoal.transport.mesh import LinkMesh
-from shoal.transport.messenger import CallReply
+from shoal.transport.messenger import CallReply, Messenger, ReceivedMessage
+from shoal.transport.ring_loop import RingLoop
+from shoal.transport.rings import HostRings
 
 SMALL, BULK = 64, 25_000_000
 DEADLINE = 60.0
-CONTESTANTS = ("shoal", "pyzmq CURVE", "torch RPC")
+CONTESTANTS = ("shoal", "shoal in memory", "pyzmq CURVE", "torch RPC")
 
 
 def echo(tensor: torch.Tensor) -> torch.Tensor:
@@ -49,6 +54,18 @@ def mesh_of(rank: int, keys: list[CurveKeyPair], pipe: Connection) -> LinkMesh:
     return mesh
 
 
+def in_memory(rank: int, arena: SharedArena) -> tuple[RingLoop, Messenger]:
+    """A messenger over rings; the two know each other by their ranks."""
+    loop = RingLoop(HostRings(arena, 2), rank, str(rank))
+    loop.set_peers({0: "0", 1: "1"})
+    loop.start()
+    return loop, Messenger(loop)
+
+
+def answer(got: ReceivedMessage) -> CallReply:
+    return CallReply(got.head, [array for array in got.arrays if array.size <= SMALL])
+
+
 def start_rpc(rank: int, port: int) -> None:
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2)
@@ -65,9 +82,9 @@ def serve(keys: list[CurveKeyPair], port: int, pipe: Connection) -> None:
     """The process that answers."""
     torch.set_num_threads(1)
     mesh = mesh_of(1, keys, pipe)
-    mesh.messenger.serve(
-        "echo", lambda got: CallReply(got.head, [a for a in got.arrays if a.size <= SMALL]), 16, threaded=False
-    )
+    mesh.messenger.serve("echo", answer, 16, threaded=False)
+    loop, messenger = in_memory(1, SharedArena.of_process(*pipe.recv()))
+    messenger.serve("echo", answer, 16, threaded=False)
     server = zmq.Context.instance().socket(zmq.REP)
     server.curve_server = True
     server.curve_publickey, server.curve_secretkey = keys[1].public, keys[1].secret
@@ -79,12 +96,16 @@ def serve(keys: list[CurveKeyPair], port: int, pipe: Connection) -> None:
     rpc.shutdown()
     ended.set()
     answering.join(DEADLINE)
+    loop.close()
     mesh.close()
 
 
 def contestants(keys: list[CurveKeyPair], port: int, pipe: Connection) -> tuple[LinkMesh, list[Callable[[int], None]]]:
     """What sends so many bytes and waits for the answer, each its own way."""
     mesh = mesh_of(0, keys, pipe)
+    arena = SharedArena.create()
+    pipe.send((os.getpid(), arena.descriptor))
+    _, messenger = in_memory(0, arena)
     client = zmq.Context.instance().socket(zmq.REQ)
     client.curve_publickey, client.curve_secretkey = keys[0].public, keys[0].secret
     client.curve_serverkey = keys[1].public
@@ -96,6 +117,9 @@ def contestants(keys: list[CurveKeyPair], port: int, pipe: Connection) -> tuple[
     def by_shoal(size: int) -> None:
         mesh.messenger.call("1", "echo", b"", [arrays[size]], deadline=DEADLINE)
 
+    def by_memory(size: int) -> None:
+        messenger.call("1", "echo", b"", [arrays[size]], deadline=DEADLINE)
+
     def by_zmq(size: int) -> None:
         client.send(arrays[size], copy=size == SMALL)
         client.recv()
@@ -103,7 +127,7 @@ def contestants(keys: list[CurveKeyPair], port: int, pipe: Connection) -> tuple[
     def by_rpc(size: int) -> None:
         rpc.rpc_sync("worker1", echo, args=(tensors[size],), timeout=DEADLINE)
 
-    return mesh, [by_shoal, by_zmq, by_rpc]
+    return mesh, [by_shoal, by_memory, by_zmq, by_rpc]
 
 
 def measure(ways: list[Callable[[int], None]], size: int, repeats: int) -> list[list[float]]:

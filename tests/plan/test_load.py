@@ -26,7 +26,7 @@ def test_an_empty_file_is_the_default() -> None:
     ("text", "message"),
     [
         ('exchnage = "alone"', "unknown key 'exchnage'; did you mean 'exchange'?"),
-        ("zzz = 1", "unknown key 'zzz'; keys are exchange, pace, wire, split, balance, parts"),
+        ("zzz = 1", "unknown key 'zzz'; keys are exchange, pace, wire, split, balance, parts, groups"),
         ("exchange = 1", 'exchange must be a text; write exchange = "allreduce"'),
         ('wire = "alone"', "wire must be a list of texts; write wire = []"),
         ("wire = [1]", "wire must be a list of texts; write wire = []"),

@@ -61,6 +61,23 @@ def _shapes(model: str) -> dict[str, list[int]]:
     return read_shapes(model, runs_root(None))
 
 
+@app.command("groups")
+@usage_errors()
+def print_groups(
+    plan: Annotated[str, typer.Argument(help="Terms, a named plan, or the path of a .toml file.")],
+    workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Of the run.")],
+    json: Json = False,
+) -> None:
+    """Write a plan as sizes of groups of workers and servers (SINGA's), for a plan file."""
+    import msgspec
+
+    from shoal.plan.groups import groups_of, write_groups
+    from shoal.plan.load import load
+
+    sizes = groups_of(load(plan), workers)
+    typer.echo(msgspec.json.encode(sizes) if json else write_groups(sizes), nl=json)
+
+
 def _terms() -> list[dict[str, str]]:
     from shoal.plan.registry import all_names
 

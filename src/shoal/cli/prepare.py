@@ -39,7 +39,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
         raise UsageError("no script; give the path of a Python file, or a run to go on with: --resume RUN")
     spec = check_lab(options.lab, options.workers) if options.lab is not None else None
     named = len(options.share.split(",")) if options.share is not None else 1  # one share for each worker
-    workers = options.workers if options.workers is not None else spec.size if spec else named
+    workers = _count_workers(options, spec.size if spec else named)
     chosen = check_command(options, workers)
     check_servers(options, chosen)
     listen = place = None
@@ -104,6 +104,18 @@ def with_room(options: RunOptions) -> RunOptions:
             "write --workers 2"
         )
     return replace(options, workers=1, spare=options.spare or own_cores() - 1)
+
+
+def _count_workers(options: RunOptions, usual: int) -> int:
+    """As many as are asked for, by option or by the groups of a plan file; else `usual`."""
+    from shoal.core.errors import UsageError
+    from shoal.plan.load import count_workers
+
+    grouped = count_workers(options.plan or "")
+    if grouped is not None and options.workers not in (None, grouped):
+        raise UsageError(f"--workers {options.workers} and groups of {grouped} workers in {options.plan}; keep one")
+    asked = options.workers if grouped is None else grouped
+    return usual if asked is None else asked
 
 
 def check_servers(options: RunOptions, plan: "Plan") -> None:

@@ -8,6 +8,8 @@ split = "replicate"
 [[parts]]                   # one for each part of the model, in the order patterns are tried; then the keys above
 pattern = "embeddings.*"    # stand here, and only split and balance are those of the whole model
 wire = ["topk(0.01)"]
+
+or, in the place of exchange and pace, sizes of groups: [groups] (`plan/groups.py`)
 """
 
 import tomllib
@@ -19,12 +21,14 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
+from shoal.plan.groups import plan_of, read_groups
 from shoal.plan.plan import Plan, PlanPart, assemble
 from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.text import parse
 
 SUFFIX = ".toml"
 PARTS = "parts"
+GROUPS = "groups"
 MAX_BYTES = 64 * 1024
 
 
@@ -43,15 +47,22 @@ def load_file(path: Path) -> Plan:
 
 def parse_toml(text: str) -> Plan:
     """Return the plan in the text of a TOML file."""
-    try:
-        table = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
-        raise UsageError(f"not valid TOML: {' '.join(str(error).split())}") from None
+    table = _read_table(text)
+    if GROUPS in table:
+        return _of_groups(table)
     parts = table.pop(PARTS, [])
-    plan = _assemble(table, (*AXES, PARTS), "")
+    plan = _assemble(table, (*AXES, PARTS, GROUPS), "")
     if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
         raise UsageError(f"{PARTS} must be tables; write [[parts]] above the pattern of each")
     return msgspec.structs.replace(plan, parts=tuple(_part(part) for part in parts))
+
+
+def _of_groups(table: dict[str, object]) -> Plan:
+    grouped = plan_of(read_groups(table.pop(GROUPS)))
+    if twice := [key for key in ("exchange", "pace", PARTS) if key in table]:
+        raise UsageError(f"{GROUPS} and {' and '.join(twice)} both say how workers agree; keep one")
+    added = _assemble(table, (*AXES, GROUPS), "")
+    return msgspec.structs.replace(added, exchange=grouped.exchange, pace=grouped.pace)
 
 
 def _assemble(table: dict[str, object], known: Sequence[str], where: str) -> Plan:
@@ -60,6 +71,25 @@ def _assemble(table: dict[str, object], known: Sequence[str], where: str) -> Pla
             way_out = hint(key, known, "keys are " + ", ".join(known))
             raise UsageError(f"{where}unknown key {shown(key)}; {way_out}")
     return assemble(_term(axis, written) for axis in AXES for written in _texts(axis, table))
+
+
+def count_workers(given: str) -> int | None:
+    """Return the number of workers that the groups of a plan file come to; None where nothing says."""
+    if not given.endswith(SUFFIX):
+        return None
+    path = Path(given)
+    try:
+        groups = _read_table(_read(path)).get(GROUPS)
+        return read_groups(groups).workers if groups is not None else None
+    except UsageError as error:
+        raise UsageError(f"plan file {str(path)!r}: {error}") from None
+
+
+def _read_table(text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError covers TOMLDecodeError and over-long numbers
+        raise UsageError(f"not valid TOML: {' '.join(str(error).split())}") from None
 
 
 def _part(table: dict[str, object]) -> PlanPart:

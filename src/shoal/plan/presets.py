@@ -44,6 +44,12 @@ PRESETS: dict[str, NamedPlan] = {
         note="its fully connected layers: inputs and output gradients travel and are multiplied where they arrive, "
         "here by all workers in step; write the rows of your batch",
     ),
+    "sandblaster": NamedPlan(
+        text="server(shards=2), every(1)",
+        cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"; Ooi et al. 2015, "SINGA: A Distributed Deep '
+        'Learning Platform"',
+        note="SINGA's synchronous topology: one group of workers, one group of servers; DistBelief ran L-BFGS on it",
+    ),
     "ssp": NamedPlan(
         text="server, stale(3)",
         cites='Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"',

@@ -42,7 +42,8 @@ def split_parts(text: str) -> list[PartText] | None:
                 f"part {number + 1} of the plan, {shown(sections[number].strip())}, has no terms; write some"
             )
         if not part.pattern and (number or len(found) == 1):
-            raise UsageError(f"{shown(part.terms.strip())} names no parameters; write '*: {part.terms.strip()}'")
+            terms = part.terms.strip()
+            raise UsageError(f"{shown(terms)} names no parameters; write {shown(f'*: {terms}')}")
     return found
 
 

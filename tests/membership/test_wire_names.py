@@ -29,7 +29,7 @@ FROZEN = {
     "KeyBound": ("KeyBound", "member key"),
     "SlotGranted": ("SlotGranted", "member key token"),
     "RunQuery": ("RunQuery", "workers token versions seat look"),
-    "RunBrief": ("RunBrief", "run name script arguments plan seed checkpoint until members codecs founding"),
+    "RunBrief": ("RunBrief", "run name script arguments plan seed checkpoint until members codecs servers founding"),
 }
 """By class: its tag, and the names of its fields as they are encoded, in order."""
 

@@ -71,7 +71,7 @@ def print_groups(
     """Write a plan as sizes of groups of workers and servers (SINGA's), for a plan file."""
     import msgspec
 
-    from shoal.plan.groups import groups_of, write_groups
+    from shoal.plan.group_sizes import groups_of, write_groups
     from shoal.plan.load import load
 
     sizes = groups_of(load(plan), workers)

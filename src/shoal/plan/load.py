@@ -9,7 +9,7 @@ split = "replicate"
 pattern = "embeddings.*"    # stand here, and only split and balance are those of the whole model
 wire = ["topk(0.01)"]
 
-or, in the place of exchange and pace, sizes of groups: [groups] (`plan/groups.py`)
+or, in the place of exchange and pace, sizes of groups: [groups] (`plan/group_sizes.py`)
 """
 
 import tomllib
@@ -21,7 +21,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.suggest import hint, shown
 from shoal.plan.bind import bind
-from shoal.plan.groups import plan_of, read_groups
+from shoal.plan.group_sizes import plan_of, read_groups
 from shoal.plan.plan import Plan, PlanPart, assemble
 from shoal.plan.terms import AXES, Axis, NamedTerm
 from shoal.plan.text import parse

@@ -7,7 +7,7 @@ import forked
 import pytest
 
 from shoal.core.errors import UsageError
-from shoal.plan.groups import GroupSizes, groups_of, plan_of, read_groups, write_groups
+from shoal.plan.group_sizes import GroupSizes, groups_of, plan_of, read_groups, write_groups
 from shoal.plan.load import count_workers, load, parse_toml
 from shoal.plan.plan import Plan
 

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import sqlite3
 import threading
 import time
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from torch import nn
 from shoal.core.errors import UsageError
 from shoal.models import Lineage, Registry, RegistryError
 from shoal.models.chunks import LARGEST, SMALL
+from shoal.models.index import Index
 
 
 def weights(seed: int = 0, size: int = 8) -> dict[str, torch.Tensor]:
@@ -100,8 +104,6 @@ class TestVersions:
         assert registry.list() == []
 
     def test_another_programs_database_and_a_newer_schema_are_refused(self, registry: Registry) -> None:
-        import sqlite3
-
         registry.add("digits", weights())
         for change, message in [("user_version = 99", "has schema 99"), ("application_id = 7", "another program's")]:
             with sqlite3.connect(registry.root / "index.sqlite") as connection:
@@ -208,6 +210,28 @@ class TestProcesses:
         versions = registry.list("digits")
         assert sorted(version.version for version in versions) == list(range(1, 25))
         assert all(registry.tensors(version) for version in versions)
+
+    @pytest.mark.parametrize("after", ["sqlite_master", "user_version", "application_id"])
+    def test_a_reader_beside_the_making_of_the_tables_sees_none_or_all(
+        self, registry: Registry, monkeypatch: pytest.MonkeyPatch, after: str
+    ) -> None:
+        """Each look at the file is one state of it, whatever another process writes in the middle."""
+        index, connect = Index(registry.root / "index.sqlite"), sqlite3.connect
+        registry.root.mkdir(parents=True)
+        with closing(connect(index.path)) as connection:
+            connection.execute("pragma journal_mode = wal")
+
+        class Interrupted(sqlite3.Connection):
+            def execute(self, sql: str, *values: object) -> sqlite3.Cursor:
+                found = super().execute(sql, *values)
+                if after in sql:
+                    monkeypatch.setattr(sqlite3, "connect", connect)
+                    Index(index.path).create()
+                return found
+
+        monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Interrupted))
+        assert not index.exists()
+        assert index.exists()
 
     def test_a_writer_that_is_killed_leaves_whole_versions_only(self, registry: Registry) -> None:
         def write() -> None:

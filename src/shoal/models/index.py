@@ -194,9 +194,12 @@ class Index:
 
 def _schema(connection: sqlite3.Connection, path: Path) -> int:
     """0 of a new file; RegistryError if this is not a registry of ours, or a newer one."""
-    (schema,) = connection.execute("pragma user_version").fetchone()
-    (owner,) = connection.execute("pragma application_id").fetchone()
-    (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+    # in one transaction: another process may be making the tables right now
+    with connection:
+        connection.execute("begin")
+        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        (schema,) = connection.execute("pragma user_version").fetchone()
+        (owner,) = connection.execute("pragma application_id").fetchone()
     if owner != APPLICATION and tables:
         raise RegistryError(f"{path} is another program's database; set SHOAL_MODELS to another folder")
     if schema > SCHEMA:

@@ -1,4 +1,4 @@
-"""What a server costs that ends its last process while nobody asks (`--processes 0:1`), beside one that stays.
+"""Measures a server that scales to zero (`--processes 0:1`) beside one that stays resident.
 
     python benchmarks/serve_sleep.py [--turns 200] [--starts 5]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.sync.server.rules.base import FloatArray, ServerRule
-from shoal.sync.server.shard import JournalEntry, ParameterShard, PushOutcome, ShardUpdate, ShardValues
+from shoal.sync.server.shard import ParameterShard
+from shoal.sync.server.shard_state import JournalEntry, PushOutcome, ShardUpdate, ShardValues
 
 SIZE = 5
 Action = Callable[[], None]

@@ -10,7 +10,8 @@ from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.server.rules.add import AddRule
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import RULES, make_rule
-from shoal.sync.server.shard import MOST_REFUSED, ParameterShard, PushOutcome, ShardUpdate
+from shoal.sync.server.shard import MOST_REFUSED, ParameterShard
+from shoal.sync.server.shard_state import PushOutcome, ShardUpdate
 from shoal.sync.trained import TrainedSamples
 
 BOUNDS = (0, 1, 3, None)

@@ -9,7 +9,8 @@ from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from shoal.core.errors import UsageError
 from shoal.sync.server.rules.table import RULES, make_rule
-from shoal.sync.server.shard import ParameterShard, ShardUpdate
+from shoal.sync.server.shard import ParameterShard
+from shoal.sync.server.shard_state import ShardUpdate
 
 OPTIMIZERS: dict[str, tuple[dict[str, float], Callable[[list[torch.Tensor]], Optimizer]]] = {
     "sgd": ({}, lambda p: SGD(p, lr=0.1)),

@@ -21,7 +21,7 @@ from typing import Annotated
 import msgspec
 
 from shoal.core.errors import PayloadError
-from shoal.sync.server.shard import PushOutcome
+from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.trained import TrainedSamples
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -47,7 +47,7 @@ from shoal.sync.server.messages import (
     read_outcome,
 )
 from shoal.sync.server.rules.base import FloatArray
-from shoal.sync.server.shard import PushOutcome
+from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.state import State
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 from shoal.sync.trained import TrainedSamples, check_trained

@@ -1,0 +1,50 @@
+"""A shard of a server process, and the round it is in: what lies between two meetings of all members."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.shard import ParameterShard
+from shoal.sync.trained import TrainedSamples
+
+
+@dataclass
+class HostedShard:
+    """A shard, and the round it is in."""
+
+    shard: ParameterShard
+    generation: int
+    start: FloatArray
+    """The values when the round began."""
+    version: int = 0
+    """Updates in those values."""
+    round: int = 0
+    base: int = 0
+    """The clock at which all members began the round."""
+    pulls: dict[str, int] = field(default_factory=dict)
+    """Member -> number of the request that waits."""
+    lost: dict[str, int] = field(default_factory=dict)
+    """Members lost in this round -> how many of their pushes in it count."""
+    lost_before: dict[str, int] = field(default_factory=dict)
+    """The same of the round before."""
+    trained_before: dict[str, list[TrainedSamples]] = field(default_factory=dict)
+    """The leased samples of those pushes."""
+
+    def follow(self, generation: int, members: Sequence[str]) -> None:
+        """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
+        if generation <= self.generation:
+            return
+        self.generation = generation
+        before = dict(self.shard.state.clocks)
+        self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
+        self.shard.change_view(members, self.base)
+        self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+
+    def begin(self, number: int) -> None:
+        """Begin a round, when the first member says so."""
+        if number <= self.round:
+            return
+        self.trained_before = self.shard.state.trained_by_lost
+        self.round, self.base = number, self.shard.level_clocks()
+        self.lost_before, self.lost = self.lost, {}
+        self.start, self.version = self.shard.state.values.copy(), self.shard.state.version

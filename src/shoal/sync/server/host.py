@@ -41,8 +41,6 @@ from shoal.sync.server.messages import (
 )
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.rules.base import FloatArray
-from shoal.sync.server.rules.table import make_rule
-from shoal.sync.server.shard import ParameterShard
 from shoal.sync.server.shard_state import PushOutcome, ShardUpdate, ShardValues
 from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
 
@@ -178,9 +176,7 @@ class ShardHost:
         values = _read_floats(member, arrays)
         hosted = self._shards.get(request.channel)
         if hosted is None:
-            rule = make_rule(request.rule, **request.settings)
-            shard = ParameterShard(values, rule, request.members, request.bound)
-            hosted = self._shards[request.channel] = HostedShard(shard, request.generation, values.copy())
+            hosted = self._shards[request.channel] = HostedShard.open(request, values)
         elif hosted.start.size != values.size:
             raise PayloadError(
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from shoal.sync.server.messages import OpenRequest
 from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.rules.table import make_rule
 from shoal.sync.server.shard import ParameterShard
 from shoal.sync.trained import TrainedSamples
 
@@ -12,6 +14,8 @@ from shoal.sync.trained import TrainedSamples
 class HostedShard:
     """A shard, and the round it is in."""
 
+    opened: OpenRequest
+    """What made it."""
     shard: ParameterShard
     generation: int
     start: FloatArray
@@ -29,6 +33,13 @@ class HostedShard:
     """The same of the round before."""
     trained_before: dict[str, list[TrainedSamples]] = field(default_factory=dict)
     """The leased samples of those pushes."""
+
+    @classmethod
+    def open(cls, request: OpenRequest, values: FloatArray) -> "HostedShard":
+        """UsageError: the request is for no shard there can be."""
+        rule = make_rule(request.rule, **request.settings)
+        shard = ParameterShard(values, rule, request.members, request.bound)
+        return cls(request, shard, request.generation, values.copy())
 
     def follow(self, generation: int, members: Sequence[str]) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did."""

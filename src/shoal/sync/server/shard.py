@@ -57,17 +57,14 @@ class ParameterShard:
         self.rule, self.bound, self._journal = rule, bound, journal
         slots = [np.zeros_like(values) for _ in range(rule.slots)]
         self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
-        self.excused: set[str] = set()
-        """Members that push no more before the next meeting of all: nobody waits for their clocks."""
-        self._waiting: dict[str, int] = {}
-        """Member -> clock of the pull that waits."""
 
     @property
     def minimum(self) -> int:
         """The clock of the slowest member."""
         clocks = self.state.clocks
         return min(
-            (c for member, c in clocks.items() if member not in self.excused), default=max(clocks.values(), default=0)
+            (c for member, c in clocks.items() if member not in self.state.excused),
+            default=max(clocks.values(), default=0),
         )
 
     def push(self, update: ShardUpdate) -> PushOutcome:
@@ -118,7 +115,7 @@ class ParameterShard:
             return PushOutcome.REFUSED
         state.quarantined.add(member)
         del state.clocks[member]
-        self._waiting.pop(member, None)
+        self.state.waiting.pop(member, None)
         return PushOutcome.QUARANTINED
 
     def _staleness(self, update: ShardUpdate) -> float:
@@ -154,7 +151,7 @@ class ParameterShard:
     def excuse(self, member: str) -> None:
         """Wait for this member's clock no more, until all clocks are level again."""
         self._journal(ClockEntry(member))
-        self.excused.add(member)
+        self.state.excused.add(member)
         self._finish_rounds()
 
     def level_clocks(self) -> int:
@@ -166,19 +163,19 @@ class ParameterShard:
         furthest = max(state.clocks.values(), default=state.round)
         state.clocks = dict.fromkeys(state.clocks, furthest)
         state.round = max(state.round, furthest)
-        self.excused.clear()
+        self.state.excused.clear()
         state.trained.clear()
         return furthest
 
     def pull(self, member: str, clock: int) -> ShardValues | None:
         """Return the values for step `clock` of a member; None if it has to wait, or is none. A newer pull of the same
         member takes the place of one that waits."""
-        self._waiting.pop(member, None)
+        self.state.waiting.pop(member, None)
         if member not in self.state.clocks:
             return None
         if self._is_ready(member, clock):
             return self._values(member, clock)
-        self._waiting[member] = clock
+        self.state.waiting[member] = clock
         return None
 
     def _is_ready(self, member: str, clock: int) -> bool:
@@ -191,16 +188,16 @@ class ParameterShard:
 
     def release(self) -> list[ShardValues]:
         """Answer the pulls that waited and need not any more; asked after every push and change of view."""
-        ready = [(member, clock) for member, clock in self._waiting.items() if self._is_ready(member, clock)]
+        ready = [(member, clock) for member, clock in self.state.waiting.items() if self._is_ready(member, clock)]
         for member, _ in ready:
-            del self._waiting[member]
+            del self.state.waiting[member]
         return [self._values(member, clock) for member, clock in ready]
 
     @property
     def waiting(self) -> dict[str, list[str]]:
         """Who waits for whom: member -> the slowest members of the view."""
         slowest = [member for member, clock in self.state.clocks.items() if clock == self.minimum]
-        return dict.fromkeys(self._waiting, slowest)
+        return dict.fromkeys(self.state.waiting, slowest)
 
     def change_view(self, members: Collection[str], start: int | None = None) -> None:
         """Go on with these members. What lost ones pushed stays; newcomers begin at clock `start`, or else at that of
@@ -211,7 +208,7 @@ class ParameterShard:
         self._journal(ViewEntry(tuple(entered), start))
         start = min(staying, default=max(self.minimum, state.round)) if start is None else start
         state.clocks = {member: state.clocks.get(member, start) for member in entered}
-        self._waiting = {member: clock for member, clock in self._waiting.items() if member in state.clocks}
+        self.state.waiting = {member: clock for member, clock in self.state.waiting.items() if member in state.clocks}
         for member in set(state.refused) - set(entered):
             del state.refused[member]
         self._finish_rounds()

@@ -84,6 +84,10 @@ class ShardState:
     quarantined: set[str] = field(default_factory=set)
     trained: dict[str, list[TrainedSamples]] = field(default_factory=dict)
     """Leased samples of the pushes that count, since all clocks were levelled; of lost members too."""
+    excused: set[str] = field(default_factory=set)
+    """Members that push no more before the next meeting of all: nobody waits for their clocks."""
+    waiting: dict[str, int] = field(default_factory=dict)
+    """Member -> clock of the pull that waits."""
 
     def copy(self) -> "ShardState":
         """Arrays of updates are never written to, so they are shared."""
@@ -91,7 +95,7 @@ class ShardState:
         slots = [slot.copy() for slot in self.slots]
         counts = dict(self.clocks), self.version, self.round, held, dict(self.refused), set(self.quarantined)
         trained = {member: list(found) for member, found in self.trained.items()}
-        return ShardState(self.values.copy(), slots, *counts, trained)
+        return ShardState(self.values.copy(), slots, *counts, trained, set(self.excused), dict(self.waiting))
 
     @property
     def trained_by_lost(self) -> dict[str, list[TrainedSamples]]:

@@ -17,12 +17,12 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.core.term import INTERNAL
 from shoal.wire import selection
-from shoal.wire.builtin import RandomKSettings
 from shoal.wire.codec import GradientCodec, State, refuse_non_finite
 from shoal.wire.codecs.raw import RawCodec
 from shoal.wire.encode_context import MASK, EncodeContext, hashes
 from shoal.wire.head import HEAD, read_head, write_head
 from shoal.wire.layout import FlatLayout
+from shoal.wire.sparse_settings import RandomKSettings
 
 START = HEAD.size + 16
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.wire import bits, levels
-from shoal.wire.builtin import ThresholdSettings
 from shoal.wire.codec import GradientCodec, State
 from shoal.wire.encode_context import EncodeContext
 from shoal.wire.head import HEAD, check_length, read_head, write_head
 from shoal.wire.layout import FlatLayout
+from shoal.wire.sparse_settings import ThresholdSettings
 
 SPARSE, DENSE = 0, 1
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from shoal.wire import selection
-from shoal.wire.builtin import TopKSettings
 from shoal.wire.codec import refuse
 from shoal.wire.codecs.sparse import ChosenElements, SparseCodec
 from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
 from shoal.wire.selection import VelocityState
+from shoal.wire.sparse_settings import TopKSettings
 
 
 @dataclass(frozen=True)

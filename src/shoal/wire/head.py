@@ -54,3 +54,10 @@ def check_finite(values: Tensor | npt.NDArray[np.float32], what: str) -> None:
     good = torch.isfinite(values) if isinstance(values, Tensor) else np.isfinite(values)
     if not bool(good.all()):
         raise PayloadError(f"a payload holds a {what} that is not finite; its sender refuses such gradients")
+
+
+def check_scales(values: Tensor, what: str = "scale") -> None:
+    """Raise PayloadError if a scale of a payload is not a finite number from 0 up."""
+    check_finite(values, what)
+    if len(values) and float(values.min()) < 0:
+        raise PayloadError(f"a payload holds a {what} below 0; it was changed or is foreign")

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from shoal.wire.codecs.nonzero import ALL, NonzeroCodec
+from shoal.wire.codecs.exact import AS_IT_IS
+from shoal.wire.codecs.nonzero import NonzeroCodec
 from shoal.wire.head import HEAD
 from shoal.wire.layout import FlatLayout
 from shoal.wire.wrappers.feedback import ErrorFeedback
@@ -32,7 +33,7 @@ def test_nexus_each_tensor_is_dense_or_sparse_by_its_own_density() -> None:
     values = gradients(0.01, 1.0, 1.0, 0.02, 0.0)
     payload, _ = NonzeroCodec().encode(values, LAYOUT)
     places = [int((values[part.offset : part.end] != 0).sum()) for part in LAYOUT.parts]
-    assert sent(payload) == [places[0], ALL, ALL, places[3], 0]
+    assert sent(payload) == [places[0], AS_IT_IS, AS_IT_IS, places[3], 0]
     assert payload.numel() < 1.1 * 4 * sum(places) < 0.2 * 4 * LAYOUT.numel
 
 

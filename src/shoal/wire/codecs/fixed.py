@@ -15,20 +15,19 @@ from torch import Tensor
 
 from shoal.wire import bits
 from shoal.wire.builtin import FixedSettings
-from shoal.wire.codec import GradientCodec, State, refuse_non_finite
+from shoal.wire.codecs.checked import CheckedCodec
 from shoal.wire.encode_context import EncodeContext, uniforms
-from shoal.wire.head import HEAD, check_length, read_head, write_head
+from shoal.wire.head import HEAD, check_length, read_head
 from shoal.wire.layout import FlatLayout
 
 
 @dataclass(frozen=True)
-class FixedPointCodec(FixedSettings, GradientCodec):
+class FixedPointCodec(FixedSettings, CheckedCodec):
     """Two's complement, shifted so that codes are not negative."""
 
     code = 8
     dense = True
     kernel_names = ("pack_bits", "unpack_bits")
-    default_feedback = False
 
     @property
     def unbiased(self) -> bool:  # type: ignore[override]
@@ -37,27 +36,16 @@ class FixedPointCodec(FixedSettings, GradientCodec):
     def max_bytes(self, layout: FlatLayout) -> int:
         return HEAD.size + bits.packed_size(layout.numel, self.bits)
 
-    def encode_into(
-        self,
-        values: Tensor,
-        layout: FlatLayout,
-        state: State,
-        context: EncodeContext,
-        out: Tensor,
-        residual: Tensor | None = None,
-    ) -> int:
-        refuse_non_finite(values, layout)
+    def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         size = self.max_bytes(layout)
-        whole = values if residual is None else residual.add_(values)
         half = 1 << (self.bits - 1)
         noise = uniforms(0, layout.numel, context.random_words()) if self.rounding == "stochastic" else 0.5
-        # double, for 16 bits and 24 of noise do not fit a float's precision
+        # In double: 16 bits and 24 of noise do not fit a float's precision.
         level = torch.floor(whole.double() * 2.0**self.frac + noise).clamp(-half, half - 1)
-        write_head(out, self.code, layout.numel)
         codes = (level.long() + half).numpy().astype(np.uint32)
         bits.pack(codes, self.bits, out[HEAD.size : size].numpy())
-        if residual is not None:
-            residual -= (level * 2.0**-self.frac).float()
+        if keep:
+            whole -= (level * 2.0**-self.frac).float()
         return size
 
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:

@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core.errors import PayloadError
 from shoal.wire import kernels
 from shoal.wire.builtin import Int8Settings
 from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
 from shoal.wire.encode_context import EncodeContext, uniforms
-from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
+from shoal.wire.head import HEAD, check_length, check_scales, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout
 
 SMALLEST = 1e-30
@@ -101,9 +100,7 @@ class Int8Codec(Int8Settings, GradientCodec):
         read_head(payload, self.code, layout.numel)
         check_length(payload, self.max_bytes(layout))
         scales, codes = self._scales(payload, layout), payload[self._body(layout) :].view(torch.int8)
-        check_finite(scales, "scale")
-        if len(scales) and float(scales.min()) < 0:
-            raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
+        check_scales(scales)
         table = layout.blocks(self.block, 8)
         if kernels.fast():
             kernels.get("add_int8")(codes.numpy(), scales.numpy(), table, fresh, out.numpy())

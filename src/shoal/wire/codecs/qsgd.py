@@ -17,21 +17,19 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 from shoal.wire import kernels
 from shoal.wire.builtin import QsgdSettings
-from shoal.wire.codec import GradientCodec, State, refuse_non_finite
+from shoal.wire.codecs.checked import CheckedCodec
 from shoal.wire.encode_context import EncodeContext, uniforms
-from shoal.wire.head import HEAD, check_finite, padded, read_head, write_head
+from shoal.wire.head import HEAD, check_scales, padded, read_head
 from shoal.wire.layout import FlatLayout
 
 
 @dataclass(frozen=True)
-class QsgdCodec(QsgdSettings, GradientCodec):
+class QsgdCodec(QsgdSettings, CheckedCodec):
     """Levels of norm / (2^bits - 1)."""
 
     code = 9
     dense = True
     kernel_names = ("pack_gamma", "unpack_gamma")
-    default_feedback = False
-    unbiased = True
     fixed_size = False
 
     @property
@@ -53,19 +51,8 @@ class QsgdCodec(QsgdSettings, GradientCodec):
         table = torch.from_numpy(layout.blocks(self.bucket, 8)[:-1])
         return (norms / self.levels).repeat_interleave(table[:, 1] - table[:, 0])
 
-    def encode_into(
-        self,
-        values: Tensor,
-        layout: FlatLayout,
-        state: State,
-        context: EncodeContext,
-        out: Tensor,
-        residual: Tensor | None = None,
-    ) -> int:
-        refuse_non_finite(values, layout)
-        whole = values if residual is None else residual.add_(values)
+    def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         body, norms = self._body(layout), self._norms(out, layout)
-        write_head(out, self.code, layout.numel)
         out[HEAD.size :].zero_()
         for number, (start, end, _) in enumerate(layout.blocks(self.bucket, 8)[:-1].tolist()):
             norms[number] = torch.linalg.vector_norm(whole[start:end])
@@ -74,8 +61,8 @@ class QsgdCodec(QsgdSettings, GradientCodec):
         level = torch.floor(ratio + uniforms(0, layout.numel, context.random_words())).clamp_(max=self.levels)
         signed = torch.copysign(level, whole)
         length = kernels.get("pack_gamma")(signed.to(torch.int32).numpy(), out[body:].numpy())
-        if residual is not None:
-            residual -= signed * step
+        if keep:
+            whole -= signed * step
         return body + int(length)
 
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
@@ -86,10 +73,10 @@ class QsgdCodec(QsgdSettings, GradientCodec):
                 f"a payload of {payload.numel()} bytes cannot hold {layout.numel} elements of this codec"
             )
         norms = self._norms(payload, layout)
-        check_finite(norms, "norm")
+        check_scales(norms, "norm")
         level = np.zeros(layout.numel, np.int32)
         data = payload[body:].numpy()
-        if (norms < 0).any() or kernels.get("unpack_gamma")(data, self.levels, level) != len(data):
+        if kernels.get("unpack_gamma")(data, self.levels, level) != len(data):
             raise PayloadError(
                 "a payload's codes end too early, too late or out of range; it was changed or is foreign"
             )

@@ -25,7 +25,7 @@ from shoal.wire import kernels, levels
 from shoal.wire.builtin import TernarySettings
 from shoal.wire.codec import GradientCodec, State, refuse, refuse_non_finite
 from shoal.wire.encode_context import EncodeContext, uniforms
-from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
+from shoal.wire.head import HEAD, check_length, check_scales, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
 
 PLAIN = 31
@@ -154,9 +154,7 @@ class TernaryCodec(TernarySettings, GradientCodec):
         elif payload.numel() < self._body(layout):
             raise PayloadError(f"a payload of {payload.numel()} bytes has no table of its layers; it was cut")
         scales = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
-        check_finite(scales, "scale")
-        if len(scales) and float(scales.min()) < 0:
-            raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
+        check_scales(scales)
         if self.packing == "plain":
             levels.check(payload[self._body(layout) :])
             for scale, (part, data) in zip(scales.tolist(), self._pieces(payload, layout), strict=True):

@@ -13,24 +13,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shoal.core.errors import PayloadError
 from shoal.wire import bits
-from shoal.wire.codec import GradientCodec, State, refuse_non_finite
+from shoal.wire.codecs.checked import CheckedCodec
 from shoal.wire.encode_context import EncodeContext, uniforms
-from shoal.wire.head import HEAD, check_finite, check_length, padded, read_head, write_head
+from shoal.wire.head import HEAD, check_length, check_scales, padded, read_head
 from shoal.wire.layout import FlatLayout
 
 
 @dataclass(frozen=True)
-class UniformCodec(GradientCodec):
+class UniformCodec(CheckedCodec):
     """2^bits levels per layer."""
 
     name = "uniform"
     code = 15
     # Not dense: there is no level at zero, so a sum that is coded again gains noise where gradients are zero.
     kernel_names = ("pack_bits", "unpack_bits")
-    default_feedback = False
-    unbiased = True
     bits: int = 6
 
     @property
@@ -43,41 +40,28 @@ class UniformCodec(GradientCodec):
     def _body(self, layout: FlatLayout) -> int:
         return HEAD.size + padded(4 * len(layout.parts))
 
-    def encode_into(
-        self,
-        values: Tensor,
-        layout: FlatLayout,
-        state: State,
-        context: EncodeContext,
-        out: Tensor,
-        residual: Tensor | None = None,
-    ) -> int:
-        refuse_non_finite(values, layout)
+    def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         size, body = self.max_bytes(layout), self._body(layout)
-        whole = values if residual is None else residual.add_(values)
-        write_head(out, self.code, layout.numel)
         out[HEAD.size : body].zero_()
         tops = out[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
         for number, part in enumerate(layout.parts):
             tops[number] = whole[part.offset : part.end].abs().max() if part.numel else 0.0
         spread = _spread(tops, layout)
-        # double, for 8 bits and 24 of noise do not fit a float's precision
+        # In double: 8 bits and 24 of noise do not fit a float's precision.
         place = torch.where(spread > 0, whole / (2 * spread), 0.0).double() + 0.5
         level = torch.floor(place * self.steps + uniforms(0, layout.numel, context.random_words())).clamp_(
             0, self.steps
         )
         bits.pack(level.numpy().astype(np.uint32), self.bits, out[body:size].numpy())
-        if residual is not None:
-            residual -= self._values(level, spread)
+        if keep:
+            whole -= self._values(level, spread)
         return size
 
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         check_length(payload, self.max_bytes(layout))
         tops = payload[HEAD.size : HEAD.size + 4 * len(layout.parts)].view(torch.float32)
-        check_finite(tops, "scale")
-        if len(tops) and float(tops.min()) < 0:
-            raise PayloadError("a payload holds a scale below 0; it was changed or is foreign")
+        check_scales(tops)
         codes = bits.unpack(payload[self._body(layout) :].numpy(), self.bits, layout.numel)
         out += self._values(torch.from_numpy(codes.astype(np.float64)), _spread(tops, layout))
 

@@ -103,8 +103,8 @@ def test_a_lead_under_a_bound_ends_at_the_bound(tmp_path: Path) -> None:
 
 
 def test_absp_a_round_ends_when_the_fastest_is_through(tmp_path: Path) -> None:
-    """The slow worker is in its first step until the fast one has made its eight. The news that the round ends needs two
-    messages, so its later steps take a second each: seven of them are longer than any message between the living."""
+    """The slow worker is in its first step until the fast one has made its eight. The news that the round ends needs
+    two messages, so its later steps take a second each: seven are longer than any message between the living."""
     write(tmp_path, WAITS.replace("MADE", "8") + SLOW_LATER + NOTED)
     outcome = run(tmp_path, plan="local(8, samples=leased, end=fastest)").wait(60)
     assert outcome.code == 0, outcome.err

@@ -5,6 +5,7 @@ import random
 import pytest
 from paced_world import BATCH, PacedWorld, Seconds
 
+from shoal.core.errors import Quarantined
 from shoal.plan.plan import Plan
 from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.sync.server.synchronizer import ServerPace
@@ -103,3 +104,23 @@ def test_adaptive_rates_bear_a_learning_rate_at_which_two_slow_workers_upset_pla
 def test_adaptive_rates_cost_iterations_where_the_learning_rate_leaves_room() -> None:
     plain, adaptive = (to_target(f"server, stale(3{more})", slow_from(2), 0.7, 0) for more in ("", ", rates=adaptive"))
     assert plain.made < adaptive.made
+
+
+def reaches(rule: str, rate: float, size: int, seed: int, batches: int = 1200) -> bool:
+    """Whether workers without a bound on staleness reach the loss; numbers that are not finite end their training."""
+    world = PacedWorld(
+        pace(f"server, async(rule={rule}, rate={rate})"), size, now_and_then, steps=UNTIL_TARGET, target=2e-3, seed=seed
+    )
+    try:
+        return world.run(lambda worker: worker.train_dealt(batches // size)).done
+    except Quarantined:
+        return False
+
+
+@pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
+def test_adagrad_at_the_server_bears_staleness_that_upsets_plain_sgd() -> None:
+    """Row 159. SGD at the rate that is best for one worker does not survive eight; Adagrad does, also far from it."""
+    for seed in range(2):
+        assert reaches("sgd", 0.5, 1, seed)
+        assert not any(reaches("sgd", rate, 8, seed) for rate in (0.25, 0.5))
+        assert all(reaches("adagrad", rate, 8, seed) for rate in (0.25, 0.5, 1.0, 4.0))

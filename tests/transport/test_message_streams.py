@@ -15,12 +15,11 @@ from shoal.core.errors import PeerLost, ShoalError
 from shoal.transport.incoming_messages import MOST_PARTS, ChunkArrival, IncomingMessages
 from shoal.transport.message_body import MessageBody, parse
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
-from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation, pack
+from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation
 from shoal.transport.outgoing_messages import MOST_PORTS, OutgoingMessages
 
 LARGEST = 10 * CHUNK
 ENOUGH = 1 << 30
-EMPTY = pack(np.empty(0, np.uint8), "uint8")
 
 
 @dataclass
@@ -60,16 +59,16 @@ class Pair:
                 continue
             if self.chance.random() < loss:
                 self.wire.append(in_flight)  # late, or twice
-            self._hear(in_flight.chunk, in_flight.payload)
+            self._hear(in_flight.chunk, in_flight.payload.frame.buffer)
 
-    def _hear(self, chunk: MessageChunk, payload) -> None:
+    def _hear(self, chunk: MessageChunk, piece: memoryview) -> None:
         arrival = self.into.sort(chunk)
         if arrival is ChunkArrival.closed:
             self.out.restart(self.into.link.expected)
             self.wire.clear()
         elif arrival is ChunkArrival.next:
             adopted = chunk.stream > self.into.stream
-            whole = self.into.take(chunk, payload, self.now, lambda number: None)
+            whole = self.into.take(chunk, piece, self.now, lambda number: None)
             if adopted:
                 self.grant()
             if whole is not None:
@@ -269,17 +268,16 @@ def test_a_message_larger_than_its_port_takes_fails_at_the_sender() -> None:
     assert pair.got == [("p", b"small")]
 
 
-def data(number: int = 0, seq: int = 1, size: int = 10, **change: object) -> tuple[MessageChunk, object]:
-    payload = pack(np.zeros(size, np.uint8), "uint8")
+def data(number: int = 0, seq: int = 1, size: int = 10, **change: object) -> tuple[MessageChunk, memoryview]:
     fields = {"kind": MessageKind.push, "port": "p", "of": 0, "index": 0, "total": 10, "stamp": 0} | change
-    return MessageChunk("run", 0, 0, 1, seq, 1, number=number, crc=payload.crc, **fields), payload
+    return MessageChunk("run", 0, 0, 1, seq, 1, number=number, **fields), memoryview(bytes(size))
 
 
 def opened() -> IncomingMessages:
     into = IncomingMessages()
-    hello = MessageChunk("run", 0, 0, 1, 0, 1, MessageKind.hello, "", 0, 0, 0, 0, 0, 0)
+    hello = MessageChunk("run", 0, 0, 1, 0, 1, MessageKind.hello, "", 0, 0, 0, 0, 0)
     assert into.sort(hello) is ChunkArrival.next
-    into.take(hello, EMPTY, 0.0, lambda number: None)
+    into.take(hello, memoryview(b""), 0.0, lambda number: None)
     assert into.grant("p", 2, 2 * CHUNK) == 2
     return into
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import zmq
 
+from shoal.transport.endpoint import LARGEST_FRAME
 from shoal.transport.messages import (
     CHUNK,
     DTYPES,
@@ -23,14 +24,15 @@ from shoal.transport.messages import (
     MessageKind,
     decode,
     encode,
+    join_frame,
     pack,
+    split_frame,
     unpack,
-    unpack_bytes,
 )
 
 HEAD = ("run", 1, 2, 3, 4)
 CHUNK_MESSAGE = ChunkHeader(*HEAD, 0, 5, "ring", 0, 7, 4000, 99, "float32", (10,), zlib.crc32(bytes(40)))
-PIECE = MessageChunk(*HEAD, 7, MessageKind.call, "port", 5, 0, 2, 999, 99, zlib.crc32(bytes(40)), 6, 3, 9, 1)
+PIECE = MessageChunk(*HEAD, 7, MessageKind.call, "port", 5, 0, 2, 999, 99, 6, 3, 9, 1)
 MESSAGES = [
     CHUNK_MESSAGE, ChunkAck(*HEAD, 3, 9, 1, True), LinkHeartbeat(*HEAD, 3, 2), LinkClosed(*HEAD, "ended", -1),
     PIECE, MessageAck(*HEAD, 7, 3, 9, 1, False, True),
@@ -62,17 +64,29 @@ def test_values_out_of_range_are_refused(change) -> None:
         decode(encode(msgspec.structs.replace(CHUNK_MESSAGE, **change)))
 
 
-@pytest.mark.parametrize("change", [{"port": "p" * 33}, {"kind": 7}, {"kind": -1}, {"stream": -1}, {"crc": 2**32}])
+@pytest.mark.parametrize("change", [{"port": "p" * 33}, {"kind": 7}, {"kind": -1}, {"stream": -1}, {"stamp": -1}])
 def test_values_out_of_range_of_a_message_are_refused(change) -> None:
     with pytest.raises(FrameRefused):
         decode(encode(msgspec.structs.replace(PIECE, **change)))
 
 
-def test_a_piece_of_a_message_is_what_was_announced() -> None:
-    assert unpack_bytes(PIECE, zmq.Frame(bytes(40))).size == 40
-    for frame in (bytes(39), bytes(39) + b"\1", bytes(CHUNK + 1)):
+@pytest.mark.parametrize("piece", [b"", b"x", bytes(range(256)) * 240], ids=len)
+def test_a_piece_travels_in_the_frame_of_its_head(piece: bytes) -> None:
+    frame, kept = join_frame(encode(PIECE), memoryview(piece))
+    assert bytes(kept) == piece
+    assert split_frame(frame.buffer) == (PIECE, piece)
+    assert len(frame) <= LARGEST_FRAME
+
+
+def test_a_frame_that_ends_before_its_head_is_refused() -> None:
+    whole, head = bytes(join_frame(encode(PIECE), memoryview(b""))[0].buffer), len(encode(PIECE))
+    for data in (
+        b"",
+        *(whole[:length] for length in range(len(whole))),
+        b"\xc1" + (head - 1).to_bytes(2, "little") + whole[3:],
+    ):
         with pytest.raises(FrameRefused):
-            unpack_bytes(PIECE, zmq.Frame(frame))
+            split_frame(memoryview(data))
 
 
 def test_fuzzed_messages_are_refused_or_are_messages() -> None:

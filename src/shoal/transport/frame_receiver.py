@@ -25,7 +25,7 @@ from shoal.transport.messages import (
     LinkHeartbeat,
     MessageAck,
     MessageChunk,
-    decode,
+    split_frame,
     unpack,
 )
 from shoal.transport.peer import LinkPeer
@@ -122,12 +122,13 @@ class FrameReceiver:
         self.exchange.lose(peer, why)
 
     def _hear(self, parts: list[zmq.Frame], known: LinkPeer | None) -> None:
-        message = decode(parts[0].buffer)
+        message, piece = split_frame(parts[0].buffer)
         peer = self.peers.get(message.sender)
         if (
             peer is None
             or message.run != self.run_id
-            or len(parts) != 1 + isinstance(message, ChunkHeader | MessageChunk)
+            or len(parts) != 1 + isinstance(message, ChunkHeader)
+            or (piece is not None) != isinstance(message, MessageChunk)
         ):
             raise FrameRefused(f"a message of run {message.run!r} from {message.sender}, in {len(parts)} parts")
         if known is not None and known is not peer:
@@ -139,15 +140,15 @@ class FrameReceiver:
             self.chunk_sender.echo(peer, message.stamp)
         elif isinstance(message, LinkClosed):
             peer.bye = message
-        elif isinstance(message, MessageChunk):
-            self.exchange.hear(peer, message, parts[1])
+        elif isinstance(message, MessageChunk) and piece is not None:
+            self.exchange.hear(peer, message, piece)
         elif isinstance(message, MessageAck):
             self.exchange.hear_ack(peer, message)
         elif message.generation != self.chunk_sender.generation:
             self.stale += 1
         elif isinstance(message, ChunkAck):
             self._acked(peer, message.expected, message.stamp, message.held, message.again)
-        else:
+        elif isinstance(message, ChunkHeader):
             self._take(peer, message, parts[1])
             if message.expected:
                 self._acked(peer, message.expected, message.echo, message.held)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageKind, ProtocolViolation
+from shoal.transport.messages import CHUNK, MessageChunk, MessageKind, ProtocolViolation
 from shoal.transport.reliable import IncomingLink
 
 MOST_PARTS = 1024
@@ -44,17 +44,17 @@ class IncomingMessage:
     body: bytearray = field(default_factory=bytearray)
     size: int = 0
 
-    def add(self, chunk: MessageChunk, payload: FramePayload, piece: int) -> None:
+    def add(self, chunk: MessageChunk, data: memoryview, piece: int) -> None:
         same = (chunk.kind, chunk.port, chunk.of, chunk.total) == (self.kind, self.port, self.of, self.total)
         due = min(piece, self.total - self.size)
-        if not same or chunk.index * piece != self.size or payload.size != due or not due:
+        if not same or chunk.index * piece != self.size or len(data) != due or not due:
             raise ProtocolViolation(
-                f"piece {chunk.index} with {payload.size} bytes of message {chunk.number} of {chunk.total} bytes for "
+                f"piece {chunk.index} with {len(data)} bytes of message {chunk.number} of {chunk.total} bytes for "
                 f"port {chunk.port!r}, where {due} bytes of {self.total} for {self.port!r} were due"
             )
         if self.kept:
-            self.body += payload.frame.buffer
-        self.size += payload.size
+            self.body += data
+        self.size += len(data)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class IncomingMessages:
             return ChunkArrival.repeated
         return ChunkArrival.next if chunk.seq == self.link.expected else ChunkArrival.gap
 
-    def take(self, chunk: MessageChunk, payload: FramePayload, now: float, limit: Limit) -> IncomingMessage | None:
+    def take(self, chunk: MessageChunk, data: memoryview, now: float, limit: Limit) -> IncomingMessage | None:
         """Take the next chunk; return the message that it completes, if any. The caller handles credits."""
         if chunk.stream > self.stream:
             self._adopt(chunk)
@@ -96,15 +96,15 @@ class IncomingMessages:
             raise ProtocolViolation("a greeting in the middle of a stream")
         whole = None
         match chunk.kind:
-            case MessageKind.hello | MessageKind.credit | MessageKind.cancel if payload.size:
-                raise ProtocolViolation(f"a {chunk.kind.name} with {payload.size} bytes")
+            case MessageKind.hello | MessageKind.credit | MessageKind.cancel if len(data):
+                raise ProtocolViolation(f"a {chunk.kind.name} with {len(data)} bytes")
             case MessageKind.hello | MessageKind.credit:
                 pass
             case MessageKind.cancel:
                 if (dropped := self._parts.pop(chunk.of, None)) is not None:
                     self._release(dropped)
             case _:
-                whole = self._add(chunk, payload, limit)
+                whole = self._add(chunk, data, limit)
         self.link.take(chunk, now)
         return whole
 
@@ -118,13 +118,13 @@ class IncomingMessages:
         self._granted.clear()
         self.link.reset()
 
-    def _add(self, chunk: MessageChunk, payload: FramePayload, limit: Limit) -> IncomingMessage | None:
+    def _add(self, chunk: MessageChunk, data: memoryview, limit: Limit) -> IncomingMessage | None:
         if not chunk.index:
             self._begin(chunk, limit)
         message = self._parts.get(chunk.number)
         if message is None:
             raise ProtocolViolation(f"piece {chunk.index} of message {chunk.number}, which has not begun")
-        message.add(chunk, payload, self.piece)
+        message.add(chunk, data, self.piece)
         if message.size < message.total:
             return None
         return self._parts.pop(chunk.number)

@@ -25,7 +25,7 @@ from shoal.transport.message_ports import (
     run_handler,
 )
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
-from shoal.transport.messages import Frame, FrameRefused, MessageAck, MessageChunk, MessageKind
+from shoal.transport.messages import MessageAck, MessageChunk, MessageKind
 from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import ACK_CHUNKS
 
@@ -128,12 +128,12 @@ class MessageExchange(Generic[P]):
             peer.message_in = self.inbox.setdefault(peer.name, IncomingMessages(piece=peer.piece))
         return peer.message_in
 
-    def hear(self, peer: P, chunk: MessageChunk, frame: Frame) -> None:
+    def hear(self, peer: P, chunk: MessageChunk, piece: memoryview) -> None:
         """Take in a chunk, of any view."""
         inbox = self._incoming(peer)
         match inbox.sort(chunk):
             case ChunkArrival.next:
-                self._take(peer, inbox, chunk, frame)
+                self._take(peer, inbox, chunk, piece)
             case ChunkArrival.repeated:
                 inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: the last acknowledgement was lost
             case ChunkArrival.gap:
@@ -145,15 +145,10 @@ class MessageExchange(Generic[P]):
         if chunk.back:
             self._acknowledged(peer, chunk.back, chunk.expected, chunk.echo, chunk.held)
 
-    def _take(self, peer: P, inbox: IncomingMessages, chunk: MessageChunk, frame: Frame) -> None:
-        try:
-            payload = peer.unpack(chunk, frame)
-        except FrameRefused:
-            self.sender.ask_messages_again(peer, inbox, chunk.stream)
-            raise
+    def _take(self, peer: P, inbox: IncomingMessages, chunk: MessageChunk, piece: memoryview) -> None:
         adopted = chunk.stream > inbox.stream
-        whole = inbox.take(chunk, payload, peer.heard or now(), lambda number: self._reply_limit(peer.name, number))
-        peer.largest = max(peer.largest, payload.size)
+        whole = inbox.take(chunk, piece, peer.heard or now(), lambda number: self._reply_limit(peer.name, number))
+        peer.largest = max(peer.largest, len(piece))
         if adopted or chunk.kind == MessageKind.cancel:
             for port in self.ports.values():
                 self._grant(peer.name, port)

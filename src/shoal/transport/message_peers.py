@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from shoal.transport.incoming_messages import IncomingMessages
-from shoal.transport.messages import Frame, FramePayload, LinkClosed, MessageChunk
+from shoal.transport.messages import LinkClosed, MessageChunk
 from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import ChunkInFlight
 
@@ -31,9 +31,6 @@ class MessagePeer(Protocol):
         """Whether what is overdue may be sent again."""
 
     def open_messages(self, streams: Callable[[], int], numbers: Callable[[], int]) -> OutgoingMessages: ...
-
-    def unpack(self, chunk: MessageChunk, frame: Frame) -> FramePayload:
-        """What `chunk` announced, or FrameRefused."""
 
     def gone_text(self, moment: float) -> str:
         """Why nothing leads to it any more; empty if something may."""

@@ -24,18 +24,6 @@ _TURN = -1
 """Instead of the length of a head: the next frame is at the beginning of the ring."""
 
 
-class SharedFrame:
-    """A body in the ring, until it is released; or bytes that are about to be put in."""
-
-    __slots__ = ("buffer",)
-
-    def __init__(self, buffer: memoryview) -> None:
-        self.buffer = buffer
-
-    def __len__(self) -> int:
-        return len(self.buffer)
-
-
 class MessageRing:
     """Its writer calls `put`, its reader `take` and `release`; each in one thread."""
 
@@ -72,7 +60,7 @@ class MessageRing:
         self._written[0] = written + turn + length
         return True
 
-    def take(self) -> tuple[bytes, SharedFrame] | None:
+    def take(self) -> tuple[bytes, memoryview] | None:
         """The next frame, in place until `release`; None if there is none."""
         written, read = int(self._written[0]), int(self._read[0])
         if read == written:
@@ -88,7 +76,7 @@ class MessageRing:
             raise ShoalError(f"a frame of {head} and {body} bytes in a ring of {self._size}: its memory is damaged")
         self._end = read + _rounded(end - at)
         start = at + _LENGTHS.size
-        return bytes(self._memory[start : start + head]), SharedFrame(self._memory[start + head : end])
+        return bytes(self._memory[start : start + head]), self._memory[start + head : end]
 
     def release(self) -> None:
         """The frame that was taken last is not needed any more."""

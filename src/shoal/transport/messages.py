@@ -2,6 +2,7 @@
 
 import enum
 import math
+import struct
 import zlib
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
@@ -22,9 +23,12 @@ class ProtocolViolation(ShoalError):  # noqa: N818  (of a peer, not a mistake of
     """A message that no honest peer sends, whatever the network does; its sender is suspected at once."""
 
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of these messages; workers compare it before they connect."""
 LARGEST_HEAD = 1024
+JOINED = 0xC1
+"""First byte of a head and a piece in one frame. No msgpack begins with it, so no head alone does."""
+_JOINT = struct.Struct("<BH")
 LONGEST_REASON = 240
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -101,7 +105,11 @@ class MessageKind(enum.IntEnum):
 
 
 class MessageChunk(LinkMessage, frozen=True, tag=5):
-    """A chunk of the message stream, which no view change resets; its payload is plain bytes."""
+    """A chunk of the message stream, which no view change resets; its piece, plain bytes, is in the same frame.
+
+    One frame is encrypted and authenticated as a whole, so a piece needs no checksum: CURVE does not say which frames
+    belong together, and a chunk of a collective, in two, is known by its CRC32 alone.
+    """
 
     stream: Count
     """The sender's stream to this receiver. A later one has a higher number, and begins with `seq` 0."""
@@ -115,7 +123,6 @@ class MessageChunk(LinkMessage, frozen=True, tag=5):
     total: Count
     """Bytes of the whole message; for a credit: the largest message that the port takes."""
     stamp: Count
-    crc: Checksum
     back: Count = 0
     """The receiver's stream that the next three acknowledge as in `MessageAck`; 0 means none."""
     expected: Count = 0
@@ -157,6 +164,7 @@ Array = npt.NDArray[Any]
 CHUNK = 60 << 10
 """Bytes of a piece: with header and encryption below 64 KiB, the largest frame an endpoint accepts."""
 LARGEST_WHOLE = 1 << 34
+_ZEROS = memoryview(bytes(64 << 10))
 
 DTYPES: dict[str, np.dtype[Any]] = {
     "float32": np.dtype(np.float32),
@@ -171,8 +179,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 
 
-class Frame(Protocol):
-    """Bytes in ZeroMQ's memory, or in memory that processes share."""
+class FrameBytes(Protocol):
+    """Bytes in ZeroMQ's memory, in memory that processes share, or in that of a message's sender."""
 
     @property
     def buffer(self) -> memoryview: ...
@@ -180,11 +188,23 @@ class Frame(Protocol):
     def __len__(self) -> int: ...
 
 
+class BorrowedFrame:
+    """Bytes in memory of another owner, which are copied when they leave."""
+
+    __slots__ = ("buffer",)
+
+    def __init__(self, buffer: memoryview) -> None:
+        self.buffer = buffer
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+
 @dataclass(frozen=True, slots=True)
 class FramePayload:
-    """A frame's bytes in ZeroMQ's buffer, with dtype, shape and checksum."""
+    """A frame's bytes, with dtype, shape and checksum."""
 
-    frame: Frame
+    frame: FrameBytes
     dtype: str
     shape: tuple[int, ...]
     crc: int
@@ -197,6 +217,11 @@ class FramePayload:
     @property
     def size(self) -> int:
         return len(self.frame)
+
+    @classmethod
+    def borrow(cls, piece: memoryview) -> "FramePayload":
+        """Return a payload of plain bytes, without a copy and without a checksum."""
+        return cls(BorrowedFrame(piece), "uint8", (len(piece),), 0)
 
     def changed(self) -> "FramePayload":
         """Return the same buffer with a new checksum, after its content was changed in place."""
@@ -223,8 +248,25 @@ def unpack(chunk: ChunkHeader, frame: zmq.Frame) -> FramePayload:
     return FramePayload(frame, chunk.dtype, chunk.shape, chunk.crc)
 
 
-def unpack_bytes(chunk: MessageChunk, frame: Frame) -> FramePayload:
-    """Return the payload that `chunk` of the message stream describes; raise FrameRefused if the frame differs."""
-    if len(frame) > CHUNK or (zlib.crc32(frame.buffer) if len(frame) else 0) != chunk.crc:
-        raise FrameRefused(f"piece {chunk.index} of message {chunk.number} has {len(frame)} bytes or a wrong checksum")
-    return FramePayload(frame, "uint8", (len(frame),), chunk.crc)
+def join_frame(head: bytes, piece: memoryview) -> tuple[zmq.Frame, memoryview]:
+    """Copy the head of a message's chunk and its piece into one frame; return it, and the piece in it.
+
+    pyzmq makes a frame from bytes only. It is filled from zeros that stay in the processor's cache, and written over:
+    to join the bytes first would be another 60 KiB of new memory for each chunk, which costs more than the copy.
+    """
+    start = _JOINT.size + len(head)
+    frame = zmq.Frame(_ZEROS[: start + len(piece)], copy=True)
+    data = frame.buffer
+    _JOINT.pack_into(data, 0, JOINED, len(head))
+    data[_JOINT.size : start] = head
+    data[start:] = piece
+    return frame, data[start:]
+
+
+def split_frame(data: memoryview) -> tuple[AnyMessage, memoryview | None]:
+    """Decode a frame: a head alone, or the head of a message's chunk and its piece, in place; or raise FrameRefused."""
+    if not len(data) or data[0] != JOINED:
+        return decode(data), None
+    if len(data) < _JOINT.size or len(data) < (start := _JOINT.size + _JOINT.unpack_from(data)[1]):
+        raise FrameRefused(f"a frame of {len(data)} bytes, which ends before its head does")
+    return decode(data[_JOINT.size : start]), data[start:]

@@ -13,16 +13,14 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
-
 from shoal.core.errors import PeerLost, ShoalError
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
-from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageKind, ProtocolViolation, pack
+from shoal.transport.messages import CHUNK, FramePayload, MessageChunk, MessageKind, ProtocolViolation
 from shoal.transport.reliable import ChunkInFlight, LinkEstimate, OutgoingLink
 
 MOST_PORTS = 256
 """Ports of one member that may give credit; an honest member has no more."""
+NOTHING = memoryview(b"")
 OVERTAKEN = 1
 """Urgency of all message chunks: collectives overtake them, so few of them may be in the sockets at a time."""
 
@@ -47,7 +45,6 @@ class OutgoingMessages:
     link: OutgoingLink[MessageChunk] = field(default_factory=lambda: OutgoingLink(LinkEstimate()))
     piece: int = CHUNK
     """Bytes of a message that leave at a time."""
-    pack: Callable[[npt.NDArray[np.uint8], str], FramePayload] = pack
     stream: int = 0
     """0 before the first message."""
     _hello: bool = False
@@ -153,7 +150,7 @@ class OutgoingMessages:
 
     def _cut(self, now: float, message: OutgoingMessage) -> ChunkInFlight[MessageChunk] | None:
         start, total = message.cut, message.body.total
-        piece = np.frombuffer(message.body.cut(start, min(start + self.piece, total)), np.uint8)
+        piece = message.body.cut(start, min(start + self.piece, total))
         message.cut += len(piece)
         in_flight = self._send(
             now, message.kind, message.port, message.number, message.of, start // self.piece, total, piece=piece
@@ -174,11 +171,10 @@ class OutgoingMessages:
         of: int = 0,
         index: int = 0,
         total: int = 0,
-        piece: npt.NDArray[np.uint8] | None = None,
+        piece: memoryview = NOTHING,
     ) -> ChunkInFlight[MessageChunk]:
-        payload = self.pack(piece if piece is not None else np.empty(0, np.uint8), "uint8")
-        chunk = MessageChunk("", 0, 0, 0, 0, self.stream, kind, port, number, of, index, total, 0, payload.crc)
-        self.link.queue(chunk, payload, OVERTAKEN)
+        chunk = MessageChunk("", 0, 0, 0, 0, self.stream, kind, port, number, of, index, total, 0)
+        self.link.queue(chunk, FramePayload.borrow(piece), OVERTAKEN)
         in_flight = self.link.next(now)
         assert in_flight is not None, "there was room"
         return in_flight

@@ -10,15 +10,7 @@ from shoal.hosts.status_board import WorkerState
 from shoal.transport.connection import AcceptedConnection, PeerConnection
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.incoming_messages import IncomingMessages
-from shoal.transport.messages import (
-    CHUNK,
-    ChunkHeader,
-    Frame,
-    FramePayload,
-    LinkClosed,
-    MessageChunk,
-    unpack_bytes,
-)
+from shoal.transport.messages import CHUNK, ChunkHeader, LinkClosed
 from shoal.transport.outgoing_messages import OutgoingMessages
 from shoal.transport.reliable import IncomingLink, OutgoingLink
 
@@ -91,9 +83,6 @@ class LinkPeer:
         made = OutgoingMessages(f"{self}", streams, numbers)
         made.link.estimate.most = self.out.estimate.most
         return made
-
-    def unpack(self, chunk: MessageChunk, frame: Frame) -> FramePayload:
-        return unpack_bytes(chunk, frame)
 
     def gone_text(self, moment: float) -> str:
         """Why nothing leads to it any more; empty if something may."""

@@ -16,33 +16,32 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from shoal.core.clock import now
 from shoal.core.errors import ShoalError
 from shoal.hosts.doorbell import ProcessDoorbell
 from shoal.transport.incoming_messages import IncomingMessages
 from shoal.transport.message_exchange import MessageExchange
-from shoal.transport.message_ring import MessageRing, SharedFrame
+from shoal.transport.message_ring import MessageRing
 from shoal.transport.messages import (
-    Frame,
-    FramePayload,
     FrameRefused,
     LinkClosed,
     MessageAck,
     MessageChunk,
+    MessageKind,
     ProtocolViolation,
     decode,
     encode,
 )
 from shoal.transport.outgoing_messages import OutgoingMessages
-from shoal.transport.reliable import ChunkInFlight, LinkEstimate, OutgoingLink
+from shoal.transport.reliable import ACK_CHUNKS, ChunkInFlight, LinkEstimate, OutgoingLink
 from shoal.transport.rings import HostRings
 
 PIECE = 512 << 10
 WINDOW = 4 * PIECE
 """Bytes to one member that are under way: less than its ring, which also has room for what is short."""
+SMALL = PIECE // 8
+"""Bytes of pieces of which a few may stay unacknowledged, because they do not fill the window."""
 TICK, BUSY = 0.2, 50e-6
 """Seconds of sleep at the most; and those after work in which more is looked for before it sleeps."""
 AT_ONCE = 64
@@ -77,18 +76,15 @@ class RingPeer:
     bye: LinkClosed | None = None
     waiting: deque[tuple[bytes, memoryview]] = field(default_factory=deque)
     """Frames for which there was no room."""
+    is_ack_due: bool = False
+    """Whether the peer waits for an acknowledgement, of a push or of what fills its window."""
     up: ClassVar[bool] = False
     """Nothing is lost, so nothing is ever sent again."""
     piece: ClassVar[int] = PIECE
 
     def open_messages(self, streams: Callable[[], int], numbers: Callable[[], int]) -> OutgoingMessages:
         link = OutgoingLink[MessageChunk](RingEstimate())
-        return OutgoingMessages(f"{self}", streams, numbers, link, piece=PIECE, pack=_in_place)
-
-    def unpack(self, chunk: MessageChunk, frame: Frame) -> FramePayload:
-        if len(frame) > PIECE:
-            raise FrameRefused(f"piece {chunk.index} of message {chunk.number} has {len(frame)} bytes")
-        return FramePayload(frame, "uint8", (len(frame),), 0)
+        return OutgoingMessages(f"{self}", streams, numbers, link, piece=PIECE)
 
     def put(self, head: bytes, body: memoryview) -> None:
         if self.waiting or not self.out.put(head, body):
@@ -131,18 +127,32 @@ class RingSender:
             self.transmit(peer, flying)
 
     def transmit(self, peer: RingPeer, flying: ChunkInFlight[MessageChunk]) -> None:
-        head = msgspec.structs.replace(flying.chunk, run=_pair(self.name, peer.name), sender=self.rank)
+        """Put a chunk in the ring, with an acknowledgement of what has come from the peer."""
+        inbox, back, expected = peer.message_in, 0, 0
+        if inbox is not None and not inbox.closed:
+            back, expected = inbox.stream, self._heard(peer, inbox)
+        head = msgspec.structs.replace(
+            flying.chunk, run=_pair(self.name, peer.name), sender=self.rank, back=back, expected=expected
+        )
         peer.put(encode(head), flying.payload.frame.buffer)
 
     def repeat_messages(self, peer: RingPeer) -> None:
         """Nobody asks for it."""
 
     def acknowledge(self, peer: RingPeer) -> None:
-        """Say how far this worker came with what the peer has sent."""
+        """Say how far this worker came with what the peer has sent, if the peer waits for it.
+
+        Nobody waits to hear that a call or a reply has arrived, and to be told wakes a process. The next chunk says it.
+        """
         inbox = peer.message_in
-        if inbox is not None and inbox.link.unacknowledged and not inbox.closed:
-            inbox.link.unacknowledged = 0
-            self._say(peer, inbox.stream, inbox.link.expected)
+        if inbox is None or inbox.closed or not inbox.link.unacknowledged:
+            return
+        if peer.is_ack_due or inbox.link.unacknowledged >= ACK_CHUNKS:
+            self._say(peer, inbox.stream, self._heard(peer, inbox))
+
+    def _heard(self, peer: RingPeer, inbox: IncomingMessages) -> int:
+        inbox.link.unacknowledged, peer.is_ack_due = 0, False
+        return inbox.link.expected
 
     def ask_messages_again(self, peer: RingPeer, inbox: IncomingMessages, stream: int) -> None:
         """What came before was passed over while the peer was no member here: it must begin another stream."""
@@ -245,7 +255,7 @@ class RingLoop(threading.Thread):
         self._sender.acknowledge(peer)
         return True
 
-    def _take(self, peer: RingPeer, head: bytes, body: SharedFrame, moment: float) -> bool:
+    def _take(self, peer: RingPeer, head: bytes, body: memoryview, moment: float) -> bool:
         """Hear a frame; False leaves it where it is, because its sender is a member that is not known yet."""
         try:
             message = decode(head)
@@ -260,8 +270,9 @@ class RingLoop(threading.Thread):
         peer.into.release()
         return True
 
-    def _dispatch(self, peer: RingPeer, message: object, body: SharedFrame) -> None:
+    def _dispatch(self, peer: RingPeer, message: object, body: memoryview) -> None:
         if isinstance(message, MessageChunk):
+            peer.is_ack_due |= message.kind == MessageKind.push or len(body) > SMALL
             self.exchange.hear(peer, message, body)
         elif isinstance(message, MessageAck):
             self.exchange.hear_ack(peer, message)
@@ -275,8 +286,3 @@ class RingLoop(threading.Thread):
 
 def _pair(sender: str, receiver: str) -> str:
     return f"{sender}>{receiver}"
-
-
-def _in_place(piece: npt.NDArray[np.uint8], dtype: str) -> FramePayload:
-    """Without a copy: it is copied into the ring."""
-    return FramePayload(SharedFrame(piece.data if piece.size else memoryview(b"")), dtype, piece.shape, 0)

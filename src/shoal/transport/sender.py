@@ -22,6 +22,7 @@ from shoal.transport.messages import (
     MessageAck,
     MessageChunk,
     encode,
+    join_frame,
 )
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import RateLimit
@@ -118,12 +119,18 @@ class ChunkSender:
         """Send a chunk, for the first time or again."""
         stamp = now()
         in_flight.sent = stamp
-        head = self._fill_in(peer, in_flight.chunk, int(stamp * 1e9))
+        head, payload = encode(self._fill_in(peer, in_flight.chunk, int(stamp * 1e9))), in_flight.payload
         with contextlib.suppress(zmq.Again):  # not connected: all in flight is sent again once it is
-            peer.chunk_socket.send(encode(head), zmq.SNDMORE | zmq.NOBLOCK)
-            peer.chunk_socket.send(cast(zmq.Frame, in_flight.payload.frame), zmq.NOBLOCK, copy=False)
+            if isinstance(in_flight.chunk, MessageChunk):
+                frame, piece = join_frame(head, payload.frame.buffer)
+                # Sent again, it has the bytes of now: those of the sender may change once the call is over.
+                in_flight.payload = FramePayload.borrow(piece)
+                peer.chunk_socket.send(frame, zmq.NOBLOCK, copy=False)
+            else:
+                peer.chunk_socket.send(head, zmq.SNDMORE | zmq.NOBLOCK)
+                peer.chunk_socket.send(cast(zmq.Frame, payload.frame), zmq.NOBLOCK, copy=False)
         peer.told = stamp
-        self._count(in_flight.payload.size + HEAD)
+        self._count(payload.size + HEAD)
 
     def _fill_in(self, peer: LinkPeer, chunk: ChunkHeader | MessageChunk, stamp: int) -> AnyMessage:
         """Return the chunk's head with the current step and time, and an acknowledgement if that would not be late."""

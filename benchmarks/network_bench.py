@@ -16,7 +16,7 @@ from network_turn import Outcome, Turn, TurnError, take
 from report import command_line, machine_line
 
 from shoal.bench.contestant import PEER_NAMES, BenchContestant
-from shoal.cli.prepare import warm
+from shoal.cli.warm import warm
 from shoal.core.signals import as_interrupts
 from shoal.core.units import BitRate, EventTime, TimeSpan
 from shoal.lab.actions import ChangeLinks

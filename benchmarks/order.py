@@ -28,7 +28,7 @@ import torch
 from report import Table, machine_line, write_report
 from torch import Tensor, nn
 
-from shoal.cli.prepare import warm
+from shoal.cli.warm import warm
 from shoal.core.clock import now
 from shoal.groups.links import LinkedGroup
 from shoal.lab.inside import Say, inside

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any
 
 from shoal.cli.main import main
-from shoal.cli.prepare import warm
+from shoal.cli.warm import warm
 from shoal.launch.worker import run_script
 
 LATE = """
 numba pydantic pydantic.plugin._loader rich.live rich.progress torch._dynamo typer._adapters typer._click.decorators
-shoal.cli.again shoal.cli.prepare shoal.cli.relay shoal.cli.resume shoal.cli.run shoal.cli.show shoal.lab.lab
-shoal.lab.load shoal.launch.lab_placement shoal.launch.listen shoal.launch.local shoal.launch.supervisor
+shoal.cli.again shoal.cli.prepare shoal.cli.relay shoal.cli.resume shoal.cli.run shoal.cli.run_job shoal.cli.show
+shoal.lab.lab shoal.lab.load shoal.launch.lab_placement shoal.launch.listen shoal.launch.local shoal.launch.supervisor
 shoal.membership.handle shoal.membership.server shoal.train.compiling shoal.watch.live shoal.watch.summary
 shoal.watch.worker
 """

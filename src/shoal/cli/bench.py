@@ -63,7 +63,7 @@ def prepare(
     from shoal.bench.contestant import contestants
     from shoal.bench.draw import check_available
     from shoal.bench.session import BenchSetting, open_folder, worker_counts
-    from shoal.cli.prepare import check_lab
+    from shoal.cli.run_checks import check_lab
     from shoal.core.errors import UsageError
     from shoal.core.goal import TrainingGoal
     from shoal.core.ids import new_id

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shoal.cli.options import RunOptions
     from shoal.hosts.arena import SharedArena
     from shoal.launch.engines.base import LaunchEngine
-    from shoal.launch.job import LaunchJob
+    from shoal.launch.job import LaunchJob, PlacementMaker
     from shoal.launch.placement import WorkerPlacement
     from shoal.plan.plan import Plan
 
@@ -178,9 +178,7 @@ def take_part(engine: "LaunchEngine", options: "RunOptions") -> int:
     return join_run(where, known, engine.options.workers, engine.options.runs, engine.own_name)
 
 
-def engine_place(
-    engine: "LaunchEngine", plan: "Plan", options: "RunOptions"
-) -> "Callable[[LaunchJob, SharedArena], WorkerPlacement]":
+def engine_place(engine: "LaunchEngine", plan: "Plan", options: "RunOptions") -> "PlacementMaker":
     """Makes the place of the first machine; what cannot work is refused now."""
     from shoal.cli.listen import brief, check_plan, check_script
     from shoal.launch.address import check_own, parse

@@ -13,11 +13,9 @@ import typer
 from shoal.launch.policy import threads_per_worker
 
 if TYPE_CHECKING:
-    from shoal.core.record import RunSummary
     from shoal.hosts.arena import SharedArena
     from shoal.launch.engines.lease import StdinLease
     from shoal.launch.job import LaunchJob
-    from shoal.launch.join import RemoteLauncher
     from shoal.launch.placement import WorkerPlacement
     from shoal.membership.credentials import ClientCredentials
     from shoal.membership.invitation import RunBrief
@@ -44,6 +42,7 @@ def join(
     """Take part in a run of another machine: executes its script here, with your rights. Ctrl-C leaves it."""
     from shoal.cli.consent import agree
     from shoal.cli.errors import interruptible, usage_errors
+    from shoal.cli.visit import visit
     from shoal.launch.address import parse, towards
     from shoal.transport.keys import KeyFile
 
@@ -66,6 +65,7 @@ def join(
 def join_run(where: str, found: "KeyFile", workers: int, runs: Path, name: str, restarts: int = 3) -> int:
     """Bring workers of this machine into the run at `where`; returns the exit code. An engine has started this."""
     from shoal.cli.consent import agree
+    from shoal.cli.visit import visit
     from shoal.launch.address import parse, towards
 
     host, port = parse(where, "shoal join")
@@ -113,14 +113,15 @@ def prepare(
     lease: "StdinLease | None" = None,
 ) -> "LaunchJob":
     """A folder for this machine's part of the record, with the script in it, and what to do."""
-    from shoal.cli.prepare import warm
+    from shoal.cli.opening import open_joined
+    from shoal.cli.warm import warm
     from shoal.core.goal import UNTIL_VARIABLE
     from shoal.membership.session import slot_of
     from shoal.plan.load import load
 
     plan = load(brief.plan)
     slots = tuple(slot_of(member) for member in brief.members)
-    directory = open_folder(brief, slots, runs)
+    directory = open_joined(brief, slots, runs)
     script = directory / "script" / brief.name
     script.parent.mkdir()
     script.write_bytes(brief.script)
@@ -150,76 +151,3 @@ def prepare(
         place=place,
         remote_slots=slots,
     )
-
-
-def open_folder(brief: "RunBrief", slots: tuple[int, ...], runs: str | None) -> Path:
-    """`runs/<run>`, or with a number after it where that name is taken."""
-    import itertools
-    import sys
-
-    from shoal.cli.prepare import open_record
-    from shoal.core import record
-    from shoal.core.lock import hold
-
-    root = record.runs_root(runs).absolute()
-    names = itertools.chain([brief.run], (f"{brief.run[:58]}-{n}" for n in itertools.count(2)))
-    name = next(name for name in names if not (root / name).exists())
-    info = record.describe_run(
-        run=name,
-        plan=brief.plan,
-        workers=len(slots),
-        seed=brief.seed,
-        script=brief.name,
-        command=["shoal", *sys.argv[1:]],
-        arguments=brief.arguments,
-        folder=str(Path.cwd()),
-        checkpoint=brief.checkpoint,
-        slots=slots,
-    )
-    directory = record.run_dir(root, name)
-    open_record(directory, info)
-    hold(directory, name)
-    return directory
-
-
-def visit(job: "LaunchJob", quiet: bool) -> int:
-    """Run the workers, show their output, write their record, and return the exit code."""
-    from shoal.cli.ending import EXIT_FAILED, EXIT_INTERRUPTED, explain, keep_summary
-    from shoal.cli.relay import JobRelay
-    from shoal.launch.join import RemoteLauncher
-    from shoal.watch.live import open_display
-    from shoal.watch.record import RunRecord
-    from shoal.watch.summary import summarise
-
-    relay = JobRelay(job, open_display(quiet), quiet)
-    launcher, failure = RemoteLauncher(job, relay), None
-    typer.echo(f"shoal: joining {job.run} with workers {', '.join(map(str, job.slots))}", err=True)
-    try:
-        failure = launcher.run()
-    except KeyboardInterrupt:
-        pass  # everything is stopped; what it was like is said below
-    finally:
-        relay.close()
-    badly = launcher.ended is not None and not launcher.ended.ended
-    code = EXIT_INTERRUPTED if launcher.hurried else EXIT_FAILED if failure or (badly and not launcher.left) else 0
-    summary = summarise(RunRecord.open(job.dir), code)
-    keep_summary(summary, job)
-    if failure:
-        explain(failure, job)
-    elif code or not quiet:
-        typer.echo(f"shoal: {last_line(launcher, summary, job)}", err=True)
-    return code
-
-
-def last_line(launcher: "RemoteLauncher", summary: "RunSummary", job: "LaunchJob") -> str:
-    """Say how this machine's part in the run ended."""
-    from shoal.cli.ending import shown
-
-    did = f"{summary.steps} steps and {summary.samples} samples here; the record is in {shown(job.dir)}"
-    if launcher.left:
-        return f"{'interrupted' if launcher.hurried else f'left {job.run}'} after {did}"
-    if launcher.ended is not None and not launcher.ended.ended:
-        return f"{launcher.ended.error.partition(': ')[2]}; {did}"
-    if not summary.steps:
-        return f"the training of {job.run} was over before this machine came in"
-    return f"the training of {job.run} is over: {did}"

@@ -1,6 +1,5 @@
 """`shoal run --listen`: which machines may join, and the description of the run that they get."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.hosts.arena import SharedArena
-    from shoal.launch.job import LaunchJob
+    from shoal.launch.job import LaunchJob, PlacementMaker
     from shoal.launch.listen import ListenAddress
     from shoal.launch.placement import WorkerPlacement
     from shoal.membership.invitation import RunBrief
@@ -105,7 +104,7 @@ def allowed(words: tuple[str, ...]) -> dict[bytes, int]:
         raise UsageError(f"--allow {error}") from None
 
 
-def opened(listen: "ListenAddress") -> "Callable[[LaunchJob, SharedArena], WorkerPlacement]":
+def opened(listen: "ListenAddress") -> "PlacementMaker":
     """Makes the place of a run that listens."""
 
     def make(job: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":

@@ -114,7 +114,7 @@ def import_all() -> None:
     import contextlib
     import gc
 
-    from shoal.cli.prepare import warm
+    from shoal.cli.warm import warm
 
     warm()
     for name in LATE.split():

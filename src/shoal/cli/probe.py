@@ -35,7 +35,7 @@ def of_lab(spec: str) -> "ClusterMeasurement":
 
     import msgspec
 
-    from shoal.cli.prepare import check_lab
+    from shoal.cli.run_checks import check_lab
     from shoal.groups.cluster_file import ClusterMeasurement
     from shoal.groups.probe import measure_on_host
     from shoal.lab.inside import inside

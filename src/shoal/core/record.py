@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 import msgspec
 
@@ -160,20 +161,19 @@ def read_info(directory: Path) -> RunInfo:
         raise UsageError(f"{directory / 'run.json'} is not a run's record: {error}") from None
 
 
+class RunDetails(TypedDict, total=False):
+    """Fields of `RunInfo` that have defaults and are known when a run begins."""
+
+    lab: str
+    arguments: list[str]
+    folder: str
+    fingerprint: str
+    checkpoint: str
+    slots: list[int]
+
+
 def describe_run(
-    *,
-    run: str,
-    plan: str,
-    workers: int,
-    seed: int,
-    script: str,
-    command: Sequence[str],
-    arguments: Sequence[str] = (),
-    folder: str = "",
-    lab: str = "",
-    fingerprint: str = "",
-    checkpoint: str = "auto",
-    slots: Sequence[int] = (),
+    *, run: str, plan: str, workers: int, seed: int, script: str, command: Sequence[str], **details: Unpack[RunDetails]
 ) -> RunInfo:
     """Describe a run that begins now, on this machine, with these versions."""
     return RunInfo(
@@ -186,12 +186,7 @@ def describe_run(
         started=time.time(),
         versions=versions(),
         machine=machine(),
-        lab=lab,
-        arguments=list(arguments),
-        folder=folder,
-        fingerprint=fingerprint,
-        checkpoint=checkpoint,
-        slots=list(slots),
+        **details,
     )
 
 

@@ -36,7 +36,7 @@ class LaunchJob:
     attempt: int = 1
     survive: LossPolicy | None = None
     """What may be lost without ending the run; None: nothing."""
-    place: "Callable[[LaunchJob, SharedArena], WorkerPlacement] | None" = None
+    place: "PlacementMaker | None" = None
     """Makes the place where the workers are, if it is neither this host alone nor a lab."""
     remote_slots: tuple[int, ...] = ()
     """Slots of the workers, if they take part in a run of another machine."""
@@ -56,6 +56,9 @@ class LaunchJob:
     @property
     def slots(self) -> Sequence[int]:
         return self.remote_slots or range(self.workers)
+
+
+PlacementMaker = Callable[[LaunchJob, SharedArena], WorkerPlacement]
 
 
 class JobWatcher:

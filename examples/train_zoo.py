@@ -44,7 +44,7 @@ RECIPES = {
     "googlenet": Recipe(6_000, 1, 32),
     "resnet18": Recipe(3_000, 3, 32),
     "resnet50": Recipe(3_000, 2, 32),
-    "densenet": Recipe(3_000, 4, 32),
+    "densenet": Recipe(3_000, 3, 32),
     "lstm": Recipe(12_000, 2),
     "transformer": Recipe(12_000, 4),
     "autoencoder": Recipe(20_000, 2),

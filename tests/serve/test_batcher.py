@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,10 +10,11 @@ import pytest
 from served import MemorySource, Scaled, core_of, x
 from virtual_time import run_virtual
 
-from shoal.serve.batcher import NORMAL, BatchSettings, RequestBatcher, SizingPolicy
+from shoal.serve.batcher import NORMAL, BatchSettings, RequestBatcher
 from shoal.serve.errors import DeadlinePassed, PredictFailed, RequestError, ServerBusy
 from shoal.serve.metrics import VersionMetrics
-from shoal.serve.sizing import BatchSizer, FixedSizer
+from shoal.serve.sizing import BatchSizer, FixedSizer, SizingPolicy
+from shoal.serve.slots import ComputeSlots
 from shoal.serve.tensors import Tensors
 
 ONE = {"x": np.zeros((1, 1), np.float32)}
@@ -21,18 +22,23 @@ ONE = {"x": np.zeros((1, 1), np.float32)}
 
 @dataclass
 class TimedModel:
-    """Takes `fixed` seconds for a batch and `each` for a sample, of virtual time; jitter is a seeded share of that."""
+    """Takes `fixed` seconds for a batch and `each` for a sample, of virtual time; jitter is a seeded share of that.
+
+    `stall` gives what other processes add to each batch.
+    """
 
     fixed: float = 0.004
     each: float = 0.0001
     jitter: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(7))
     sizes: list[int] = field(default_factory=list)
+    stall: Callable[[random.Random], float] = lambda chance: 0.0
 
     async def __call__(self, inputs: Tensors) -> Tensors:
         rows = len(inputs["x"])
         self.sizes.append(rows)
-        await asyncio.sleep((self.fixed + self.each * rows) * (1 + self.jitter * self.chance.random()))
+        computing = (self.fixed + self.each * rows) * (1 + self.jitter * self.chance.random())
+        await asyncio.sleep(computing + self.stall(self.chance))
         return {"y": inputs["x"] * 2}
 
 
@@ -176,6 +182,87 @@ class TestGoal:
         assert found.rate >= 0.9 * capacity
         assert found.refused > 0
         assert max(found.latencies) <= 2.0
+
+
+BUSY_CORES: dict[str, Callable[[random.Random], float]] = {
+    "60 ms always": lambda chance: 0.06,
+    "mean of 70 ms": lambda chance: chance.expovariate(1 / 0.07),
+    "97 of 100 take 80 ms": lambda chance: 0.08 if chance.random() < 0.97 else 0.0,
+    "heavy tail": lambda chance: 0.02 * chance.paretovariate(1.2),
+}
+
+
+class TestBusyCores:
+    """Each batch waits for the cores longer than half of the goal: no size can meet it, and small ones lose most."""
+
+    @pytest.mark.parametrize("stall", BUSY_CORES.values(), ids=BUSY_CORES.keys())
+    def test_within_a_tenth_of_the_best_fixed_size(self, stall: Callable[[random.Random], float]) -> None:
+        def found(sizer: SizingPolicy) -> LoadResult:
+            return closed_load(sizer, 32, TimedModel(0.0005, 0.001, stall=stall), 20.0, warm=4.0)
+
+        fixed = [found(FixedSizer(size)) for size in (1, 8, 32)]
+        adapted = found(BatchSizer(0.1, 1024))
+        assert adapted.rate >= 0.9 * max(each.rate for each in fixed)
+        assert adapted.rate >= 8 * fixed[0].rate  # where batches of one are all that is left of it
+        assert adapted.quantile(0.99) <= 1.1 * min(each.quantile(0.99) for each in fixed)
+
+    def test_the_goal_is_met_again_when_the_cores_are_quiet(self) -> None:
+        model = TimedModel(fixed=0.04, each=0.004, jitter=0.05)
+        model.stall = lambda chance: 0.3 if asyncio.get_running_loop().time() < 10.0 else 0.0
+        assert closed_load(BatchSizer(0.5, 1024), 90, model, 40.0, warm=25.0).quantile(0.99) <= 0.5
+
+
+class TestSlots:
+    """Models of one process that take turns on its core."""
+
+    @staticmethod
+    def run(turns: bool, models: list[TimedModel], clients: int) -> list[LoadResult]:
+        """So many clients for each model; two that compute at once take twice as long, as on one core."""
+
+        async def main() -> list[LoadResult]:
+            slots, results, active = ComputeSlots(1), [LoadResult() for _ in models], [0]
+            clock = asyncio.get_running_loop().time
+
+            def on_one_core(model: TimedModel) -> Callable[[Tensors], Awaitable[Tensors]]:
+                async def compute(inputs: Tensors) -> Tensors:
+                    active[0] += 1
+                    for _ in range(active[0]):
+                        found = await model(inputs)
+                    active[0] -= 1
+                    return found
+
+                return compute
+
+            async def client(batcher: RequestBatcher, result: LoadResult) -> None:
+                while clock() < 4.0:
+                    await one(batcher, result, 60.0)
+
+            tasks = []
+            for model, result in zip(models, results, strict=True):
+                settings, execute = BatchSettings(), on_one_core(model)
+                metrics, shared = VersionMetrics(), slots if turns else None
+                batcher = RequestBatcher(execute, BatchSizer(4.0, 64), settings, metrics, slots=shared)
+                tasks += [client(batcher, result) for _ in range(clients)]
+            await asyncio.gather(*tasks)
+            for result in results:
+                result.seconds = clock()
+            return results
+
+        return run_virtual(main())
+
+    def test_models_that_take_turns_compute_all_clients_at_once(self) -> None:
+        models = [TimedModel(fixed=0.01), TimedModel(fixed=0.01)]
+        turns = self.run(True, models, 8)
+        assert [max(each.sizes[9:]) for each in models] == [8, 8]
+        assert [sum(each.sizes[9:]) / len(each.sizes[9:]) for each in models] == pytest.approx([8, 8], rel=0.05)
+        together = self.run(False, [TimedModel(fixed=0.01), TimedModel(fixed=0.01)], 8)
+        assert sum(each.answered for each in turns) >= 1.5 * sum(each.answered for each in together)
+
+    def test_a_slow_model_does_not_hold_up_a_quick_one(self) -> None:
+        """It waits as long as its own batch takes on the shared core, and no longer."""
+        quick, _ = self.run(True, [TimedModel(fixed=0.01), TimedModel(fixed=1.0)], 1)
+        beside, _ = self.run(False, [TimedModel(fixed=0.01), TimedModel(fixed=1.0)], 1)
+        assert quick.quantile(0.99) <= 2 * beside.quantile(0.99)
 
 
 class TestPriority:

@@ -1,8 +1,10 @@
 """The size of batches follows a latency goal: additive increase, multiplicative decrease."""
 
+import random
+
 import pytest
 
-from shoal.serve.sizing import BatchSizer, BatchTimes, FixedSizer
+from shoal.serve.sizing import LONG_MEMORY, BatchSizer, BatchTimes, FixedSizer
 
 
 def test_full_quick_batches_raise_the_limit_and_slow_ones_lower_it() -> None:
@@ -34,8 +36,35 @@ def test_the_limit_stays_within_bounds() -> None:
         sizer.observe(sizer.rows, 0.01)
     assert sizer.rows == 4
     for _ in range(99):
-        sizer.observe(sizer.rows, 9.0)
+        sizer.observe(sizer.rows, 9.0 * sizer.rows)
     assert sizer.rows == 1
+
+
+def test_batches_that_are_slow_whatever_their_size_are_not_made_smaller() -> None:
+    """Other processes have the cores: a batch of one would wait for them as long as a batch of many."""
+    sizer = BatchSizer(goal=0.1, most=64)
+    for _ in range(99):
+        sizer.observe(sizer.rows, 0.07 + 0.0001 * sizer.rows)
+    assert sizer.rows == 64
+
+
+def test_batches_that_are_slow_by_their_samples_are_made_smaller_where_a_batch_costs_much_too() -> None:
+    """At 30 ms for a batch and 5 ms for a sample 6 samples cost as much as the batch: there it stays, near the goal."""
+    sizer = BatchSizer(goal=0.1, most=1024)
+    for _ in range(200):
+        sizer.observe(sizer.rows, 0.03 + 0.005 * sizer.rows)
+    assert 3 <= sizer.rows <= 8
+
+
+def test_noise_is_not_held_against_the_samples() -> None:
+    chance, times = random.Random(5), BatchTimes(LONG_MEMORY)
+    for _ in range(300):
+        times.observe(chance.randint(20, 32), chance.expovariate(1 / 0.07))
+    assert times.fixed >= 0.7 * times.seconds
+    for _ in range(300):
+        rows = chance.randint(20, 32)
+        times.observe(rows, 0.003 * rows * chance.uniform(0.8, 1.2))
+    assert times.fixed <= 0.3 * times.seconds
 
 
 def test_a_fixed_size_learns_nothing() -> None:

@@ -99,14 +99,17 @@ def serve(
             import shoal.serve.server  # noqa: F401  (whether its packages are there)
         except ModuleNotFoundError as error:
             raise UsageError(MISSING.format(error.name)) from None
+        from shoal.launch.policy import own_cores
         from shoal.serve.batcher import BatchSettings
         from shoal.serve.core import CoreSettings
         from shoal.serve.router import TrafficSettings
         from shoal.serve.scaling import ScalingGoal
         from shoal.serve.tls import TlsFiles
 
+        least, most = process_range(processes)
         settings = CoreSettings(
             batch=BatchSettings(concurrency=concurrency, queue=queue),
+            slots=max(concurrency, own_cores() // most),
             goal=seconds(goal, "--goal"),
             most_rows=batch if batch > 1 else CoreSettings().most_rows,
             batching=batch > 1,
@@ -117,7 +120,6 @@ def serve(
         )
         tls = TlsFiles.parse(tls_cert, tls_key, tls_ca)
         options = server_options(host, port, token_file, seconds(poll, "--poll"), grpc_port, tls)
-        least, most = process_range(processes)
         followed = run_to_follow(follow, runs, what or []) if follow is not None else None
         if not what and followed is None:
             raise UsageError("nothing to serve; give a model, such as digits@prod, or --follow RUN")

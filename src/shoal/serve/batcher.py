@@ -2,9 +2,10 @@
 
 One batcher serves one version and lives on the event loop. While `concurrency` batches are being computed, requests
 wait in a bounded queue; the next batch takes as many of them, in order, as `BatchSizer` allows. Nothing waits for
-company unless `delay` says so. Urgent requests go before others and, where the queue is full, take the place of the
-least urgent one. A request is refused at once when it could not be answered in time, and dropped when
-its client is gone or its deadline has passed, so that overload costs no work that nobody uses.
+company unless `delay` says so, and for a free core no longer than its batch takes. Urgent requests go before others
+and, where the queue is full, take the place of the least urgent one. A request is refused at once when it could not be
+answered in time, and dropped when its client is gone or its deadline has passed, so that overload costs no work that
+nobody uses.
 """
 
 import asyncio
@@ -14,10 +15,10 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Protocol
 
-import numpy as np
-
 from shoal.serve.errors import DeadlinePassed, PredictFailed, RequestError, ServerBusy
-from shoal.serve.sizing import BatchTimes
+from shoal.serve.sizing import BatchTimes, SizingPolicy
+from shoal.serve.slots import ComputeSlots
+from shoal.serve.stacking import split_outputs, stack_inputs
 from shoal.serve.tensors import Tensors
 
 NORMAL = 2
@@ -26,15 +27,6 @@ LAST = 255
 
 Execute = Callable[[Tensors], Awaitable[Tensors]]
 """Computes one batch, elsewhere than on the event loop."""
-
-
-class SizingPolicy(Protocol):
-    """Says how many samples the next batch may have."""
-
-    @property
-    def rows(self) -> int: ...
-
-    def observe(self, rows: int, seconds: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -85,10 +77,17 @@ class RequestBatcher:
         settings: BatchSettings,
         observer: BatchObserver,
         clock: Callable[[], float] | None = None,
+        slots: ComputeSlots | None = None,
     ) -> None:
-        """`clock` measures how long batches take; without one it is the event loop's, which may be coarse."""
+        """`clock` measures how long batches take; without one it is the event loop's, which may be coarse.
+
+        `slots` are shared with the batchers of other models; without them every model computes when it likes.
+        """
         self._execute, self.sizer, self._settings, self._observer = execute, sizer, settings, observer
         self._clock = clock or asyncio.get_running_loop().time
+        self._slots = slots or ComputeSlots(settings.concurrency)
+        self._core_timer: asyncio.TimerHandle | None = None
+        self._has_waited = False
         self._queue: deque[PendingRequest] = deque()
         self._running = self._running_rows = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -161,7 +160,7 @@ class RequestBatcher:
         while self._running < self._settings.concurrency:
             self._drop_done()
             self._drop_late()
-            if not self._queue or self._waits_for_company():
+            if not self._queue or self._waits_for_company() or self._waits_for_core():
                 return
             self._start(self._take())
 
@@ -191,6 +190,20 @@ class RequestBatcher:
             self._timer = loop.call_at(due, self._pump)
         return True
 
+    def _waits_for_core(self) -> bool:
+        """No longer than the batch takes: a model that is slow must not hold up a quick one for its whole batch."""
+        expected = self._times.predict(min(self.sizer.rows, self.queued))
+        if self._slots.is_free or self._has_waited or not expected:
+            return False
+        if self._core_timer is None:
+            self._core_timer = asyncio.get_running_loop().call_later(expected, self._start_without_slot)
+        self._slots.wake_later(self._pump)
+        return True
+
+    def _start_without_slot(self) -> None:
+        self._has_waited = True
+        self._pump()
+
     def _take(self) -> list[PendingRequest]:
         """The next batch: requests from the front of the queue, of one kind and together within the limit."""
         limit, batch = self.sizer.rows, [self._queue.popleft()]
@@ -209,6 +222,10 @@ class RequestBatcher:
         return batch
 
     def _start(self, batch: list[PendingRequest]) -> None:
+        if self._core_timer is not None:
+            self._core_timer.cancel()
+        self._core_timer, self._has_waited = None, False
+        self._slots.take()
         self._running += 1
         self._running_rows = sum(each.rows for each in batch)
         task = asyncio.get_running_loop().create_task(self._run(batch))
@@ -220,12 +237,13 @@ class RequestBatcher:
             await self._compute(batch)
         finally:
             self._running -= 1
+            self._slots.release()  # first those that wait for a core, so that models take turns
             self._pump()
 
     async def _compute(self, batch: list[PendingRequest]) -> None:
         rows, began, failed = sum(each.rows for each in batch), self._clock(), False
         try:
-            outputs = await self._execute(_stacked([each.inputs for each in batch]))
+            outputs = await self._execute(stack_inputs([each.inputs for each in batch]))
             _hand_out(batch, outputs)
         except Exception as error:  # noqa: BLE001  (models run code of users)
             failed = True
@@ -259,27 +277,9 @@ class RequestBatcher:
             await asyncio.wait(self._tasks, timeout=seconds)
 
 
-def _stacked(inputs: list[Tensors]) -> Tensors:
-    if len(inputs) == 1:
-        return inputs[0]
-    return {name: np.concatenate([each[name] for each in inputs]) for name in inputs[0]}
-
-
 def _hand_out(batch: list[PendingRequest], outputs: Tensors) -> None:
-    """Give each request its rows. PredictFailed if the model returned another number of them."""
-    if len(batch) == 1:
-        shares = [outputs]
-    else:
-        rows = sum(each.rows for each in batch)
-        for name, each in outputs.items():
-            if not each.shape or len(each) != rows:
-                raise PredictFailed(f"the model gave {list(each.shape)} as {name!r} for {rows} samples")
-        ends = np.cumsum([each.rows for each in batch])
-        shares = [
-            {name: found[end - each.rows : end] for name, found in outputs.items()}
-            for each, end in zip(batch, ends, strict=True)
-        ]
-    for request, share in zip(batch, shares, strict=True):
+    """Give each request its rows."""
+    for request, share in zip(batch, split_outputs(outputs, [each.rows for each in batch]), strict=True):
         if not request.answer.done():
             request.answer.set_result(share)
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
-from shoal.serve.batcher import LAST, NORMAL, BatchSettings, RequestBatcher, SizingPolicy
+from shoal.serve.batcher import LAST, NORMAL, BatchSettings, RequestBatcher
 from shoal.serve.cache import ResultCache, input_digest
 from shoal.serve.control import NOTHING, ModelControl, SharedControl
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
@@ -26,7 +26,8 @@ from shoal.serve.router import RequestRoute, TrafficSettings, VersionRouter
 from shoal.serve.servable import Servable, is_batchable
 from shoal.serve.shadow import ShadowCopies
 from shoal.serve.shared_metrics import SharedMetrics
-from shoal.serve.sizing import BatchSizer, FixedSizer
+from shoal.serve.sizing import BatchSizer, FixedSizer, SizingPolicy
+from shoal.serve.slots import ComputeSlots
 from shoal.serve.source import VersionSource
 from shoal.serve.stream import VersionStream
 from shoal.serve.tensors import Tensors, TensorSpec, check_inputs, rows_of
@@ -46,6 +47,8 @@ class CoreSettings:
     most_rows: int = 1024
     """Samples of one request, and of one batch."""
     batching: bool = True
+    slots: int | None = None
+    """Batches of all models at the same time: the cores of this process; None: as many as the models may compute."""
     timeout: float = 30.0
     """Seconds of a request that names none."""
     keep: int = 1
@@ -116,6 +119,7 @@ class ServingCore:
         self._batchers: dict[tuple[str, int], RequestBatcher] = {}
         threads = max(1, len(sources)) * self.settings.batch.concurrency
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="predict")
+        self._slots = ComputeSlots(self.settings.slots or threads)
 
     def _check_names(self, expected: int) -> None:
         if len(self.models | self.composites) < expected:
@@ -333,7 +337,7 @@ class ServingCore:
         key = (version.name, version.number)
         if (found := self._batchers.get(key)) is None:
             execute, sizer = self._executor(servable), self._sizer(servable)
-            found = RequestBatcher(execute, sizer, self.settings.batch, metrics, clock.now)
+            found = RequestBatcher(execute, sizer, self.settings.batch, metrics, clock.now, self._slots)
             self._batchers[key] = found
         return found
 

@@ -17,6 +17,8 @@ from shoal.plan.traffic import traffic
         ("shared", "shared, every(1)"),
         ("every(1), shared(steps=8)", "shared(steps=8), every(1)"),
         ("shared(8)", "shared(steps=8), every(1)"),
+        ("local(4), shared", "shared, local(4, average)"),
+        ("h2o", "shared, local(16, average)"),
     ],
 )
 def test_its_text(text: str, canonical: str) -> None:
@@ -32,7 +34,13 @@ def test_its_text(text: str, canonical: str) -> None:
         ("shared, allreduce", "both say how replicas agree"),
         ("shared, int8", "'int8(1024)' says what travels, but under 'shared' nothing does; remove it"),
         ("shared, order(needed)", "'order(needed)' says what travels"),
-        ("shared, local(4)", "'local(4, average)' says when replicas agree, but 'shared' has one copy for all"),
+        ("shared, stale(4)", "'stale(4)' is for parameter servers"),
+        ("shared(8), local(4)", "the copies are averaged after the steps of local; write shared, local(4, average)"),
+        ("shared, local(4, sma)", "sma keeps replicas different, and a host has one copy for all its workers; write"),
+        ("shared, local(auto)", "auto measures workers that have a replica each; write shared, local(8, average)"),
+        ("shared, local(4, overlap=true)", "a round begins where all have stopped to write"),
+        ("shared, local(4, state=average)", "state=average is for optimizers of one worker"),
+        ("shared, local(4), balance(auto)", "under 'shared' remove it"),
         ("shared, balance(auto)", "'balance(auto)' is for workers that wait in every step"),
     ],
 )
@@ -41,8 +49,11 @@ def test_what_it_refuses(text: str, said: str) -> None:
         check(Plan.parse(text), 2)
 
 
-def test_nothing_travels() -> None:
+def test_what_travels() -> None:
+    """Nothing, but between hosts that have a copy each what local steps send."""
     assert traffic(Plan.parse("shared"), 8).sent == 0
+    assert traffic(Plan.parse("shared, local(16)"), 8).sent == traffic(Plan.parse("local(16)"), 8).sent > 0
+    assert not check(Plan.parse("shared, local(16, diloco), int8"), 8)
 
 
 def test_a_running_job_is_not_switched_to_it() -> None:

@@ -107,14 +107,14 @@ def check_command(options: RunOptions, workers: int) -> "Plan":
 def _check_one_host(options: RunOptions, plan: "Plan") -> None:
     """UsageError for a plan of one host's memory where workers are on several."""
     from shoal.core.errors import UsageError
-    from shoal.plan.terms import SharedTerm
+    from shoal.plan.terms import EveryTerm, SharedTerm
 
     elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
     option = next((name for name, value in elsewhere.items() if value is not None), None)
-    if isinstance(plan.exchange, SharedTerm) and option is not None:
+    if isinstance(plan.exchange, SharedTerm) and plan.pace == EveryTerm() and option is not None:
         raise UsageError(
             f"{option} with '{plan.exchange}': its workers share one host's memory, and these are on several hosts; "
-            f"drop {option}, or write local(16)"
+            f"drop {option}, or write shared, local(16) for a copy on each host"
         )
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.errors import PeerLost, UsageError
+from shoal.groups.host_workers import CopyHost
 from shoal.groups.state_streaming import StateStreamClient, StateStreamServer
 from shoal.groups.state_transfer import MemoryStateTransfer, StateTransfer
 from shoal.hosts.status_board import StatusBoard
@@ -80,6 +81,18 @@ class WorkerGroup(ABC):
     def messenger(self) -> Messenger:
         """Messages between the members, whatever the view."""
         raise UsageError("members of this run exchange no messages: they meet by torch.distributed or are alone")
+
+    @property
+    def copy_host(self) -> CopyHost:
+        """The workers of this host, that may share one copy of a model; their memory."""
+        raise UsageError(
+            "workers of this run meet by torch.distributed and share no memory, so they cannot have one copy of the "
+            "parameters; start them with shoal run, without --trusted, or write local(16)"
+        )
+
+    def hosts_of_members(self) -> dict[str, str]:
+        """Return a name of the host of each member of the view; nothing where members do not change."""
+        return {}
 
     def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
         """Return, for each peer whose link has estimates, bytes a second and seconds of a round trip."""

@@ -15,11 +15,8 @@ VIEW_BITS = 40
 """Flag numbers reserved for a view: more than the rounds of any run."""
 
 
-class HostSharing(Protocol):
-    """Workers that share one host's memory, as engines use them."""
-
-    @property
-    def session(self) -> MembershipSession: ...
+class CopyHost(Protocol):
+    """Workers that share one host's memory, as a copy of a model uses them."""
 
     @property
     def slot(self) -> int: ...
@@ -32,15 +29,32 @@ class HostSharing(Protocol):
     def members(self) -> Sequence[int]:
         """Return the slots of the members in the view, in order of rank."""
 
+    def region(self, size: int) -> memoryview:
+        """Map `size` more bytes of shared memory; all workers must ask for the same sizes in the same order."""
+
+
+class SoleWorker:
+    """A worker that shares its host with no other: the null member."""
+
+    slot = 0
+    places = members = (0,)
+
+    def region(self, size: int) -> memoryview:
+        return memoryview(bytearray(size))
+
+
+class HostSharing(CopyHost, Protocol):
+    """The same, as engines use them."""
+
+    @property
+    def session(self) -> MembershipSession: ...
+
     @property
     def patience(self) -> FlagWaiter: ...
 
     @property
     def base(self) -> int:
         """Return the number from which flags count in this view."""
-
-    def region(self, size: int) -> memoryview:
-        """Map `size` more bytes of shared memory; all workers must ask for the same sizes in the same order."""
 
 
 @dataclass(frozen=True)

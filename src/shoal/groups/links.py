@@ -12,7 +12,7 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
-from shoal.groups.host_workers import HostGroup, HostSharing, HostWorkers, leaders
+from shoal.groups.host_workers import CopyHost, HostGroup, HostSharing, HostWorkers, SoleWorker, leaders
 from shoal.groups.shared_memory import SharedGroup
 from shoal.groups.state_streaming import STREAMING_VARIABLE, StateStreamClient, StateStreamServer
 from shoal.groups.state_transfer import LinkStateTransfer, StateTransfer
@@ -63,6 +63,8 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     leaders: Sequence[int] = ()
     """The first worker of each host."""
     _host_group: HostGroup | None = None
+    _hosts: Mapping[str, str] = {}
+    """Member of the view -> its host group, or its own name if it is alone."""
 
     def __init__(
         self,
@@ -144,6 +146,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.mesh.set_peers({**members, **self.servers})
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
+        self._hosts = {m: name or m for m, name in zip(view.members, host_groups, strict=True)}
         self.leaders = leaders(view, host_groups)
         if self._host_group is not None:
             self._host_group.enter(view, host_groups)
@@ -207,6 +210,13 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     @property
     def messenger(self) -> Messenger:
         return self.mesh.messenger
+
+    @property
+    def copy_host(self) -> CopyHost:
+        return self.local or SoleWorker()
+
+    def hosts_of_members(self) -> dict[str, str]:
+        return dict(self._hosts)
 
     def link_estimates(self) -> dict[int, tuple[float | None, float | None]]:
         estimates = {rank: self.mesh.link(rank).out.estimate for rank in self.mesh.view.others}

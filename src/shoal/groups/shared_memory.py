@@ -18,7 +18,7 @@ from torch import Tensor
 from shoal.core.errors import UsageError
 from shoal.groups.base import LARGEST_WORD, Check, WorkerGroup, as_bytes, deadline_seconds
 from shoal.groups.flag_waiter import FlagWaiter
-from shoal.groups.host_workers import first_number
+from shoal.groups.host_workers import CopyHost, first_number
 from shoal.hosts import status_board
 from shoal.hosts.arena import ArenaRegions, SharedArena, pages
 from shoal.hosts.fences import full_fence
@@ -88,6 +88,13 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         """Return whether no member has left. Ask it after seeing all parts: a member that left earlier may not have."""
         full_fence()
         return bool(self._left[self.members].max() <= self.session.view.generation)
+
+    @property
+    def copy_host(self) -> CopyHost:
+        return self
+
+    def hosts_of_members(self) -> dict[str, str]:
+        return dict.fromkeys(self.session.view.members, "here")
 
     @cached_property
     def messenger(self) -> Messenger:

@@ -133,6 +133,19 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',
         note="one copy of the parameters in a host's memory, written by all workers without locks",
     ),
+    "h2o": NamedPlan(
+        text="shared, local(16, average)",
+        cites='Candel et al. 2015, "Deep Learning with H2O"; H2O.ai, "H2O: scalable machine learning platform"',
+        note="one copy of the parameters on each host, written by its workers without locks, and the mean of all hosts "
+        "after 16 steps of each worker; H2O's train_samples_per_iteration",
+    ),
+    "firecaffe": NamedPlan(
+        text="allreduce(tree), every(1)",
+        cites='Iandola et al. 2016, "FireCaffe: Near-linear acceleration of deep neural network training on compute '
+        'clusters"',
+        note="gradients are summed along a reduction tree in every step; the paper adds large batches, which the "
+        "script chooses",
+    ),
     "malt": NamedPlan(
         text="allreduce(straight), local(5, average)",
         cites='Li et al. 2015, "MALT: Distributed Data-Parallelism for Existing ML Applications"',

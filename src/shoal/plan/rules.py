@@ -12,6 +12,7 @@ from shoal.plan.factors import FactorsTerm
 from shoal.plan.part_rules import check_parts
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
+from shoal.plan.shared_rules import copies_of_hosts_are_averaged, shared_sends_nothing
 from shoal.plan.terms import (
     AllReduceTerm,
     AloneTerm,
@@ -21,7 +22,6 @@ from shoal.plan.terms import (
     MixTerm,
     OrderTerm,
     ServerTerm,
-    SharedTerm,
     StaleTerm,
 )
 from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
@@ -224,19 +224,6 @@ def edges_name_the_workers(plan: Plan, workers: int) -> None:
             raise UsageError(f"'{plan.exchange}' is a tree of {nodes}, and there are {workers} workers; leave some out")
 
 
-def shared_sends_nothing(plan: Plan, workers: int) -> None:
-    if not isinstance(plan.exchange, SharedTerm):
-        return
-    if plan.wire:
-        raise UsageError(f"'{plan.wire[0]}' says what travels, but under '{plan.exchange}' nothing does; remove it")
-    if plan.pace != EveryTerm():
-        raise UsageError(
-            f"'{plan.pace}' says when replicas agree, but '{plan.exchange}' has one copy for all; remove one of the two"
-        )
-    if plan.balance.shares == "auto":
-        raise UsageError(f"'{plan.balance}' is for workers that wait in every step; under '{plan.exchange}' remove it")
-
-
 def mix_sends_parameters(plan: Plan, workers: int) -> None:
     if not isinstance(plan.exchange, MixTerm):
         return
@@ -273,6 +260,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     leases_follow_speed_already,
     centre_does_not_overshoot,
     shared_sends_nothing,
+    copies_of_hosts_are_averaged,
     mix_sends_parameters,
     edges_name_the_workers,
 )

@@ -97,7 +97,8 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
     plain = int(summed(4 * parameters, workers))
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
-    if isinstance(plan.exchange, AloneTerm | SharedTerm) or workers == 1:
+    one_copy = isinstance(plan.exchange, SharedTerm) and not isinstance(plan.pace, LocalTerm)
+    if isinstance(plan.exchange, AloneTerm) or one_copy or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     if isinstance(plan.exchange, ServerTerm):  # up; the same comes down
         return StepTraffic(meets="server", sent=4 * parameters, **facts)

@@ -44,6 +44,7 @@ class AveragingRound:
         """
         self.exchange, self.part, self.spent = exchange, part, spent
         numbered = part.names if len(like) == len(part.names) else [f"tensor{n}" for n in range(len(like))]
+        self.size = len(like)
         plans, self._indices = _lay_out_apart(like, names or numbered, fragments or [range(len(like))])
         statistics = lay_out(part.statistics.tensors, CAPACITY)
         # 64 bits, because counts of samples and their squares are added up exactly

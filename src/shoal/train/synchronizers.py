@@ -27,6 +27,7 @@ from shoal.sync.mix.butterfly import ButterflyMixingSynchronizer
 from shoal.sync.mix.pairs import PairExchange
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
+from shoal.sync.shared.host_copies import HostCopiesSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
@@ -42,7 +43,7 @@ def build_synchronizer(
     if isinstance(exchange, NoExchange):
         return IndependentSynchronizer()
     if isinstance(plan.exchange, SharedTerm):
-        return _build_lock_free(plan.exchange, exchange, engines)
+        return _build_shared(plan.exchange, plan.pace, exchange, engines)
     if isinstance(exchange, PairExchange) and isinstance(plan.exchange, MixTerm):
         return ButterflyMixingSynchronizer(exchange, plan.exchange.steps)
     if isinstance(plan.pace, LocalTerm):
@@ -61,12 +62,22 @@ def build_synchronizer(
     return kind(exchange)
 
 
-def _build_lock_free(term: SharedTerm, exchange: GradientExchange, engines: EngineChooser) -> Synchronizer:
+def _build_shared(
+    term: SharedTerm, pace: object, exchange: GradientExchange, engines: EngineChooser
+) -> LockFreeSynchronizer:
+    """One copy for all, or one on each host; on one host averages of one copy would only round it."""
     group = engines.group
+    if isinstance(pace, LocalTerm):
+        assert pace.steps != "auto"  # a rule
+        if isinstance(group, SharedGroup) and pace.outer == "average" and pace.samples == "static":
+            return LockFreeSynchronizer(exchange, group, pace.steps)
+        copies = HostCopiesSynchronizer(exchange, group, build_outer(pace), pace.steps)
+        copies.leased, copies.ends_with_fastest = pace.samples == "leased", pace.end == "fastest"
+        return copies
     if not isinstance(group, SharedGroup):
         raise UsageError(
             f"'{term}' keeps one copy of the parameters in the memory of one host, and this run's workers are on "
-            "several; write local(16) or allreduce"
+            "several; write shared, local(16) for a copy on each host, or allreduce"
         )
     return LockFreeSynchronizer(exchange, group, term.steps)
 

@@ -4,15 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from changing import Play, Stage, changing
+from changing import Play, Stage
+from changing_hosts import changing_hosts
 
-from shoal.groups.host_workers import HostGroup, HostWorkers, leaders
-from shoal.groups.links import LinkedGroup
-from shoal.groups.shared_memory import SharedGroup
-from shoal.hosts.arena import ArenaRegions
-from shoal.membership.listener import ListenerStage, MembershipListener
-from shoal.membership.session import member_name, slot_of
-from shoal.membership.view import MembershipView
+from shoal.membership.session import member_name
 from shoal.plan.plan import Plan
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
@@ -32,31 +27,9 @@ def gradients(rank: int, number: int) -> list[torch.Tensor]:
     return [torch.randn(shape, generator=generator) for shape in SHAPES.values()]
 
 
-def housed(world: WorkerWorld, host_groups: Sequence[str], slot: int) -> tuple[LinkedGroup, object]:
-    """Over links, with the memory that the workers of a host share; here all share one, each host has its own part."""
-    group, session = changing(world, links=True)
-    assert isinstance(group, LinkedGroup)
-    assert isinstance(world.group, SharedGroup)
-    slots = tuple(other for other, name in enumerate(host_groups) if name == host_groups[slot])
-    host_group = HostGroup(world.group.arena, HostWorkers(slots, host_groups[slot]), slot, group.board, 60.0, session)
-    start = (1 << 24) * (1 + sorted(set(host_groups)).index(host_groups[slot]))
-    host_group.region = ArenaRegions(world.group.arena, start).take
-
-    class Follow(MembershipListener):
-        def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
-            names = [host_groups[slot_of(member)] for member in view.members]
-            host_group.enter(view, names)
-            group.leaders = leaders(view, names)
-
-    session.listeners.add(Follow(), ListenerStage.group)
-    Follow().on_view_change(session.view, ())
-    group.local = host_group
-    return group, session
-
-
 def train(world: WorkerWorld, host_groups: Sequence[str], stage: Stage, plan: str) -> Result:
     size, rank = len(host_groups), world.group.rank
-    group, session = housed(world, host_groups, rank)
+    group, session = changing_hosts(world, host_groups, rank)
     exchange = build_exchange(Plan.parse(plan), group, EngineChooser(group, world.dir))
     buckets = exchange.open(lay_out(gradients(0, 0), 1 << 10, list(SHAPES)))
     assert exchange.retryable
@@ -96,7 +69,7 @@ def test_the_others_go_on_with_the_same_bits(host_groups: Sequence[str], stage: 
 def lose_the_leader(world: WorkerWorld) -> Result:
     """Slots are dealt so that the last, which is lost, has led its host_group: those behind it in rank stay."""
     host_groups, order = ("a", "b", "b", "b"), (0, 3, 1, 2)
-    group, session = housed(world, host_groups, world.group.slot)
+    group, session = changing_hosts(world, host_groups, world.group.slot)
     members = [member_name(slot) for slot in order]
     session.change(members)
     rank = session.view.rank(session.member)

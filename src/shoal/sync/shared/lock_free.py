@@ -18,11 +18,13 @@ from torch.optim import Optimizer
 
 from shoal.core.clock import now
 from shoal.core.errors import UsageError
-from shoal.groups.shared_memory import SharedGroup
+from shoal.groups.host_workers import CopyHost
 from shoal.membership.session import slot_of
+from shoal.membership.view import MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.average import AverageOuter
+from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer, trainable
 from shoal.sync.shared.parameter_copy import SharedParameters
 from shoal.sync.state import State
@@ -32,9 +34,11 @@ from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 class LockFreeSynchronizer(LocalStepsSynchronizer):
     """Of one part. `steps`: of each worker from one meeting to the next. A round of it moves no parameter."""
 
-    def __init__(self, exchange: GradientExchange, group: SharedGroup, steps: int) -> None:
-        super().__init__(exchange, AverageOuter(), steps)
-        self.group = group
+    def __init__(
+        self, exchange: GradientExchange, host: CopyHost, steps: int, outer: OuterOptimizer | None = None
+    ) -> None:
+        super().__init__(exchange, outer or AverageOuter(), steps)
+        self.host = host
         self._begun = False
         """Whether all workers have begun the round under way."""
         self._steps_before: list[int] = []
@@ -45,7 +49,7 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
             raise UsageError("'shared' counts optimizer steps, and join() got no optimizer; give it the optimizer too")
         self._names, self._parameters = trainable(part)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, words=3)
-        self.copy = SharedParameters(self.group, self._parameters, part.optimizers)
+        self.copy = SharedParameters(self.host, self._parameters, part.optimizers)
         Synchronizer.open(self, part, state)
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
@@ -56,13 +60,18 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
 
     def _begin_round(self) -> None:
         """Wait for all: those that take a checkpoint, or evaluate, read the copy until they come here."""
-        if not self.copy.is_filled:
+        if not self.copy.attached and not self.copy.is_filled:
             self.copy.fill()
         self._steps_before = self.copy.steps()  # nobody steps before this worker has come
-        self._rounds.mean([], 0.0, (0.0, 0.0, 0.0))
+        self._await_all()
         if not self.copy.attached:
             self.copy.attach()
         self._begun = True
+
+    def _await_all(self) -> MembershipView:
+        """Return when all members have come here: those of the view that is returned."""
+        self._rounds.mean([None] * self._rounds.size, 0.0, (0.0,) * len(self._rounds.words))
+        return self._rounds.view
 
     def _count(self) -> None:
         if not self._begun:  # this worker has no sample in the first step of a round

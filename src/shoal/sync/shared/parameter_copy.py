@@ -1,10 +1,10 @@
 """Tensors of a model and of its optimizers, in memory that the workers of one host share.
 
-    | filled | steps of each slot | tensors, each from a cache line on
+    | of each slot: attached, steps | tensors, each from a cache line on
 
 A worker trains on tensors of its own until it attaches; then its parameters and its optimizers' state are views of this
-memory. Whoever attaches before the copy is filled writes what it has, which is the same on all workers; later ones only
-look. A worker that is killed leaves everything in place, and the one that takes its slot counts on from its steps.
+memory. Where no other member is attached a worker writes what it has, which is the same on all workers; else it only
+looks. A worker that is killed leaves everything in place, and the one that takes its slot counts on from its steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.core.errors import UsageError
-from shoal.groups.shared_memory import SharedGroup
+from shoal.groups.host_workers import CopyHost
 from shoal.sync.engine.slot_flags import LINE, Flags, round_to_lines, tensor_at
 from shoal.sync.shared.optimizer_state import make_initial_state
 
@@ -41,18 +41,20 @@ class SharedTensors:
 class SharedParameters:
     """The parameters and optimizers of one join, as one worker sees them. Used by the training thread."""
 
-    def __init__(self, group: SharedGroup, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
+    def __init__(self, host: CopyHost, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
         """Take the memory for them; every worker calls this in the same order."""
-        self.group, self.parameters, self.optimizers = group, parameters, optimizers
+        self.host, self.parameters, self.optimizers = host, parameters, optimizers
         for parameter in parameters:
             _check(parameter)
         self._held = list(_held(optimizers))
         like = [*parameters, *(initial for _, _, _, initial in self._held)]
-        head = LINE * (1 + group.slots)
-        memory = group.region(head + SharedTensors.bytes_for(like))
-        words = np.frombuffer(memory, np.int64, head // 8).reshape(1 + group.slots, -1)
-        self._filled: Flags = words[0, :1]
-        self._steps: Flags = words[1:, 0]
+        slots = max(host.places) + 1
+        head = LINE * slots
+        memory = host.region(head + SharedTensors.bytes_for(like))
+        words = np.frombuffer(memory, np.int64, head // 8).reshape(slots, -1)
+        self._attached: Flags = words[:, 0]
+        self._steps: Flags = words[:, 1]
+        self._attached[host.slot] = 0  # of a worker that had this slot before and was killed
         views = SharedTensors(memory[head:], like).views
         self._values, self._states = views[: len(parameters)], views[len(parameters) :]
         self._kept: dict[int, list[tuple[Tensor, str, Tensor, Tensor]]] = {id(each): [] for each in optimizers}
@@ -63,8 +65,9 @@ class SharedParameters:
 
     @property
     def is_filled(self) -> bool:
-        """Whether some worker may have trained on it."""
-        return bool(self._filled[0])
+        """Whether another member trains on it. Not whether anybody ever did: where all workers of a host were lost, the
+        copy is older than what a newcomer was given."""
+        return any(self._attached[slot] for slot in self.host.members if slot != self.host.slot)
 
     def fill(self) -> None:
         """Write what this worker has; all that do so have the same, and none trains yet."""
@@ -77,7 +80,7 @@ class SharedParameters:
 
     def attach(self) -> None:
         """Train on the copy from now on; what this worker had is forgotten."""
-        self._filled[0] = 1
+        self._attached[self.host.slot] = 1
         for parameter, shared in zip(self.parameters, self._values, strict=True):
             parameter.data = shared
         for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
@@ -94,7 +97,7 @@ class SharedParameters:
 
     def count_step(self) -> None:
         """This worker's step is in the copy."""
-        self._steps[self.group.slot] += 1
+        self._steps[self.host.slot] += 1
 
     def steps(self) -> list[int]:
         """Steps that each slot has made since the run began."""

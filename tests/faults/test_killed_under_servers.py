@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(300)
     [
         pytest.param(1, "server(shards=2)", id="every step"),
         pytest.param(1, "server, stale(2, round=6)", id="stale"),
-        pytest.param(0, "server(shards=2), async(round=6)", id="asynchronous"),
+        pytest.param(0, "server(shards=2), async(round=6), topk(0.1)", id="asynchronous, coded"),
     ],
 )
 def test_p1_killed_under_servers_and_replaced(tmp_path: Path, slot: int, plan: str) -> None:

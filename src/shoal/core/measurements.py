@@ -224,6 +224,10 @@ class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
     """Clocks that the slowest worker was behind, as text -> steps that began with such values."""
     waited: dict[str, int]
     """Member -> milliseconds that this worker's pulls have waited for it."""
+    plain_up: int = 0
+    """Bytes that pushes would have been without a codec."""
+    plain_down: int = 0
+    """The same of pulls."""
 
 
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):

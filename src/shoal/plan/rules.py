@@ -24,7 +24,7 @@ from shoal.plan.terms import (
     ServerTerm,
     StaleTerm,
 )
-from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
+from shoal.plan.wrappers import GuardTerm, MeetTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
 
@@ -175,7 +175,7 @@ def factors_stand_alone(plan: Plan, workers: int) -> None:
 
 
 def servers_get_what_there_is(plan: Plan, workers: int) -> None:
-    """Servers add up tensors as they are."""
+    """Servers add up tensors, or decode pushes."""
     if not isinstance(plan.exchange, ServerTerm):
         if isinstance(plan.pace, StaleTerm | AsyncTerm):
             raise UsageError(f"'{plan.pace}' is for parameter servers; write server, {plan.pace}")
@@ -189,11 +189,26 @@ def servers_get_what_there_is(plan: Plan, workers: int) -> None:
                 )
     if plan.order.by != "ready":
         raise UsageError(f"'{plan.order}' with '{plan.exchange}': servers answer in any order; remove the order")
+    if isinstance(plan.pace, StaleTerm | AsyncTerm):
+        _pushes_are_coded_alone(plan)
+        return
     for term in plan.codecs:
         if not isinstance(term, PrecisionTerm):
             raise UsageError(
-                f"'{term}' with '{plan.exchange}': servers add up values as they are; remove the codec, or write "
-                "allreduce"
+                f"'{term}' with '{plan.exchange}' and '{plan.pace}': servers add up gradients as they are; write "
+                f"'{plan.exchange}, stale(0), {term}', whose pushes are coded, or allreduce"
+            )
+
+
+def _pushes_are_coded_alone(plan: Plan) -> None:
+    """A server decodes each push by itself."""
+    for term in plan.codecs:
+        if isinstance(term, MeetTerm):
+            raise UsageError(f"'{term}' with '{plan.pace}': a server decodes pushes one by one; remove it")
+        if isinstance(term, CodecSettings) and term.sends_twice:
+            raise UsageError(
+                f"'{term}' with '{plan.pace}': its factors are sums over all workers, and a push is one worker's; "
+                "write topk(0.01)"
             )
 
 

@@ -100,7 +100,7 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     one_copy = isinstance(plan.exchange, SharedTerm) and not isinstance(plan.pace, LocalTerm)
     if isinstance(plan.exchange, AloneTerm) or one_copy or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
-    if isinstance(plan.exchange, ServerTerm):  # up; the same comes down
+    if isinstance(plan.exchange, ServerTerm) and not plan.codecs:  # up; the same comes down
         return StepTraffic(meets="server", sent=4 * parameters, **facts)
     if isinstance(plan.exchange, MixTerm):
         return StepTraffic(meets="pairs", sent=4 * parameters, **facts)
@@ -198,6 +198,8 @@ def _coded(plan: Plan, workers: int, buckets: "Buckets", facts: dict[str, int]) 
     codec = compose(plan.codecs, workers)
     if codec is None:
         return StepTraffic(meets="sum", sent=facts["plain"], **facts)
+    if isinstance(plan.exchange, ServerTerm):  # up: a push; what comes down depends on what others change
+        return StepTraffic(meets="server", sent=sum(times * codec.max_bytes(part) for times, part in buckets), **facts)
     if codec.summable:
         size = sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets)
         return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)

@@ -27,6 +27,7 @@ from shoal.sync.observer import ExchangeObserver
 from shoal.train.auto_exchange import build_auto_exchange
 from shoal.train.factors import FactorExchange, LinearFactors, linear_layers
 from shoal.train.members import JoinedMembers
+from shoal.train.servers import push_codec
 from shoal.wire.codec import GradientCodec
 
 OVERLAPPING_ORDERS = ("needed", "auto")
@@ -132,7 +133,7 @@ def _build_one(
     if plan.chooses_codec:
         return build_auto_exchange(exchange, group, engines, seed, optimizers)
     codec = compose(plan.codecs, group.size)
-    if codec is None:
+    if codec is None or push_codec(plan, group.size) is not None:  # a codec of pushes: what all meet for goes as it is
         return exchange
     # what meets in two stages would wait for the second
     how = "gather" if plan.order.by in OVERLAPPING_ORDERS else plan.meeting

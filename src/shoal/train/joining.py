@@ -48,7 +48,7 @@ class ModelJoiner:
         if not late and not (together.resume is not None and together.resume.handed(number)):
             check_alike(group, members)
             adopt_state(group, members.models, members.optimizers, members.parameters, stateful=members.stateful)
-        synchronizer = build_synchronizer(plan, exchange, self.engines, members)
+        synchronizer = build_synchronizer(plan, exchange, self.engines, members, self.seed)
         if plan.order.by in OVERLAPPING and exchange.peers and not synchronizer.is_open_ended:
             self.together.progress.warn(f"{plan.order} is as order(ready) here: it overlaps what travels over links")
         joined = JoinedModels(group, members, exchange, synchronizer, self.together.progress, together)

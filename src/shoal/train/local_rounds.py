@@ -237,6 +237,8 @@ class LocalRounds:
             down=servers.got,
             staleness={str(behind): steps for behind, steps in stale.items()},
             waited=dict(sum((each.waited for each in totals), Counter[str]())),
+            plain_up=sum(one.payloads.up for one in found),
+            plain_down=sum(one.payloads.down for one in found),
         )
 
     def told(self) -> RoundsMade | None:

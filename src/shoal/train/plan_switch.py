@@ -140,7 +140,7 @@ class PlanSwitcher:
         observer.begin_plan()
         more = (optimizers, observer, joined.members, self._progress.warn)
         exchange = build_exchange(self.plan, self._group, self._engines, self._seed, *more)
-        synchronizer = build_synchronizer(self.plan, exchange, self._engines, joined.members)
+        synchronizer = build_synchronizer(self.plan, exchange, self._engines, joined.members, self._seed)
         return joined.replace(exchange, synchronizer)
 
     def _tell(self, before: Plan, step: int, carried: list[str], dropped: list[str]) -> None:

@@ -1,15 +1,22 @@
 """The servers of a plan, from the launcher's side and from a worker's."""
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 from shoal.core.errors import UsageError
 from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.launch.context import WorkerContext
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
-from shoal.plan.terms import ServerTerm
+from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.link_connection import LinkServerConnection
+from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.socket_connection import SocketServerConnection
+
+if TYPE_CHECKING:
+    from shoal.wire.codec import GradientCodec
 
 
 def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunService, ...]:
@@ -19,7 +26,24 @@ def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunServ
         return ()
     from shoal.sync.server.process import serve_shards
 
-    return tuple(RunService(f"server {number}", serve_shards) for number in range(plan.exchange.shards))
+    # from here and not from a worker: a server decodes only what its plan says
+    serve = partial(serve_shards, codec=push_codec(plan, workers))
+    return tuple(RunService(f"server {number}", serve) for number in range(plan.exchange.shards))
+
+
+def push_codec(plan: Plan, workers: int) -> "GradientCodec | None":
+    """Return what pushes to servers are written by; None where they travel as they are, or nothing is pushed."""
+    if not isinstance(plan.pace, StaleTerm | AsyncTerm) or not plan.codecs:
+        return None
+    from shoal.plan.compose import compose  # brings torch along
+
+    return compose(plan.codecs, workers)
+
+
+def build_payloads(plan: Plan, workers: int, seed: int, rank: int) -> ShardPayloads:
+    """Return what a worker's pushes carry."""
+    codec = push_codec(plan, workers)
+    return ShardPayloads() if codec is None else CodedPayloads(codec, seed, rank)
 
 
 def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | None:

@@ -31,15 +31,16 @@ from shoal.sync.shared.host_copies import HostCopiesSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
+from shoal.train.servers import build_payloads
 
 OVERLAPPING: dict[str, type[LockstepSynchronizer]] = {"needed": NeededOrderSynchronizer, "auto": AutoOrderSynchronizer}
 """Orders under which steps overlap, where an engine works in the background and members stay."""
 
 
 def build_synchronizer(
-    plan: Plan, exchange: GradientExchange, engines: EngineChooser, members: JoinedMembers
+    plan: Plan, exchange: GradientExchange, engines: EngineChooser, members: JoinedMembers, seed: int = 0
 ) -> Synchronizer:
-    """The null member where nothing is exchanged, whatever the plan says."""
+    """The null member where nothing is exchanged, whatever the plan says. `seed`: of codecs that draw numbers."""
     if isinstance(exchange, NoExchange):
         return IndependentSynchronizer()
     if isinstance(plan.exchange, SharedTerm):
@@ -51,7 +52,9 @@ def build_synchronizer(
         return _build_local(pace, exchange)
     if isinstance(plan.pace, StaleTerm | AsyncTerm):
         assert engines.servers is not None  # a rule: these paces are for servers
-        served = ServerStepsSynchronizer(exchange, engines.servers, build_server_pace(plan.pace), plan.pace.round)
+        payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
+        told, steps = build_server_pace(plan.pace), plan.pace.round
+        served = ServerStepsSynchronizer(exchange, engines.servers, told, steps, payloads)
         served.leased = plan.pace.samples == "leased"
         return served
     if isinstance(plan.pace, SynchronizerSettings):

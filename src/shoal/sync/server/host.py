@@ -14,7 +14,6 @@ came to is frozen when the server hears of the view without it. Between hosts a 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from shoal.core.errors import PayloadError, ShoalError
@@ -34,15 +33,16 @@ from shoal.sync.server.messages import (
     ShardRequest,
     SumReply,
     SumRequest,
-    ValuesHead,
     WaitReply,
     WhoRequest,
+    decode_parts,
     decode_request,
 )
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
-from shoal.sync.server.rules.base import FloatArray
-from shoal.sync.server.shard_state import PushOutcome, ShardUpdate, ShardValues
+from shoal.sync.server.shard_codec import CodecReader, FloatReader, read_layout
+from shoal.sync.server.shard_state import PushOutcome, ShardUpdate
 from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
+from shoal.wire.codec import GradientCodec
 
 MOST_NAMED = 8
 """Members that a reply names as those waited for."""
@@ -62,9 +62,11 @@ class ShardHost:
         send: Send,
         guard: RequestGuard | None = None,
         accuse: Callable[[str, str], None] = lambda member, why: None,
+        codec: GradientCodec | None = None,
     ) -> None:
-        """`guard`: None where all members are this user's own. `accuse`: this member was refused, and why."""
-        self._send, self._guard, self._accuse = send, guard, accuse
+        """`guard`: None where all members are this user's own. `accuse`: this member was refused, and why. `codec`: of
+        pushes, by the plan."""
+        self._send, self._guard, self._accuse, self._codec = send, guard, accuse, codec
         self._shards: dict[int, HostedShard] = {}
         self._sums = SumRounds()
         self._waiting: dict[SumKey, dict[str, int]] = {}
@@ -173,17 +175,30 @@ class ShardHost:
         self._release(hosted)
 
     def _open(self, member: str, number: int, request: OpenRequest, arrays: Sequence[Any]) -> None:
-        values = _read_floats(member, arrays)
+        values = FloatReader().read(member, arrays[:1], True)
+        reader = self._make_reader(member, arrays[1:], values.size)
         hosted = self._shards.get(request.channel)
         if hosted is None:
-            hosted = self._shards[request.channel] = HostedShard.open(request, values)
+            hosted = self._shards[request.channel] = HostedShard.open(request, values, reader)
         elif hosted.start.size != values.size:
             raise PayloadError(
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"
             )
+        elif hosted.reader.layout != reader.layout:
+            raise PayloadError(
+                f"{member} opens shard {request.channel} with other parts than it has; it runs another model"
+            )
         hosted.follow(request.generation, request.members)
         self._tell_round(member, number, hosted)
         self._release(hosted)
+
+    def _make_reader(self, member: str, parts: Sequence[Any], size: int) -> FloatReader:
+        if len(parts) != (self._codec is not None):
+            codec = "no codec" if self._codec is None else "a codec"
+            raise PayloadError(f"{member} opens a shard with {1 + len(parts)} arrays where the plan has {codec}")
+        if self._codec is None:
+            return FloatReader()
+        return CodecReader(self._codec, read_layout(member, decode_parts(bytes(parts[0]), member), size))
 
     def _tell_round(self, member: str, number: int, hosted: HostedShard) -> None:
         clock = hosted.shard.state.clocks.get(member)
@@ -193,7 +208,7 @@ class ShardHost:
         self._send(member, number, reply, [hosted.start])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
-        values, trained = _read_floats(member, arrays), tuple(request.trained)
+        values, trained = hosted.reader.read(member, arrays, request.is_finite), tuple(request.trained)
         update = ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
         outcome = hosted.shard.push(update)
         if outcome is PushOutcome.QUARANTINED:  # it has no clock any more, and what it pushed before is in the values
@@ -201,9 +216,10 @@ class ShardHost:
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:
+        hosted.held[member] = request.held
         found = hosted.shard.pull(member, request.clock)
         if found is not None:
-            self._send(member, number, _head(found), [found.values])
+            self._send(member, number, *hosted.write_values(found))
             return
         if member not in hosted.shard.state.clocks:
             raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
@@ -212,7 +228,7 @@ class ShardHost:
 
     def _release(self, hosted: HostedShard) -> None:
         for found in hosted.shard.release():
-            self._send(found.member, hosted.pulls.pop(found.member), _head(found), [found.values])
+            self._send(found.member, hosted.pulls.pop(found.member), *hosted.write_values(found))
 
     def _sum(self, member: str, number: int, request: SumRequest, arrays: Sequence[Any]) -> None:
         key = SumKey(request.generation, request.channel, request.index, request.number)
@@ -229,16 +245,6 @@ class ShardHost:
                 self._send(each, asked, SumReply(), [payload])
         if any(open_.generation < key.generation for open_ in self._waiting):
             self._waiting = {each: who for each, who in self._waiting.items() if each.generation >= key.generation}
-
-
-def _head(found: ShardValues) -> ValuesHead:
-    return ValuesHead(found.clock, found.minimum, found.version)
-
-
-def _read_floats(member: str, arrays: Sequence[Any]) -> FloatArray:
-    if len(arrays) != 1 or len(memoryview(arrays[0])) % 4:
-        raise PayloadError(f"{member} sends {len(arrays)} arrays; a shard takes one of float32")
-    return np.frombuffer(arrays[0], np.float32)
 
 
 def _read_tensor(member: str, dtype: str, arrays: Sequence[Any]) -> torch.Tensor:

@@ -2,11 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from shoal.sync.server.messages import OpenRequest
+import msgspec
+
+from shoal.sync.server.changes import write_changes
+from shoal.sync.server.messages import OpenRequest, ValuesHead
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.rules.table import make_rule
 from shoal.sync.server.shard import ParameterShard
+from shoal.sync.server.shard_codec import FloatReader
+from shoal.sync.server.shard_state import ShardValues
 from shoal.sync.trained import TrainedSamples
 
 
@@ -25,8 +31,12 @@ class HostedShard:
     round: int = 0
     base: int = 0
     """The clock at which all members began the round."""
+    reader: FloatReader = field(default_factory=FloatReader)
+    """Of the bytes of pushes."""
     pulls: dict[str, int] = field(default_factory=dict)
     """Member -> number of the request that waits."""
+    held: dict[str, int | None] = field(default_factory=dict)
+    """Member -> updates in the values that it had when it last asked."""
     lost: dict[str, int] = field(default_factory=dict)
     """Members lost in this round -> how many of their pushes in it count."""
     lost_before: dict[str, int] = field(default_factory=dict)
@@ -35,11 +45,14 @@ class HostedShard:
     """The leased samples of those pushes."""
 
     @classmethod
-    def open(cls, request: OpenRequest, values: FloatArray) -> "HostedShard":
+    def open(cls, request: OpenRequest, values: FloatArray, reader: FloatReader | None = None) -> "HostedShard":
         """UsageError: the request is for no shard there can be."""
         rule = make_rule(request.rule, **request.settings)
         shard = ParameterShard(values, rule, request.members, request.bound)
-        return cls(request, shard, request.generation, values.copy())
+        reader = reader or FloatReader()
+        if reader.tells_changes:
+            shard.tell_changes()
+        return cls(request, shard, request.generation, values.copy(), reader=reader)
 
     def follow(self, generation: int, members: Sequence[str]) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
@@ -50,6 +63,16 @@ class HostedShard:
         self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
         self.shard.change_view(members, self.base)
         self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+
+    def write_values(self, found: ShardValues) -> tuple[ValuesHead, list[Any]]:
+        """The reply to a pull: all values, or those that have changed since the ones that the member has."""
+        head, changes = ValuesHead(found.clock, found.minimum, found.version), self.shard.changes
+        held = self.held.pop(found.member, None)
+        places = changes.since(held) if changes is not None and held is not None else None
+        data = write_changes(found.values, places)
+        if places is None or data is None:
+            return head, [found.values]
+        return msgspec.structs.replace(head, changed=len(places)), [data] if len(places) else []
 
     def begin(self, number: int) -> None:
         """Begin a round, when the first member says so."""

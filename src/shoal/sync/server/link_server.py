@@ -27,12 +27,13 @@ from shoal.launch.services import ServiceSeat
 from shoal.membership.session import slot_of
 from shoal.sync.server.connection import DECLARE_PORT, NUMBER, SERVED_PORT, shard_port
 from shoal.sync.server.host import ShardHost
-from shoal.sync.server.messages import DeclareRequest, ShardReply, decode_declaration, encode
+from shoal.sync.server.messages import PARTS, DeclareRequest, ShardReply, decode_declaration, encode
 from shoal.sync.server.request_guard import RequestGuard
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.mesh import LinkMesh
 from shoal.transport.message_ports import ReceivedMessage
 from shoal.transport.message_ticket import MessageTicket
+from shoal.wire.codec import GradientCodec
 
 LOOK = 0.25
 """Seconds between looks at members that break the protocol of links."""
@@ -59,7 +60,7 @@ class ServerStatusBoard(StatusBoard):
 class LinkShardServer:
     """Of one process. The host has one lock: ports have threads of their own."""
 
-    def __init__(self, seat: ServiceSeat) -> None:
+    def __init__(self, seat: ServiceSeat, codec: GradientCodec | None = None) -> None:
         assert seat.channel is not None
         self._launcher, self._seat = seat.channel, seat
         endpoint = LinkEndpoint(seat.address, seat.keys)
@@ -67,7 +68,7 @@ class LinkShardServer:
         self._mesh = LinkMesh(seat.run, {}, SERVER_RANK + seat.number, endpoint, board)
         self._mesh.loop.exchange.silence = None  # the launcher says who is lost
         self._guard = RequestGuard()
-        self._host = ShardHost(self._send, self._guard, self._launcher.accuse)
+        self._host = ShardHost(self._send, self._guard, self._launcher.accuse, codec)
         self._lock = threading.Lock()
         self._unfetched: dict[str, deque[tuple[MessageTicket, int]]] = defaultdict(deque)
         self._accused: set[str] = set()
@@ -109,7 +110,8 @@ class LinkShardServer:
             self._open_port(request)
 
     def _open_port(self, request: DeclareRequest) -> None:
-        largest = max((tensor.size for tensor in request.tensors), default=0) + LARGEST_HEAD
+        beside = sum(tensor.size for tensor in request.tensors if tensor.dtype == PARTS)
+        largest = max((tensor.size for tensor in request.tensors), default=0) + beside + LARGEST_HEAD
         credit = CREDIT + len(request.tensors)
         self._mesh.messenger.serve(shard_port(request.channel), self._hear, credit, largest=largest)
 

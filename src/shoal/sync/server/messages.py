@@ -7,6 +7,7 @@ worker ── PullRequest ───────────> answered with Value
 A server process (`host.py`) has a shard for each join, told apart by `channel`. It also takes:
 
 worker ── OpenRequest + values ──> the first one's values are those of the shard    answered with RoundReply + values
+                                   with a codec also what lies in it (`PartShape`), as a second array
 worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
 worker ── SumRequest + tensor ───> answered with SumReply + sum, once all members have sent theirs
 worker ── WhoRequest ────────────> whom a request waits for; answered with WaitReply, if it waits
@@ -24,10 +25,19 @@ from shoal.core.errors import PayloadError
 from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.trained import TrainedSamples
 
+CODED, PARTS = "coded", "parts"
+"""In the place of a type, in a declaration: bytes of a codec, so many at most; what lies in a shard, in bytes."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 Trained = Annotated[list[TrainedSamples], msgspec.Meta(max_length=4096)]
 Members = Annotated[list[Name], msgspec.Meta(max_length=4096)]
+
+
+class PartShape(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Of a piece of a shard, for codecs."""
+
+    name: Annotated[str, msgspec.Meta(max_length=1024)]
+    shape: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0, le=2**40)], ...], msgspec.Meta(max_length=16)]
 
 
 class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields=True):
@@ -38,11 +48,15 @@ class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields
     """Leased samples that the step was made of."""
     version: Count | None = None
     """Updates that it was made on; with it, it counts the less the staler it is."""
+    is_finite: bool = True
+    """False: no codec carries this update, so nothing comes with it."""
 
 
 class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields=True):
     clock: Count
     channel: Count = 0
+    held: Count | None = None
+    """Updates in the values that the member has: what has not changed since need not come. None: all is to come."""
 
 
 class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields=True):
@@ -110,6 +124,8 @@ class ValuesHead(msgspec.Struct, frozen=True, tag="values", forbid_unknown_field
     clock: Count
     minimum: Count
     version: Count
+    changed: Count | None = None
+    """Elements that come, with their places (`changes.py`); None: all values come."""
 
 
 class RoundReply(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields=True):
@@ -135,6 +151,9 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fiel
 ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest | WhoRequest
 ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
+ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]
+"""What lies in a shard, one after the other: for codecs. An array of its own, because heads of messages are short."""
+_parts: msgspec.msgpack.Decoder[list[PartShape]] = msgspec.msgpack.Decoder(ShardParts)
 _requests: msgspec.msgpack.Decoder[ShardRequest] = msgspec.msgpack.Decoder(ShardRequest)
 _declarations: msgspec.msgpack.Decoder[DeclareRequest] = msgspec.msgpack.Decoder(DeclareRequest)
 _replies: msgspec.msgpack.Decoder[ShardReply] = msgspec.msgpack.Decoder(ShardReply)
@@ -152,6 +171,13 @@ def decode_declaration(head: bytes, sender: str) -> DeclareRequest:
         return _declarations.decode(head)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise PayloadError(f"{sender} declares what is no channel: {error}") from None
+
+
+def decode_parts(data: bytes, sender: str) -> list[PartShape]:
+    try:
+        return _parts.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise PayloadError(f"{sender} opens a shard of what are no parts: {error}") from None
 
 
 def decode_reply(head: bytes, sender: str) -> ShardReply:

@@ -22,18 +22,19 @@ from shoal.sync.server.connection import LARGEST_PART, NUMBER
 from shoal.sync.server.host import ShardHost
 from shoal.sync.server.link_server import LinkShardServer
 from shoal.sync.server.messages import ShardReply, encode
+from shoal.wire.codec import GradientCodec
 
 
-def serve_shards(seat: ServiceSeat) -> None:
-    """Serve for as long as the process lives, at a file of this host or, under keys, at a port."""
+def serve_shards(seat: ServiceSeat, codec: GradientCodec | None = None) -> None:
+    """Serve for as long as the process lives, at a file of this host or, under keys, at a port. `codec`: of pushes."""
     torch.set_num_threads(1)  # the workers have the cores
     if seat.keys is None:
-        serve_at_file(seat.address)
+        serve_at_file(seat.address, codec)
     else:
-        LinkShardServer(seat).serve()
+        LinkShardServer(seat, codec).serve()
 
 
-def serve_at_file(address: str) -> None:
+def serve_at_file(address: str, codec: GradientCodec | None = None) -> None:
     """Serve at `ipc://…`."""
     check_socket_folder(Path(address.removeprefix("ipc://")).parent)
     context = zmq.Context()
@@ -49,7 +50,7 @@ def serve_at_file(address: str) -> None:
         # a member that is gone has no connection: ROUTER drops what is for it
         socket.send_multipart([member.encode(), NUMBER.pack(number) + encode(reply), *arrays], copy=False)
 
-    host = ShardHost(send)
+    host = ShardHost(send, codec=codec)
     while True:
         sender, *parts = [part.buffer for part in socket.recv_multipart(copy=False)]
         if parts and len(parts[0]) > NUMBER.size:

@@ -13,6 +13,7 @@ from typing import Any
 from shoal.core.errors import PayloadError
 from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.messages import (
+    PARTS,
     DeclareRequest,
     OpenRequest,
     PushRequest,
@@ -22,6 +23,8 @@ from shoal.sync.server.messages import (
     TensorSize,
 )
 
+CODED_PLACE, PARTS_PLACE = 1, 2
+"""Where a channel's declaration has the most bytes of a coded push, and the bytes that say what lies in the shard."""
 MOST_EARLY = 16
 """Requests of one member that may wait here, beside one for each tensor of its channels."""
 
@@ -62,6 +65,11 @@ class RequestGuard:
                 raise PayloadError(f"{member} names other members than the view of generation {request.generation} has")
         if isinstance(request, SumRequest):
             self._check_size(member, request.channel, request.index, arrays, request.dtype)
+        elif isinstance(request, PushRequest) and len(self.tensors.get(request.channel, ())) > CODED_PLACE:
+            self._check_payload(member, request, arrays)
+        elif isinstance(request, OpenRequest) and len(self.tensors.get(request.channel, ())) > PARTS_PLACE:
+            self._check_size(member, request.channel, 0, arrays[:1], "float32")
+            self._check_size(member, request.channel, PARTS_PLACE, arrays[1:], PARTS)
         elif isinstance(request, OpenRequest | PushRequest):
             self._check_size(member, request.channel, 0, arrays, "float32")
         elif arrays:
@@ -78,6 +86,14 @@ class RequestGuard:
             raise PayloadError(
                 f"{member} sends {found} bytes of {dtype} for tensor {index} of channel {channel}, which has "
                 f"{tensors[index].size} of {tensors[index].dtype}"
+            )
+
+    def _check_payload(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> None:
+        most = self.tensors[request.channel][CODED_PLACE].size
+        found = [memoryview(array).nbytes for array in arrays]
+        if len(found) != request.is_finite or any(not 0 < size <= most for size in found):
+            raise PayloadError(
+                f"{member} pushes {found} bytes to channel {request.channel}, whose codec makes 1 to {most}"
             )
 
     def is_early(self, member: str, request: ShardRequest, rounds: dict[int, int]) -> bool:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 
 from shoal.core.errors import PayloadError, UsageError
+from shoal.sync.server.changes import ElementChanges
 from shoal.sync.server.rules.base import FloatArray, ServerRule
 from shoal.sync.server.shard_state import (
     ClockEntry,
@@ -57,6 +58,8 @@ class ParameterShard:
         self.rule, self.bound, self._journal = rule, bound, journal
         slots = [np.zeros_like(values) for _ in range(rule.slots)]
         self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
+        self.changes: ElementChanges | None = None
+        """Where pulls may leave out what has not changed."""
 
     @property
     def minimum(self) -> int:
@@ -132,6 +135,8 @@ class ParameterShard:
     def _apply(self, update: FloatArray) -> None:
         self.rule.apply(self.state.values, self.state.slots, update, self.state.version)
         self.state.version += 1
+        if self.changes is not None:
+            self.changes.note(update, self.state.version)
 
     def _finish_rounds(self) -> None:
         """Of bound 0: apply every round that all members of the view have pushed to."""
@@ -177,6 +182,11 @@ class ParameterShard:
             return self._values(member, clock)
         self.state.waiting[member] = clock
         return None
+
+    def tell_changes(self) -> None:
+        """Remember from now on which elements change, if the rule leaves the others as they are."""
+        if self.rule.zero_changes_nothing:
+            self.changes = ElementChanges(self.state.values.size, self.state.version)
 
     def _is_ready(self, member: str, clock: int) -> bool:
         own = self.state.clocks[member] >= clock

@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -32,7 +31,6 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.server.connection import ServerConnection
-from shoal.sync.server.cut import cut_into_shards
 from shoal.sync.server.messages import (
     LeaveRoundRequest,
     OpenRequest,
@@ -42,17 +40,16 @@ from shoal.sync.server.messages import (
     RoundReply,
     RoundRequest,
     ShardReply,
-    TensorSize,
     ValuesHead,
     read_outcome,
 )
-from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.payloads import PackedPush, ShardPayloads
 from shoal.sync.server.shard_state import PushOutcome
-from shoal.sync.state import State
+from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 from shoal.sync.trained import TrainedSamples, check_trained
 
-RoundMessage = OpenRequest | PullRequest | RoundRequest | LeaveRoundRequest
+RoundMessage = RoundRequest | LeaveRoundRequest
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,17 @@ class ServerTotals:
 class ServerStepsSynchronizer(LocalStepsSynchronizer):
     """Of one part. `steps`: from one round to the next."""
 
-    def __init__(self, exchange: GradientExchange, servers: ServerConnection, pace: ServerPace, steps: int) -> None:
+    def __init__(
+        self,
+        exchange: GradientExchange,
+        servers: ServerConnection,
+        pace: ServerPace,
+        steps: int,
+        payloads: ShardPayloads | None = None,
+    ) -> None:
+        """`payloads`: how pushes are written; as they are unless given."""
         super().__init__(exchange, AverageOuter(), steps)
-        self.servers, self.pace = servers, pace
+        self.servers, self.pace, self.payloads = servers, pace, payloads or ShardPayloads()
         self.server_totals = ServerTotals()
         self._kept: dict[str, int] = {}
         """Of members that were lost in the last round: how many of their pushes count."""
@@ -111,11 +116,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
             raise UsageError(f"parameter {odd!r} is not of float32, which is all that servers keep; write every(1)")
         self._names, self._parameters = list(part.names), list(part.parameters)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
-        sizes = [p.numel() for p in self._parameters]
-        self._cuts = cut_into_shards(sizes, len(self.servers))
-        self._flat = [np.zeros(size, np.float32) for size in sizes]
-        self._sent = [np.zeros(cut.size, np.float32) for cut in self._cuts]
-        self.servers.declare(self._channel, [[TensorSize("float32", sent.nbytes)] for sent in self._sent])
+        self.payloads.open(self._names, self._parameters, len(self.servers))
+        self.servers.declare(self._channel, self.payloads.declare())
         self._anchors = [p.detach().clone() for p in self._parameters]
         self._starts = [p.detach().clone() for p in self._parameters]
         Synchronizer.open(self, part, state)
@@ -151,12 +153,15 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _open_shards(self, view: MembershipView) -> None:
         """The values of all workers are equal here, so any worker's may be the shard's first."""
-        self._pack([p.detach() for p in self._parameters])
         facts = (self._channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
-        numbers = self._send_all(OpenRequest(*facts, list(view.members)), self._sent)
-        for server, (reply, _) in enumerate(self._replies(numbers, RoundReply)):
+        values = self.payloads.copy_values([p.detach() for p in self._parameters])
+        numbers = {}
+        for server in self._from_last():
+            numbers[server] = self.servers.send(server, OpenRequest(*facts, list(view.members)), values[server])
+        for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             self._versions[server] = reply.version
+            self.payloads.take_all(server, reply.version, arrays)
             self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
         self._told = view
         self._keep(self._anchors)
@@ -193,18 +198,23 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _push(self, updates: list[Tensor], weight: float) -> None:
         began, totals = now(), self.server_totals
-        self._pack(updates)
+        packed = self.payloads.pack(updates, weight)
         trained = self.part.weights.leased_from(self._named)
         self._named += len(trained)
         pushes = {
-            server: self.servers.send(server, self._push_request(server, weight, trained), [self._sent[server]])
+            server: self.servers.send(
+                server, self._push_request(server, packed[server], trained), packed[server].arrays
+            )
             for server in self._from_last()
         }
         self._clock += 1
         bound = self.pace.bound
         pulls = {}
         if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
-            pulls = self._send_all(PullRequest(self._clock, self._channel))
+            pulls = {
+                server: self.servers.send(server, PullRequest(self._clock, self._channel, self.payloads.held(server)))
+                for server in self._from_last()
+            }
         found = [self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))]
         self._versions = [v + (o is PushOutcome.APPLIED) for v, o in zip(self._versions, found, strict=True)]
         outcomes = set(found)
@@ -219,9 +229,9 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         totals.staleness[self._clock - self._minimum] += 1
         self.spent.wait += now() - began
 
-    def _push_request(self, server: int, weight: float, trained: list[TrainedSamples]) -> PushRequest:
+    def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
         version = self._versions[server] if self.pace.adaptive else None
-        return PushRequest(self._clock, weight, self._channel, trained, version)
+        return PushRequest(self._clock, push.weight, self._channel, trained, version, push.is_finite)
 
     def _outcome(self, server: int, reply: ShardReply) -> PushOutcome:
         assert isinstance(reply, PushReply)
@@ -244,7 +254,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
             assert isinstance(reply, ValuesHead)
             minima.append(reply.minimum)
             self._versions[server] = reply.version
-            self._unpack(server, arrays)
+            self.payloads.take(server, reply, arrays)
         for member in {each for number in numbers.values() for each in self.servers.take_slowest(number)}:
             self.server_totals.waited[member] += round(1e3 * (now() - began))
         self._minimum = min(minima)
@@ -290,21 +300,28 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
                     check_trained(trained)
             self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
             self._versions[server] = reply.version
-            self._unpack(server, arrays)
+            self.payloads.take_all(server, reply.version, arrays)
         if self._told is None or view.generation > self._told.generation:
             self._told = view
         self._named = 0
         self._take_values(self._anchors)
         self._keep(self._starts)
 
+    def state(self) -> State:
+        waits = {name: StateTensor(tensor, "sum") for name, tensor in self.payloads.state().items()}
+        return {**super().state(), **waits}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.payloads.load_state({name: one.values for name, one in state.items()})
+
     def _from_last(self) -> Iterator[int]:
         """Server 0 comes last, because its word counts."""
         return reversed(range(len(self.servers)))
 
-    def _send_all(self, request: RoundMessage, arrays: list[FloatArray] | None = None) -> dict[int, int]:
+    def _send_all(self, request: RoundMessage) -> dict[int, int]:
         """Return the number of the request at each server."""
-        arrays_of = [[]] * len(self.servers) if arrays is None else [[each] for each in arrays]
-        return {server: self.servers.send(server, request, arrays_of[server]) for server in self._from_last()}
+        return {server: self.servers.send(server, request) for server in self._from_last()}
 
     def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
         for server in range(len(self.servers)):
@@ -320,19 +337,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         if is_newer and self.part.session.member in newest:
             self._tell(newest)
 
-    def _pack(self, tensors: list[Tensor]) -> None:
-        flat = [tensor.reshape(-1).numpy() for tensor in tensors]
-        for cut, sent in zip(self._cuts, self._sent, strict=True):
-            cut.pack(flat, sent)
-
-    def _unpack(self, server: int, arrays: list[memoryview]) -> None:
-        cut = self._cuts[server]
-        if len(arrays) != 1 or memoryview(arrays[0]).nbytes != 4 * cut.size:
-            raise PayloadError(f"server {server} sends {len(arrays)} arrays; its shard has {cut.size} float32")
-        cut.unpack(np.frombuffer(arrays[0], np.float32), self._flat)
-
     def _take_values(self, anchors: list[Tensor]) -> None:
         with torch.no_grad():
-            for parameter, anchor, flat in zip(self._parameters, anchors, self._flat, strict=True):
+            for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
                 anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
                 parameter.copy_(anchor)

@@ -92,12 +92,17 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
             figures.count(made.pushes),
             figures.count(made.refused),
             figures.count(made.pulls),
-            figures.size(made.up),
-            figures.size(made.down),
+            _of_plain(made.up, made.plain_up),
+            _of_plain(made.down, made.plain_down),
             ", ".join(f"{behind}: {steps}" for behind, steps in stale),
             figures.clean(", ".join(f"{member} {milliseconds / 1e3:.1f} s" for member, milliseconds in waits)),
         )
     return table if served else None
+
+
+def _of_plain(size: int, plain: int) -> str:
+    """Bytes, and which part they are of those without a codec, where one saved half or more."""
+    return f"{figures.size(size)} (1/{plain / size:.1f})" if 0 < 2 * size <= plain else figures.size(size)
 
 
 def happenings(record: RunRecord) -> Group | None:

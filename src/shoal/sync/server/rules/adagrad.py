@@ -14,6 +14,7 @@ from shoal.sync.server.rules.base import FloatArray, ServerRule, as_float32
 
 class AdagradRule(ServerRule):
     slots = 1
+    zero_changes_nothing = True
 
     def __init__(self, rate: float, epsilon: float = 1e-10) -> None:
         self.rate, self.epsilon = as_float32(rate), as_float32(epsilon)

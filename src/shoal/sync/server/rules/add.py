@@ -13,6 +13,7 @@ class AddRule(ServerRule):
     """values += update: exact where both are integers below 2^24."""
 
     takes_deltas = True
+    zero_changes_nothing = True
 
     def apply(self, values: FloatArray, slots: list[FloatArray], update: FloatArray, count: int) -> None:
         values += update

@@ -23,6 +23,8 @@ class ServerRule(ABC):
     """Arrays of the shard's size that it carries from update to update; zeros in the beginning."""
     takes_deltas: bool = False
     """Whether an update is a change of the values, made by the worker's own optimizer; else it is a gradient."""
+    zero_changes_nothing: bool = False
+    """Whether an element stays as it is where the update is 0."""
     needs_rounds: bool = False
     """Whether it makes sense only where the updates of all members are applied together."""
 

@@ -14,6 +14,8 @@ from shoal.sync.server.rules.base import FloatArray, ServerRule, as_float32
 
 
 class SgdRule(ServerRule):
+    zero_changes_nothing = True
+
     def __init__(self, rate: float) -> None:
         self.rate = as_float32(rate)
 
@@ -23,6 +25,7 @@ class SgdRule(ServerRule):
 
 class MomentumRule(SgdRule):
     slots = 1
+    zero_changes_nothing = False
 
     def __init__(self, rate: float, momentum: float = 0.9) -> None:
         super().__init__(rate)

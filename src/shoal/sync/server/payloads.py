@@ -1,0 +1,207 @@
+"""What a worker's pushes carry and its pulls bring, for all shards of one part of the model.
+
+    pack(updates, weight)      one push for each server
+    take(server, …)            what a pull brought: the values of the server's pieces, in `flat`
+
+`ShardPayloads` sends float32 as it is. `CodedPayloads` sends what the plan's codec makes of it, keeps what that left
+out for the next push (`residual`), and takes pulls that bring only what has changed. For every push of finite numbers,
+sent and kept together are what there was to send and what was kept before: where all are whole numbers, exactly.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.errors import PayloadError
+from shoal.sync.server.changes import FLOAT, take_changes
+from shoal.sync.server.cut import ShardCut, cut_into_shards
+from shoal.sync.server.messages import CODED, PARTS, TensorSize, ValuesHead, encode
+from shoal.sync.server.rules.base import FloatArray
+from shoal.sync.server.shard_codec import name_piece, read_layout, shape_shard
+from shoal.wire.codec import GradientCodec
+from shoal.wire.codec import State as CodecState
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.layout import FlatLayout
+from shoal.wire.redeal import folded
+
+
+@dataclass(frozen=True)
+class PackedPush:
+    """Of one server."""
+
+    arrays: list[Any]
+    """They stay as they are until the next push is packed."""
+    weight: float
+    is_finite: bool = True
+
+
+class ShardPayloads:
+    """Float32 as it is: the null member."""
+
+    def __init__(self) -> None:
+        self.up = self.down = 0
+        """Bytes that pushes and pulls would have been as they are."""
+
+    def open(self, names: Sequence[str], parameters: Sequence[Tensor], servers: int) -> None:
+        self._names, self._shapes = list(names), [tuple(parameter.shape) for parameter in parameters]
+        sizes = [parameter.numel() for parameter in parameters]
+        self.cuts: list[ShardCut] = cut_into_shards(sizes, servers)
+        self.flat = [np.zeros(size, np.float32) for size in sizes]
+        """By parameter: the newest values that servers have sent."""
+        self._sent = [np.zeros(cut.size, np.float32) for cut in self.cuts]
+
+    def declare(self) -> list[list[TensorSize]]:
+        """By server: the arrays that will be sent, at most."""
+        return [[TensorSize("float32", sent.nbytes)] for sent in self._sent]
+
+    def copy_values(self, tensors: Sequence[Tensor]) -> list[list[Any]]:
+        """What opens each server's shard: its values, as they are."""
+        return [[values] for values in self._copy(tensors)]
+
+    def _copy(self, tensors: Sequence[Tensor]) -> list[FloatArray]:
+        flat = [tensor.reshape(-1).numpy() for tensor in tensors]
+        for cut, sent in zip(self.cuts, self._sent, strict=True):
+            cut.pack(flat, sent)
+        return self._sent
+
+    def pack(self, updates: Sequence[Tensor], weight: float) -> list[PackedPush]:
+        self._count_up()
+        return [PackedPush([sent], weight) for sent in self._copy(updates)]
+
+    def _count_up(self) -> None:
+        self.up += sum(sent.nbytes for sent in self._sent)
+
+    def held(self, server: int) -> int | None:
+        """Version of the values in `flat`; None: a pull brings everything anyhow."""
+        return None
+
+    def take(self, server: int, head: ValuesHead, arrays: Sequence[Any]) -> None:
+        self.down += FLOAT * self.cuts[server].size
+        self.take_all(server, head.version, arrays)
+
+    def take_all(self, server: int, version: int, arrays: Sequence[Any]) -> None:
+        """All values of a shard; not counted as a pull."""
+        cut = self.cuts[server]
+        if len(arrays) != 1 or memoryview(arrays[0]).nbytes != FLOAT * cut.size:
+            raise PayloadError(f"server {server} sends {len(arrays)} arrays; its shard has {cut.size} float32")
+        cut.unpack(np.frombuffer(arrays[0], np.float32), self.flat)
+
+    def state(self) -> dict[str, Tensor]:
+        """Codec state by `kind.parameter`, in copies."""
+        return {}
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what `state` returned, whatever the shards were then."""
+
+
+@dataclass
+class _ShardMemory:
+    """Of one server."""
+
+    layout: FlatLayout
+    parts: bytes
+    """The same for the server."""
+    state: CodecState
+    out: Tensor
+    version: int = 0
+    """Of the values in `flat`."""
+
+
+class CodedPayloads(ShardPayloads):
+    """Through a codec: what it left out waits here."""
+
+    def __init__(self, codec: GradientCodec, seed: int, rank: int) -> None:
+        super().__init__()
+        self.codec, self._seed, self._rank, self._made = codec, seed, rank, 0
+
+    def open(self, names: Sequence[str], parameters: Sequence[Tensor], servers: int) -> None:
+        super().open(names, parameters, servers)
+        self._memory = [self._open_shard(cut) for cut in self.cuts]
+
+    def _open_shard(self, cut: ShardCut) -> _ShardMemory:
+        shapes = shape_shard(cut, self._names, self._shapes)
+        layout = read_layout("this worker", shapes, cut.size)
+        out = torch.zeros(self.codec.max_bytes(layout), dtype=torch.uint8)
+        return _ShardMemory(layout, encode(shapes), self.codec.init_state(layout), out)
+
+    def declare(self) -> list[list[TensorSize]]:
+        sizes = super().declare()
+        for size, memory in zip(sizes, self._memory, strict=True):
+            size += [TensorSize(CODED, len(memory.out)), TensorSize(PARTS, len(memory.parts))]
+        return sizes
+
+    def copy_values(self, tensors: Sequence[Tensor]) -> list[list[Any]]:
+        """And what lies in it, because the server decodes pushes by that."""
+        return [[*own, each.parts] for own, each in zip(super().copy_values(tensors), self._memory, strict=True)]
+
+    def pack(self, updates: Sequence[Tensor], weight: float) -> list[PackedPush]:
+        self._made += 1
+        self._count_up()
+        found = []
+        for server, flat in enumerate(self._copy(updates)):
+            if weight != 1.0:
+                flat *= np.float32(weight)
+            found.append(self._encode(server, torch.from_numpy(flat)))
+        return found
+
+    def _encode(self, server: int, values: Tensor) -> PackedPush:
+        memory = self._memory[server]
+        if not bool(torch.isfinite(values).all()):
+            return PackedPush([], 1.0, is_finite=False)  # the residual stays as it is
+        moment = EncodeContext(self._seed, self._made, self._rank, server)
+        length = self.codec.encode_into(values, memory.layout, memory.state, moment, memory.out)
+        return PackedPush([memory.out[:length].numpy()], 1.0)
+
+    def held(self, server: int) -> int | None:
+        return self._memory[server].version
+
+    def take(self, server: int, head: ValuesHead, arrays: Sequence[Any]) -> None:
+        if head.changed is None:
+            super().take(server, head, arrays)
+            return
+        cut, values = self.cuts[server], self._sent[server]
+        self.down += FLOAT * cut.size
+        if len(arrays) != bool(head.changed):
+            raise PayloadError(f"server {server} sends {len(arrays)} arrays for {head.changed} changed elements")
+        if arrays:
+            # what was to be encoded is encoded, so its memory is free until the next push
+            cut.pack(self.flat, values)
+            take_changes(memoryview(arrays[0]), head.changed, values)
+            cut.unpack(values, self.flat)
+        self._memory[server].version = head.version
+
+    def take_all(self, server: int, version: int, arrays: Sequence[Any]) -> None:
+        super().take_all(server, version, arrays)
+        self._memory[server].version = version
+
+    def state(self) -> dict[str, Tensor]:
+        """What codecs keep of each element, by parameter, whatever shards it lies in."""
+        found: dict[str, Tensor] = {}
+        for kind, (tensor, start, stop), view in self._views():
+            whole = found.setdefault(f"{kind}.{self._names[tensor]}", torch.zeros(self._shapes[tensor]))
+            whole.view(-1)[start:stop] = view.reshape(-1)
+        return found
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        given = folded(state)  # of an all-reduce, whose workers keep what waits for their part of a sum apart
+        for kind, (tensor, start, stop), view in self._views():
+            saved = given.get(f"{kind}.{self._names[tensor]}")
+            if saved is not None and tuple(saved.shape) == self._shapes[tensor]:
+                view.copy_(saved.reshape(-1)[start:stop].view(view.shape))
+
+    def _views(self) -> list[tuple[str, tuple[int, int, int], Tensor]]:
+        """(kind, tensor and its elements, the state of those) of every piece that a codec keeps something of."""
+        found = []
+        for cut, memory in zip(self.cuts, self._memory, strict=True):
+            sizes = [self.flat[piece.tensor].size for piece in cut.pieces]
+            pieces = {name_piece(self._names[p.tensor], p, n): p for p, n in zip(cut.pieces, sizes, strict=True)}
+            for name, view in self.codec.name_state(memory.state, memory.layout).items():
+                kind, _, label = name.partition(".")
+                piece = pieces.get(label)
+                if piece is not None and view.numel() == piece.size:
+                    found.append((kind, (piece.tensor, piece.start, piece.stop), view))
+        return found

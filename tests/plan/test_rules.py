@@ -44,7 +44,7 @@ def test_no_workers_are_refused(workers: int) -> None:
         ("factors(8), int8", "'int8(1024)' with 'factors(batch=8, workers=2)': what is not sent as factors is summed"),
         ("factors(8), order(needed)", "'order(needed)' with 'factors(batch=8, workers=2)': factors leave as they are"),
         ("factors(8), local(4)", "what passes through layers gives gradients"),
-        ("factors(8), server", "servers add up values as they are"),
+        ("factors(8), server", "servers add up gradients as they are"),
         ("factors(8), alone", "'alone' sends nothing"),
     ],
 )

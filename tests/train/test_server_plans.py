@@ -81,7 +81,7 @@ def test_a_single_worker_needs_no_server() -> None:
 @pytest.mark.parametrize(
     ("plan", "why"),
     [
-        ("server, int8", r"servers add up gradients as they are; write 'server, stale\(0\), int8"),
+        ("server, int8", r"add up gradients as they are; remove it, or write stale\(0\)"),
         ("server, async, lowrank(2)", "its factors are sums over all workers"),
         ("server, async, topk(0.01), meet(gather)", "a server decodes pushes one by one"),
         ("server, async, topk(0.01), momentum(0.9)", "its momentum is for gradients"),

@@ -195,8 +195,8 @@ def servers_get_what_there_is(plan: Plan, workers: int) -> None:
     for term in plan.codecs:
         if not isinstance(term, PrecisionTerm):
             raise UsageError(
-                f"'{term}' with '{plan.exchange}' and '{plan.pace}': servers add up gradients as they are; write "
-                f"'{plan.exchange}, stale(0), {term}', whose pushes are coded, or allreduce"
+                f"'{term}' with '{plan.exchange}' and '{plan.pace}': servers add up gradients as they are; remove it, "
+                "or write stale(0), whose pushes go through codecs, or allreduce"
             )
 
 

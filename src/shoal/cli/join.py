@@ -131,8 +131,8 @@ def prepare(
         os.environ.pop(UNTIL_VARIABLE, None)
     warm(plan, len(slots), links=True)
     from shoal.launch.job import LaunchJob
-    from shoal.launch.join import RemotePlacement
     from shoal.launch.policy import LossPolicy
+    from shoal.launch.remote_placement import RemotePlacement
 
     def place(_: "LaunchJob", arena: "SharedArena") -> "WorkerPlacement":
         return RemotePlacement(brief, address, key, own, arena, lease)

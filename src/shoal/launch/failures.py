@@ -73,6 +73,12 @@ def secondary(report: FailureReport | None) -> bool:
     return report is not None and report.peer
 
 
+def set_aside(worker: WorkerProcess) -> str:
+    """Why the others go on without a worker that still had time to say so; empty if it did not."""
+    report = parse(worker.report)
+    return "" if report is None else report.quarantined or ("evicted" if report.evicted else "")
+
+
 def parse(data: bytes | bytearray) -> FailureReport | None:
     if not data:
         return None

@@ -12,7 +12,6 @@ import contextlib
 import os
 import signal
 import sys
-from collections import Counter
 from typing import NoReturn
 
 from shoal.core.clock import Deadline, now
@@ -23,15 +22,15 @@ from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
 from shoal.launch.announcement import RunAnnouncement
 from shoal.launch.context import WorkerContext, inherit
-from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary
+from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary, set_aside
 from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
-from shoal.launch.run_requests import ScaleRequest, SwitchRequest
 from shoal.launch.services import ServiceProcesses
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
+from shoal.launch.user_requests import UserRequests
 from shoal.launch.worker import become_worker
 from shoal.launch.worker_output import Ends, WorkerOutput
 from shoal.launch.worker_tuning import WorkerTuner
@@ -40,8 +39,6 @@ TICK = 0.05
 CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
 """Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
 once: they meet at the end of a step."""
-AUTO_TOKEN = "auto"
-"""Of a request for more or fewer workers that nobody made by a command."""
 NOTICE = 0.5
 """Seconds between a worker's word that a peer is lost and the end of the search for that peer."""
 
@@ -63,7 +60,7 @@ class LocalLauncher:
         self._outlets = WorkerOutput(lambda *said: self.watcher.line(*said), self._reported)
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
-        self._tuner = WorkerTuner(job.capacity) if job.tunes else None
+        self._user = UserRequests(self.announcement, WorkerTuner(job.capacity) if job.tunes else None)
         self._services = ServiceProcesses(job.services)
         self._service_failure: RunFailure | None = None
 
@@ -209,30 +206,9 @@ class LocalLauncher:
         self._memory.look(worker.pid for worker in self.workers if worker.status is None)
         self.announcement.tick(self.workers, self.supervisor, stopping=self._requests.begun)
         if self.supervisor is not None:
-            self._take_requests(self.supervisor)
+            self._tell(*self._user.follow(self.supervisor, stopping=self._requests.begun))
         if self._first is None and (step := self.board.front(self.job.capacity)) is not None:
             self._first = (now(), step)
-
-    def _take_requests(self, supervisor: RunSupervisor) -> None:
-        if (switch := self.announcement.take(SwitchRequest)) is not None:
-            supervisor.switch(switch.plan, switch.token)
-        if (scale := self.announcement.take(ScaleRequest)) is not None and not self._requests.begun:
-            self._tell(supervisor.scale(scale))
-            self._tuner = None  # from now on the user decides
-        if self._tuner is not None and not supervisor.scaling.asked and not self._requests.begun:
-            self._tune(supervisor, self._tuner)
-
-    def _tune(self, supervisor: RunSupervisor, tuner: WorkerTuner) -> None:
-        """Add a worker while throughput rises; take those out that bring nothing."""
-        members = sorted(supervisor.members)
-        samples = Counter({slot: int(self.board.read(slot)["samples"]) for slot in supervisor.slots})
-        wanted, before = tuner.observe(now(), len(members), samples), len(members)
-        if wanted is not None or (tuner.done and tuner.rates):
-            count = tuner.wanted
-            request = ScaleRequest(add=max(0, count - before), remove=tuple(members[count:]), token=AUTO_TOKEN)
-            self._tell(supervisor.scale(request, f"{tuner}{f'; {count} is best' if tuner.done else ''}"))
-        if tuner.done:
-            self._tuner = None
 
     @property
     def _pending(self) -> bool:
@@ -282,7 +258,7 @@ class LocalLauncher:
                         self.supervisor.finish()
                 elif worker.lost or self._survived(worker):
                     worker.lost = True
-                elif worker.status < 0 or _set_aside(worker):
+                elif worker.status < 0 or set_aside(worker):
                     self._failed(worker)
                 else:
                     self._reported(worker)
@@ -290,7 +266,7 @@ class LocalLauncher:
     def _survived(self, worker: WorkerProcess) -> bool:
         """Whether the run goes on without a worker that has ended badly."""
         report, status = parse(worker.report), worker.status or 0
-        aside = _set_aside(worker)
+        aside = set_aside(worker)
         if self.supervisor is None or not (aside or (status < 0 and report is None)):
             return False
         reason = aside or ("oom" if worker.oom else _signal_words(-status))
@@ -309,7 +285,7 @@ class LocalLauncher:
         A worker that lost a peer may report before we see the peer dead; wait, so that the peer gets the blame.
         """
         report = parse(worker.report)
-        if _set_aside(worker) and self.supervisor is not None:
+        if set_aside(worker) and self.supervisor is not None:
             return  # the others go on; it is counted when it has ended
         if not secondary(report):
             self._failed(worker)
@@ -361,12 +337,6 @@ class LocalLauncher:
         self.arena.close()
         for meeting in self.job.dir.glob("rendezvous-*"):  # of a process group that had no time to remove it
             meeting.unlink(missing_ok=True)
-
-
-def _set_aside(worker: WorkerProcess) -> str:
-    """Why the others go on without a worker that still had time to say so; empty if it did not."""
-    report = parse(worker.report)
-    return "" if report is None else report.quarantined or ("evicted" if report.evicted else "")
 
 
 def _signal_words(number: int) -> str:

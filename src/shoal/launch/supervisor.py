@@ -1,6 +1,4 @@
-"""What the launcher does when a worker is lost: the others go on, and another worker takes its slot. Also follows the
-workers of other machines.
-"""
+"""What the launcher does when a worker is lost: the others go on, and another worker takes its slot."""
 
 import shutil
 import tempfile
@@ -18,6 +16,7 @@ from shoal.hosts.status_board import StatusBoard
 from shoal.launch.job import LaunchJob
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.remote_workers import RemoteWorkers
 from shoal.launch.run_requests import ScaleRequest
 from shoal.launch.scaling import WorkerScaling, WorkerSlot
 from shoal.launch.service_channel import ServiceView
@@ -30,57 +29,10 @@ from shoal.membership.server import CoordinatorSetup
 from shoal.membership.session import member_name, slot_of, start_of
 from shoal.membership.wal import Written, members, read
 
-GRACE = 30.0
-"""Seconds in which remote workers may still need the coordinator after the workers of this machine are done."""
-
-
-class RemoteWorkers:
-    """`said`: one line for each that came or went, until it is taken away."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, str] = {}
-        self._grace: Deadline | None = None
-        self.said: list[str] = []
-
-    def hear(self, said: object) -> None:
-        """What the coordinator has decided, if it is about members."""
-        if isinstance(said, ViewInstalled):
-            self._installed(said)
-        elif isinstance(said, MemberLost):
-            self._lost(said)
-
-    def _installed(self, said: ViewInstalled) -> None:
-        for member, info in zip(said.install.view.members, said.install.infos, strict=False):
-            if info.remote and member not in self._hosts:
-                self._hosts[member] = info.host
-                self.said.append(f"worker {slot_of(member)} joined from {info.host}")
-
-    def _lost(self, said: MemberLost) -> None:
-        host = self._hosts.pop(said.member, None)
-        if host is None or said.reason == LEFT:
-            return
-        who = f"worker {slot_of(said.member)} of {host}"
-        what = "has left" if said.reason == LEFT_EARLY else f"was lost ({said.reason})"
-        self.said.append(f"{who} {what}; the others go on")
-
-    def is_here(self, member: str) -> bool:
-        return member in self._hosts
-
-    def take(self) -> list[str]:
-        """What was said since the last time."""
-        said, self.said = self.said, []
-        return said
-
-    @property
-    def finishing(self) -> bool:
-        """Whether some are about to finish what the workers here have finished."""
-        if self._hosts and self._grace is None:
-            self._grace = Deadline.after(GRACE)
-        return bool(self._hosts) and self._grace is not None and not self._grace.expired
-
-
 READY = 20.0
+"""Seconds in which the coordinator's process must answer."""
 STARTS = 1_000_000
+"""Names count starts from attempt * STARTS, so that no two attempts of a run share a name."""
 PAUSE = 0.2
 """Seconds before a slot is taken again: whatever killed the one before may still be at work."""
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -136,9 +137,14 @@ def test_what_is_appended_while_it_is_compacted_stays(tmp_path: Path, monkeypatc
 
 
 def test_a_full_disk_leaves_the_journal_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:
+    tries = []
+
+    def full(path: Path, *_: object) -> int:
+        tries.append(path.stat().st_size)
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(journal, "compact", full)
     write(tmp_path / "it", 0, 1000, 100_000)
+    assert len(tries) > 1, "it is tried again when the journal has grown"
+    assert all(later - before >= 50_000 for before, later in pairwise(tries))
     assert [e.step for e in JournalTail(tmp_path / "it").read() if isinstance(e, StepFinished)] == list(range(1000))

@@ -25,6 +25,7 @@ from shoal.core.merging import merged
 
 FLUSH_SECONDS = 0.5
 FLUSH_BYTES = 1 << 16
+"""Events are written after so many seconds or bytes, whichever comes first."""
 LIMIT = 32 << 20
 """Bytes of a journal; it may be a little longer while it is being compacted."""
 MOST_HELD = 200
@@ -32,7 +33,9 @@ MOST_HELD = 200
 ROOM = 1 << 16
 """Bytes reserved on the disk for the entries at the end of a run."""
 NO_WIDTH = 1 << 40
+"""Steps of a block that no run fills: held events are merged as far as they can be."""
 JOIN_SECONDS = 10.0
+"""The most that the end of a run waits for a compaction under way."""
 
 
 class EventJournal:
@@ -82,6 +85,7 @@ class EventJournal:
         if not last and not self._keep_room():
             self._hold(held or HeldEvents(data), os.strerror(errno.ENOSPC))
             return
+        # Ends a torn line, which readers pass over; the next event would continue it.
         data = b"\n" * self._torn + (held.lines() if held is not None else data)
         written, why = self._append(data)
         if written:
@@ -129,8 +133,10 @@ class EventJournal:
 
     def _compact_old(self) -> None:
         """In a thread: all but the newest quarter becomes a quarter."""
-        with contextlib.suppress(OSError):  # a full disk: the journal stays as it is
+        try:
             self._compacted = compact(self.path, self._size - self.limit // 4, self.limit // 4)
+        except OSError:  # a full disk: the journal stays as it is, until it has grown to `_next`
+            self._thread = None
 
     def _adopt(self) -> None:
         end, self._compacted, self._thread = self._compacted, None, None
@@ -145,8 +151,8 @@ class EventJournal:
         if self._file < 0:
             return
         self._write(last=True)
-        if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+        if (thread := self._thread) is not None:
+            thread.join(JOIN_SECONDS)
             if self._compacted is not None:
                 self._adopt()
         if self._held is not None:

@@ -49,6 +49,7 @@ def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
     """
     lines, end = _merge_file(path, through, FIRST_WIDTH)
     width = FIRST_WIDTH
+    # What is merged may be merged again: figures are sums or means with their counts.
     while sum(map(len, lines)) > target and width < WIDEST:
         width *= 4
         lines = _merge_lines(lines, width)
@@ -67,6 +68,7 @@ def adopt(path: Path, end: int, disk: Disk = DISK) -> None:
     """Put what `compact` wrote in the journal's place, with the journal's bytes from `end` on."""
     part = part_of(path)
     try:
+        # The caller's thread is the one that appends to the journal, so its end stays where it is meanwhile.
         file = disk.extend(part)
         try:
             with path.open("rb") as rest:
@@ -89,6 +91,7 @@ def _merge_file(path: Path, through: int, width: int) -> tuple[list[bytes], int]
         nonlocal end
         with path.open("rb") as file:
             for line in file:
+                # A line that is not complete yet belongs to the rest, which the caller appends.
                 if end + len(line) > through or not line.endswith(b"\n"):
                     return
                 end += len(line)

@@ -33,6 +33,7 @@ class Disk:
 
     def create(self, path: Path, mode: int = 0o644) -> int:
         """A new, empty file to be written; whatever was there under this name is gone."""
+        # O_NOFOLLOW: the target of a link that somebody left under this name is not overwritten.
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         if not mode & 0o077:
             os.fchmod(file, mode)  # one that a crash left there has a mode of its own

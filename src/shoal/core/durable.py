@@ -42,6 +42,7 @@ def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK, mode: int
 
 def publish_folder(part: Path, final: Path, disk: Disk = DISK) -> None:
     """Give a folder whose files are all durable its final name, durably."""
+    # Before the rename: under its final name a folder is believed to be complete.
     disk.sync_folder(part)
     disk.rename(part, final)
     disk.sync_folder(final.parent)

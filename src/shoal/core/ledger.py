@@ -207,6 +207,7 @@ def _prove(entries: list[SamplesTaken], items: int | None, drops: int | None) ->
         distinct += max(0, entry.end - max(so_far, entry.begin))
         reached[entry.stream] = max(so_far, entry.end)
     proof.missing = holes if items is None else items - distinct
+    # drop_last leaves out the end of a pass; positions that are missing before it are lost.
     if drops and not holes and proof.missing < drops:
         proof.dropped, proof.missing = proof.missing, 0
     return proof

@@ -25,6 +25,7 @@ def hold(directory: Path, run: str, seconds: float = PATIENCE) -> None:
     deadline = Deadline.after(seconds)
     while True:
         try:
+            # Polled: a blocking flock has no deadline.
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if deadline.expired:

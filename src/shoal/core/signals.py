@@ -44,4 +44,5 @@ def as_python_has_them() -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
+    # The launcher forks inside `held_back`, and a mask is inherited.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)

@@ -25,6 +25,7 @@ YIELDS = 300
 """Polls that let another process run in between, which helps with more workers than cores."""
 SLEEP = 5e-5
 LONGEST_SLEEP = 1e-3
+"""Seconds of a sleep, at first and at most: a wait may end so much later than its flag is set."""
 LOOK_AROUND = 0.25
 """Seconds between two checks whether the peers are alive."""
 
@@ -68,6 +69,7 @@ class FlagWaiter:
         row[self.slot] = number
 
     def _long(self, row: Flags, number: int) -> None:
+        # Not before: most waits end while `until` polls, and need no clock.
         deadline = Deadline.after(self.seconds)
         looked, pause = now(), SLEEP
         while self._lowest(row) < number:

@@ -21,12 +21,16 @@ from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, Speed
 from shoal.groups.process_group import TorchGroup
 
 ECHOES = 15
+"""Round trips of a pair; the fastest counts."""
 BULK_SECONDS = 0.6
 """Seconds of sending; the first half does not count, because the connection is still finding its rate."""
 PIECE = 1 << 16
 COMPUTE_SECONDS = 0.2
+"""For matrix products, by one worker at a time."""
 TOKEN = 16
+"""Bytes of the token."""
 WAIT = 30.0
+"""Seconds for the peer of a measurement to connect and answer."""
 
 
 def probe(group: WorkerGroup, address: str) -> ClusterMeasurement:
@@ -35,6 +39,7 @@ def probe(group: WorkerGroup, address: str) -> ClusterMeasurement:
     speeds = []
     for rank in range(group.size):
         mine = compute_speed() if rank == group.rank else 0.0
+        # One after the other: two workers that compute at once would share memory bandwidth, or a core.
         group.gather(b"")
         speeds.append(mine)
     speed = SpeedMeasurement(
@@ -105,6 +110,7 @@ def _answer(listener: socket.socket, token: bytes) -> None:
     with connection:
         connection.settimeout(WAIT)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Anybody on the network may connect to the listener while it waits for its one connection.
         if not hmac.compare_digest(_receive(connection, TOKEN), token):
             raise PeerLost("a stranger answered the probe; measure again on a network of your own")
         for _ in range(ECHOES):

@@ -144,6 +144,7 @@ class StateStreamClient:
 
     def _receive(self, message: ReceivedMessage) -> None:
         """Keep an item if it is the next one; after a gap the stream cannot complete."""
+        # In the communication thread. A head that is no two numbers raises, and the sender is suspected.
         generation, number = map(int, message.head.split())
         (data,) = message.arrays
         if self._offer is not None and generation >= self._offer.generation:

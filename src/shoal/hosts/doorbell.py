@@ -16,6 +16,7 @@ _CALLS = {"x86_64": 202, "aarch64": 98}
 _FUTEX = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
 _WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1
 NAP = 5e-4
+"""Seconds between two looks where there is no futex."""
 
 
 class _Span(ctypes.Structure):
@@ -33,8 +34,8 @@ class ProcessDoorbell:
         return self._word.value
 
     def ring(self) -> None:
-        """Wake who sleeps on it. What was written before is seen by whoever is woken."""
-        # the time, not a count: of two that ring at once neither may write the value that was there before
+        """Wake the processes that sleep on it. They see what was written before."""
+        # The time and not a count: two that ring at once would both write count + 1, which a sleeper may have seen.
         self._word.value = time.monotonic_ns() & 0xFFFFFFFF
         self._call(_WAKE, _ALL, None)
 
@@ -46,6 +47,7 @@ class ProcessDoorbell:
                 time.sleep(NAP)
             return
         whole = int(seconds)
+        # The kernel compares the word with `seen` as it puts us to sleep, so a ring in between is not missed.
         self._call(_WAIT, seen, ctypes.byref(_Span(whole, int((seconds - whole) * 1e9))))
 
     def _call(self, operation: int, value: int, span: object) -> None:

@@ -23,6 +23,7 @@ ROUND_TRIP = 1e-3
 RATE = 0.05
 ERRORS = 3
 TRIES = 3
+"""Allowed: seconds of a round trip, share of a rate, standard errors of a loss; how often a figure may be measured."""
 _ECHOES = 101
 _BEST = 0.1
 """The share of echoes, from the fastest, that a machine with other work to do is sure to have had time for."""

@@ -25,6 +25,7 @@ from shoal.membership.protocol import JoinRefused
 SECONDS = 10.0
 """Until somebody must have answered."""
 REPEAT = 1.0
+"""Seconds until the question is sent again, also after a refusal; see LATER."""
 LATER = 30.0
 """Seconds in which a run may find out that the workers are lost that this machine had before it was started again."""
 MOST_FAILURES = 2

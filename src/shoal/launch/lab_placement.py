@@ -25,9 +25,8 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 
-OFFICE = 7701
-PORT = 7700
-"""Where a worker listens: every host of a lab has all ports to itself."""
+COORDINATOR_PORT, PORT = 7701, 7700
+"""Where coordinator and workers listen: every host of a lab has all ports to itself."""
 
 
 class LabPlacement(WorkerPlacement):
@@ -57,7 +56,7 @@ class LabPlacement(WorkerPlacement):
     def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         host = self.spec.size
         allowed = {pair.public: 1 for pair in self._pairs}
-        address = f"tcp://{self.lab.hosts[host].address}:{OFFICE}"
+        address = f"tcp://{self.lab.hosts[host].address}:{COORDINATOR_PORT}"
         return CoordinatorEndpoint(
             address, ServerCredentials(self._coordinator_keys, allowed), lambda: self.lab.enter(host)
         )

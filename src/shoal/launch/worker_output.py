@@ -9,6 +9,7 @@ from shoal.launch.failures import WorkerProcess
 from shoal.launch.worker import WorkerPipes
 
 LARGEST_REPORT = 1 << 20
+"""Bytes of a report that are kept; a longer one is cut, and then not believed."""
 LONGEST_LINE = 1 << 20
 STREAMS = ("out", "err", "report")
 
@@ -32,6 +33,7 @@ class WorkerOutput:
         """In the launcher: read this worker's pipes from now on."""
         for (read, write), stream in zip(ends, STREAMS, strict=True):
             os.close(write)
+            # The launcher has one thread, which no worker may stop by leaving a line unfinished.
             os.set_blocking(read, False)
             self._selector.register(read, selectors.EVENT_READ, (worker, stream))
 
@@ -57,6 +59,7 @@ class WorkerOutput:
 
     def _relay(self, worker: WorkerProcess, stream: str, data: bytes) -> None:
         *lines, rest = (worker.partial.get(stream, b"") + data).split(b"\n")
+        # A worker that writes no end of line must not fill the launcher's memory.
         if rest and (not data or len(rest) > LONGEST_LINE):
             lines, rest = [*lines, rest], b""
         worker.partial[stream] = rest

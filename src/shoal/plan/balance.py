@@ -7,6 +7,7 @@ from shoal.core.errors import UsageError
 from shoal.plan.term import Axis, PlanTerm
 
 LARGEST = 64
+"""The largest share over the smallest."""
 _RATIO = re.compile(r"\d{1,4}(?::\d{1,4})+", re.ASCII)
 
 

@@ -30,6 +30,7 @@ SUFFIX = ".toml"
 PARTS = "parts"
 GROUPS = "groups"
 MAX_BYTES = 64 * 1024
+"""Of a plan file."""
 
 
 def load(given: str) -> Plan:

@@ -19,6 +19,7 @@ from shoal.launch.engines.base import JoinOrder
 
 LARGEST = 8192
 PAUSE, TRIES = 0.05, 100
+"""Seconds between two looks for a file; how often the folder may be removed between making it and writing to it."""
 
 
 class FileRendezvous:
@@ -53,6 +54,7 @@ class FileRendezvous:
                 self._refresh()
                 time.sleep(PAUSE)
             else:
+                # It is a secret, and read once.
                 self._remove(file)
                 address, _, secret = text.partition("\n")
                 return address, secret

@@ -100,6 +100,7 @@ if run.is_main:
         pytest.param("server, stale(2, round=7)", id="stale"),
         pytest.param("server(shards=2), async(samples=leased, round=7)", id="async, leased"),
         pytest.param("server, stale(2, samples=leased, round=7)", id="stale, leased"),
+        pytest.param("server, deadline(60, backups=1, round=7)", id="backup workers"),
     ],
 )
 def test_p1_every_sample_is_in_the_servers_values_once(tmp_path: Path, plan: str) -> None:

@@ -102,6 +102,20 @@ def test_a_lead_under_a_bound_ends_at_the_bound(tmp_path: Path) -> None:
     assert max(int(behind) for behind, steps in told.staleness.items() if steps) == 3
 
 
+def test_backup_workers_a_late_step_comes_to_nothing_and_its_samples_are_leased_again(tmp_path: Path) -> None:
+    """Worker 1 is in its first step until worker 0 has made eleven, which wait for nobody."""
+    write(tmp_path, WAITS.replace("MADE", "11"))
+    outcome = run(tmp_path, plan="server, deadline(60, backups=1, round=20)").wait(60)
+    assert outcome.code == 0, outcome.err
+    assert len(sums(outcome.out)) == 1
+    record = RunRecord.open(tmp_path / "runs/one")
+    told = [[e for e in record.events(rank) if isinstance(e, ServerCounted)][-1] for rank in range(2)]
+    made = check(tmp_path)
+    assert told[1].late >= 1
+    assert [each.pushes for each in told] == made
+    assert sum(each.unused for each in told) == 4 * sum(each.late for each in told) == 4 * (sum(made) - 2 * 64)
+
+
 def test_absp_a_round_ends_when_the_fastest_is_through(tmp_path: Path) -> None:
     """The slow worker is in its first step until the fast one has made its eight. The news that the round ends needs
     two messages, so its later steps take a second each: seven are longer than any message between the living."""

@@ -209,7 +209,7 @@ class RoundsMade(RunEvent, tag="rounds", frozen=True, kw_only=True):
 
 
 class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
-    """Under `stale(…)` and `async`: what this worker did with its servers so far; the newest counts."""
+    """Under paces of servers: what this worker did with its servers so far; the newest counts."""
 
     step: int
     pushes: int
@@ -228,6 +228,10 @@ class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
     """Bytes that pushes would have been without a codec."""
     plain_down: int = 0
     """The same of pulls."""
+    late: int = 0
+    """Under `deadline(…)`: pushes whose step had been taken without them."""
+    unused: int = 0
+    """Samples of those that came to nothing; they were leased again."""
 
 
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):

@@ -65,6 +65,12 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Jiang et al. 2017, "Heterogeneity-aware Distributed Parameter Servers"',
         note="SSP whose servers scale a push by one over its staleness, so that those of slow workers undo less",
     ),
+    "backup-workers": NamedPlan(
+        text="server, deadline(60.0, backups=1)",
+        cites='Chen et al. 2016, "Revisiting Distributed Synchronous SGD"',
+        note="a step is taken with the changes of all workers but one, and a late one comes to nothing; its samples "
+        "are leased again",
+    ),
     "downpour": NamedPlan(
         text="server, async(rule=adagrad, rate=0.01)",
         cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',

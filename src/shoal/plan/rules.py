@@ -17,6 +17,7 @@ from shoal.plan.terms import (
     AllReduceTerm,
     AloneTerm,
     AsyncTerm,
+    DeadlineTerm,
     EveryTerm,
     LocalTerm,
     MixTerm,
@@ -27,6 +28,9 @@ from shoal.plan.terms import (
 from shoal.plan.wrappers import GuardTerm, MeetTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
+
+SERVED = StaleTerm | AsyncTerm | DeadlineTerm
+"""Paces that only parameter servers have."""
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -126,9 +130,7 @@ def pace_needs_an_exchange(plan: Plan, workers: int) -> None:
 def _has_rounds(plan: Plan) -> bool:
     """Whether replicas agree on parameters after some steps, and not on gradients in every backward pass."""
     own = plan.pace
-    return isinstance(own, LocalTerm | StaleTerm | AsyncTerm) or (
-        isinstance(own, SynchronizerSettings) and not own.lockstep
-    )
+    return isinstance(own, LocalTerm | SERVED) or (isinstance(own, SynchronizerSettings) and not own.lockstep)
 
 
 def local_sends_after_the_step(plan: Plan, workers: int) -> None:
@@ -177,10 +179,10 @@ def factors_stand_alone(plan: Plan, workers: int) -> None:
 def servers_get_what_there_is(plan: Plan, workers: int) -> None:
     """Servers add up tensors, or decode pushes."""
     if not isinstance(plan.exchange, ServerTerm):
-        if isinstance(plan.pace, StaleTerm | AsyncTerm):
+        if isinstance(plan.pace, SERVED):
             raise UsageError(f"'{plan.pace}' is for parameter servers; write server, {plan.pace}")
         return
-    if isinstance(plan.pace, StaleTerm | AsyncTerm):
+    if isinstance(plan.pace, SERVED):
         for term in plan.wire:
             if term.name == "dgc":
                 raise UsageError(
@@ -212,8 +214,20 @@ def _pushes_are_coded_alone(plan: Plan) -> None:
             )
 
 
+def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.pace, DeadlineTerm) or not isinstance(plan.exchange, ServerTerm):
+        return
+    if plan.exchange.shards > 1:
+        raise UsageError(
+            f"'{plan.exchange}' with '{plan.pace}': each server would choose for itself which pushes came in time, so "
+            "one could count in a part of the model alone; write server"
+        )
+    if workers > 1 and plan.pace.backups >= workers:
+        raise UsageError(f"'{plan.pace}' with {workers} workers: no step would wait for anybody; write fewer backups")
+
+
 def leases_follow_speed_already(plan: Plan, workers: int) -> None:
-    leases = isinstance(plan.pace, LocalTerm | StaleTerm | AsyncTerm) and plan.pace.samples == "leased"
+    leases = isinstance(plan.pace, LocalTerm | SERVED) and plan.pace.samples == "leased"
     if leases and plan.balance.shares != "even":
         raise UsageError(
             f"'{plan.balance}' with '{plan.pace}': a worker that leases its samples takes as many as it can train; "
@@ -270,6 +284,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     alone_shares_no_batch,
     pace_needs_an_exchange,
     servers_get_what_there_is,
+    a_deadline_needs_one_server,
     local_sends_after_the_step,
     local_codes_changes,
     leases_follow_speed_already,

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.plan.balance import BalanceTerm
+from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
@@ -32,6 +33,7 @@ __all__ = [
     "Axis",
     "BalanceTerm",
     "CodecTerm",
+    "DeadlineTerm",
     "EveryTerm",
     "Exchange",
     "LocalTerm",
@@ -138,7 +140,7 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
 
 
 Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm | MixTerm
-Pace = EveryTerm | LocalTerm | StaleTerm | AsyncTerm
+Pace = EveryTerm | LocalTerm | StaleTerm | AsyncTerm | DeadlineTerm
 Split = ReplicateTerm
 
 TERMS: dict[str, type[NamedTerm]] = {
@@ -151,6 +153,7 @@ TERMS: dict[str, type[NamedTerm]] = {
     "local": LocalTerm,
     "stale": StaleTerm,
     "async": AsyncTerm,
+    "deadline": DeadlineTerm,
     "replicate": ReplicateTerm,
     **BUILT_IN,
     **WRAPPERS,

@@ -136,8 +136,10 @@ class LeasedRounds:
 
     def _report(self, leaving: LoaderPass | None) -> RoundReport:
         trained: dict[PassNumbers, list[Range]] = {}
-        for run, ranges, arrivals in self._delivered:
-            if run is not leaving or arrivals < self._rounds.arrivals:  # else no step was made of it
+        unused = {place for one in self._rounds.synchronizers for place in one.unused_batches}
+        for place, (run, ranges, arrivals) in enumerate(self._delivered):
+            stepped = run is not leaving or arrivals < self._rounds.arrivals
+            if stepped and place not in unused:  # else it is in nobody's values, and is leased again
                 trained.setdefault(_key(run), []).extend(ranges)
         self._delivered = []
         steps = self._progress.step + self._progress.stepped - self._began

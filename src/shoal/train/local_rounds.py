@@ -21,6 +21,7 @@ from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.local.streaming import StreamingRoundsSynchronizer
+from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.train.batches import DealtBatch, DealtBatches
 from shoal.train.joined import JoinedModels
@@ -184,6 +185,11 @@ class LocalRounds:
                 "join() was called twice, and rounds with overlap or fragments are those of one join; give all models "
                 "and optimizers to one join(), or write local(…) without overlap and fragments"
             )
+        if len(self.synchronizers) > 1 and any(isinstance(o, DeadlineStepsSynchronizer) for o in self.synchronizers):
+            raise UsageError(
+                "join() was called twice, and under deadline(…) a push may be late for one join and in time for the "
+                "other; give all models and optimizers to one join()"
+            )
 
     def _lost(self, views: Sequence[MembershipView], step: int, member: str) -> bool:
         """Return whether what `member` was dealt for the round's step number `step` counts for nobody."""
@@ -232,6 +238,8 @@ class LocalRounds:
             step=self.progress.step,
             pushes=sum(each.pushes for each in totals),
             refused=sum(each.refused for each in totals),
+            late=sum(each.late for each in totals),
+            unused=sum(each.unused for each in totals),
             pulls=sum(each.pulls for each in totals),
             up=servers.sent,
             down=servers.got,

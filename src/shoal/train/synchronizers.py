@@ -2,6 +2,7 @@
 
 from shoal.core.errors import UsageError
 from shoal.groups.shared_memory import SharedGroup
+from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
 from shoal.plan.plan import Plan
@@ -25,6 +26,10 @@ from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.mix.butterfly import ButterflyMixingSynchronizer
 from shoal.sync.mix.pairs import PairExchange
+from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
+from shoal.sync.server.messages import StepDeadline
+from shoal.sync.server.payloads import ShardPayloads
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
@@ -50,13 +55,10 @@ def build_synchronizer(
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
-    if isinstance(plan.pace, StaleTerm | AsyncTerm):
+    if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
         assert engines.servers is not None  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        told, steps = build_server_pace(plan.pace), plan.pace.round
-        served = ServerStepsSynchronizer(exchange, engines.servers, told, steps, payloads)
-        served.leased = plan.pace.samples == "leased"
-        return served
+        return _build_served(plan.pace, exchange, engines.servers, payloads)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
@@ -95,6 +97,20 @@ def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynch
     made = LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
     made.leased, made.ends_with_fastest = pace.samples == "leased", pace.end == "fastest"
     return made
+
+
+def _build_served(
+    pace: StaleTerm | AsyncTerm | DeadlineTerm,
+    exchange: GradientExchange,
+    servers: ServerConnection,
+    payloads: ShardPayloads,
+) -> ServerStepsSynchronizer:
+    if isinstance(pace, DeadlineTerm):
+        terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
+        return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
+    served = ServerStepsSynchronizer(exchange, servers, build_server_pace(pace), pace.round, payloads)
+    served.leased = pace.samples == "leased"
+    return served
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

@@ -17,9 +17,11 @@ from shoal.membership.lease_book import LeaseBook
 from shoal.membership.lease_client import LeaseClient
 from shoal.membership.session import FixedSession, member_name
 from shoal.sync.exchange.none import NoExchange
+from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host import ShardHost
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.synchronizer import EqualWeights, Part, StepAction
+from shoal.sync.trained import TrainedSamples
 
 SAMPLES, FEATURES, BATCH = 512, 16, 8
 Seconds = Callable[[int, int], float]
@@ -38,6 +40,17 @@ class VirtualMeeting:
         self._world.meet()
 
 
+class LeasedWeights(EqualWeights):
+    """All count alike, and say which leased samples a step was made of."""
+
+    def __init__(self, worker: "PacedWorker") -> None:
+        super().__init__(worker.session)
+        self._worker = worker
+
+    def leased_from(self, place: int) -> list[TrainedSamples]:
+        return [TrainedSamples((0, 0, 0), list(ranges)) for ranges in self._worker.given[place:]]
+
+
 class PacedWorker:
     """Trains on the values it holds; `made`: its steps."""
 
@@ -47,11 +60,14 @@ class PacedWorker:
         self.values = torch.nn.Parameter(torch.zeros(FEATURES))
         self.optimizer = torch.optim.SGD([self.values], lr=world.rate)
         self.servers = VirtualConnection(world.time, self.session.member, world.host.handle)
-        self.sync = ServerStepsSynchronizer(NoExchange(), self.servers, world.pace, world.round)  # type: ignore[arg-type]
+        kind = ServerStepsSynchronizer if world.pace.deadline is None else DeadlineStepsSynchronizer
+        self.sync = kind(NoExchange(), self.servers, world.pace, world.round)  # type: ignore[arg-type]
+        self.given: list[Any] = []
+        """Batches of this round."""
         self.client = LeaseClient(world.carry, lambda: None)
 
     def open(self) -> None:
-        part = Part(["values"], [self.values], self.session, weights=EqualWeights(self.session))
+        part = Part(["values"], [self.values], self.session, weights=LeasedWeights(self))
         part.optimizers = [self.optimizer]
         self.sync.open(part)
         self.sync._rounds = VirtualMeeting(self.world, self.session)  # type: ignore[assignment]
@@ -69,13 +85,14 @@ class PacedWorker:
         self.sync.after_step(self.optimizer)
         self.world.stepped(self)
 
-    def train_dealt(self, steps: int) -> None:
-        """As many steps as everybody makes."""
+    def train_dealt(self, steps: int, leaves: bool = True) -> None:
+        """As many steps as everybody makes; `leaves`: or else it dies."""
         for number in range(self.rank, steps * self.world.size, self.world.size):
             if self.world.done:
                 break
             self.step(range(number * BATCH, (number + 1) * BATCH))
-        self.sync.leave_round()
+        if leaves:
+            self.sync.leave_round()
 
     def train_leased(self, batches: int) -> None:
         """As many of all batches as it leases."""
@@ -88,6 +105,7 @@ class PacedWorker:
             lease = queue.next()
             if lease is None or lease.due > queue.ordinal:
                 self.sync.leave_round()
+                self.world.trained += self._used()
                 self.world.meet()
                 self.sync.close_round()
                 began, left = self.world.close_leases(began)
@@ -95,9 +113,15 @@ class PacedWorker:
             if lease is not None and lease.due >= queue.ordinal:
                 self._train(queue, lease)
 
+    def _used(self) -> list[Any]:
+        """What the steps of the round that is being closed were made of, but for those that came to nothing."""
+        given, self.given = self.given, []
+        unused = self.sync.unused_batches
+        return [each for place, ranges in enumerate(given) if place not in unused for each in ranges]
+
     def _train(self, queue: LeaseQueue, lease: Any) -> None:
         queue.delivered(lease)
-        self.world.trained += lease.ranges
+        self.given.append(lease.ranges)
         self.step([place for begin, end in lease.ranges for place in range(begin, end)])
 
 
@@ -122,8 +146,12 @@ class PacedWorld:
         self.labels = self.inputs @ torch.randn(FEATURES, generator=source) + noise
         self.order = torch.randperm(SAMPLES, generator=source).tolist()
         self.time, self.book = VirtualTime(), LeaseBook()
-        self.host = ShardHost(lambda member, *reply: self.workers[member].servers.hear(*reply))
+        self.host = ShardHost(
+            lambda member, *reply: self.workers[member].servers.hear(*reply), clock=lambda: self.time.now
+        )
         self.trained: list[Any] = []
+        self._training = 0
+        """Workers."""
         self.counted = 0
         """Samples that rounds have counted."""
         self.widest = 0
@@ -137,10 +165,23 @@ class PacedWorld:
 
     def run(self, train: Callable[[PacedWorker], None]) -> "PacedWorld":
         for worker in self.workers.values():
-            self.time.start(lambda worker=worker: train(worker))
+            self.time.start(lambda worker=worker: self._let_train(train, worker))
+        if self.pace.deadline is not None:
+            self.time.start(self._look_at_deadlines)
         self.time.run()
         assert not self._met, "a worker waits for others that have ended"
         return self
+
+    def _let_train(self, train: Callable[[PacedWorker], None], worker: PacedWorker) -> None:
+        self._training += 1
+        train(worker)
+        self._training -= 1
+
+    def _look_at_deadlines(self) -> None:
+        """As a server's process does."""
+        while self._training:
+            self.time.sleep(self.host.seconds_left(0.05))
+            self.host.take_overdue()
 
     def step_began(self, worker: PacedWorker) -> None:
         clocks = self.host._shards[0].shard.state.clocks

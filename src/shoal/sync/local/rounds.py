@@ -13,7 +13,7 @@ Under an elastic outer optimizer the anchor is a centre, and replicas stay diffe
 the centre, which is what evaluations see; checkpoints and newcomers get it by `agreed_parameters`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
@@ -262,6 +262,11 @@ class LocalStepsSynchronizer(Synchronizer):
     def steps_kept(self, member: str) -> int:
         """Steps of this round that a lost member has made for all: under local steps none."""
         return 0
+
+    @property
+    def unused_batches(self) -> Collection[int]:
+        """Which of the leased batches that this worker was given in this round its steps have come to nothing with."""
+        return ()
 
     @property
     def samples_kept(self) -> Mapping[str, Sequence[TrainedSamples]]:

@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from shoal.core.clock import now
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.launch.service_channel import ServiceView
+from shoal.sync.server.deadline_shard import DeadlineShard, StepTimer
 from shoal.sync.server.hosted_shard import HostedShard
 from shoal.sync.server.messages import (
     DeclareRequest,
@@ -47,6 +49,9 @@ from shoal.wire.codec import GradientCodec
 MOST_NAMED = 8
 """Members that a reply names as those waited for."""
 
+SHORTEST_LOOK = 0.02
+"""Seconds: a server does not look more often whether a step has begun."""
+
 MOST_OPEN = 2
 """Sums of the same tensor that a member may take part in at a time: an exchange ends before the next one begins."""
 
@@ -63,10 +68,14 @@ class ShardHost:
         guard: RequestGuard | None = None,
         accuse: Callable[[str, str], None] = lambda member, why: None,
         codec: GradientCodec | None = None,
+        clock: Callable[[], float] = now,
     ) -> None:
         """`guard`: None where all members are this user's own. `accuse`: this member was refused, and why. `codec`: of
-        pushes, by the plan."""
+        pushes, by the plan. `clock`: for deadlines of steps."""
         self._send, self._guard, self._accuse, self._codec = send, guard, accuse, codec
+        self._clock = clock
+        self._timers: dict[int, StepTimer] = {}
+        """Of the shards whose steps have a deadline."""
         self._shards: dict[int, HostedShard] = {}
         self._sums = SumRounds()
         self._waiting: dict[SumKey, dict[str, int]] = {}
@@ -85,6 +94,22 @@ class ShardHost:
             return
         self._try(member, number, request, arrays)
         self._handle_due()
+        self.seconds_left(0.0)  # a step that has begun with this request has its time from now on
+
+    def seconds_left(self, most: float) -> float:
+        """How long nothing but requests has to be looked after, `most` at the most; then `take_overdue`."""
+        moment, soonest = self._clock(), most
+        for timer in self._timers.values():
+            left = timer.seconds_left(moment)
+            # where another thread hands requests in, a step may begin any moment, and is over no sooner than this
+            soonest = min(soonest, max(SHORTEST_LOOK, timer.shard.terms.seconds) if left is None else left)
+        return soonest
+
+    def take_overdue(self) -> None:
+        """Take the steps whose deadline is over with what has come."""
+        for channel, timer in self._timers.items():
+            if timer.expire(self._clock()):
+                self._release(self._shards[channel])
 
     def follow(self, view: ServiceView) -> None:
         """Go on with the members that the launcher names: nobody waits for others."""
@@ -180,6 +205,8 @@ class ShardHost:
         hosted = self._shards.get(request.channel)
         if hosted is None:
             hosted = self._shards[request.channel] = HostedShard.open(request, values, reader)
+            if isinstance(hosted.shard, DeadlineShard):
+                self._timers[request.channel] = StepTimer(hosted.shard)
         elif hosted.start.size != values.size:
             raise PayloadError(
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"

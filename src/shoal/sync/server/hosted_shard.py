@@ -9,9 +9,9 @@ import msgspec
 from shoal.sync.server.changes import write_changes
 from shoal.sync.server.messages import OpenRequest, ValuesHead
 from shoal.sync.server.rules.base import FloatArray
-from shoal.sync.server.rules.table import make_rule
 from shoal.sync.server.shard import ParameterShard
 from shoal.sync.server.shard_codec import FloatReader
+from shoal.sync.server.shard_kinds import make_shard
 from shoal.sync.server.shard_state import ShardValues
 from shoal.sync.trained import TrainedSamples
 
@@ -47,8 +47,7 @@ class HostedShard:
     @classmethod
     def open(cls, request: OpenRequest, values: FloatArray, reader: FloatReader | None = None) -> "HostedShard":
         """UsageError: the request is for no shard there can be."""
-        rule = make_rule(request.rule, **request.settings)
-        shard = ParameterShard(values, rule, request.members, request.bound)
+        shard = make_shard(request, values)
         reader = reader or FloatReader()
         if reader.tells_changes:
             shard.tell_changes()

@@ -78,7 +78,10 @@ class LinkShardServer:
     def serve(self) -> None:
         """Follow the members until the launcher ends this process, or is gone. ShoalError: the links have failed."""
         while not self._launcher.over:
-            word = self._launcher.hear(LOOK)
+            with self._lock:
+                self._host.take_overdue()
+                left = self._host.seconds_left(LOOK)
+            word = self._launcher.hear(left)
             if isinstance(word, ServiceView):
                 self._follow(word)
             self._look_at_suspects()

@@ -59,6 +59,17 @@ class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields
     """Updates in the values that the member has: what has not changed since need not come. None: all is to come."""
 
 
+class StepDeadline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When a step is taken without all members (`deadline_shard.py`)."""
+
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=1e6)]
+    """After the first push of a step."""
+    backups: Count = 0
+    """Members that are not waited for even before."""
+    adds: bool = False
+    """Whether a late push counts in the step that is open when it comes; else it counts for nothing."""
+
+
 class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields=True):
     channel: Count
     rule: Name
@@ -66,6 +77,8 @@ class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields
     bound: Count | None
     generation: Count
     members: Members
+    deadline: StepDeadline | None = None
+    """With bound 0."""
 
 
 class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fields=True):

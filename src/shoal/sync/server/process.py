@@ -24,6 +24,9 @@ from shoal.sync.server.link_server import LinkShardServer
 from shoal.sync.server.messages import ShardReply, encode
 from shoal.wire.codec import GradientCodec
 
+LOOK = 1.0
+"""Seconds for which the server sleeps at the most while nobody asks for anything."""
+
 
 def serve_shards(seat: ServiceSeat, codec: GradientCodec | None = None) -> None:
     """Serve for as long as the process lives, at a file of this host or, under keys, at a port. `codec`: of pushes."""
@@ -52,6 +55,9 @@ def serve_at_file(address: str, codec: GradientCodec | None = None) -> None:
 
     host = ShardHost(send, codec=codec)
     while True:
+        host.take_overdue()  # before what has come meanwhile, which would be late under a timer of its own
+        if not socket.poll(round(1e3 * host.seconds_left(LOOK))):
+            continue
         sender, *parts = [part.buffer for part in socket.recv_multipart(copy=False)]
         if parts and len(parts[0]) > NUMBER.size:
             name, (number,) = bytes(sender).decode(errors="replace"), NUMBER.unpack_from(parts[0])

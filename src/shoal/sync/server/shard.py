@@ -79,26 +79,36 @@ class ParameterShard:
             return PushOutcome.LATE
         if update.clock < state.clocks[member]:
             return PushOutcome.AGAIN
+        self._check_clock(update)
         self._check(update)
         self._journal(update)
-        finite = _is_finite(update.values)
+        outcome = self._take(update)
+        self._finish_rounds()
+        return outcome
+
+    def _take(self, update: ShardUpdate) -> PushOutcome:
+        state, member, finite = self.state, update.member, is_finite(update.values)
         state.clocks[member] += 1
-        if update.trained:
-            state.trained.setdefault(member, []).extend(update.trained)
+        self._note_trained(update)
         if self.bound == 0:
             state.held.setdefault(update.clock, {})
             if finite:
                 state.held[update.clock][member] = update
         elif finite:
-            self._apply(_scaled(update.values, update.weight / self._staleness(update)))
-        outcome = self._judge(member, finite)
-        self._finish_rounds()
-        return outcome
+            self._apply(scaled(update.values, update.weight / self._staleness(update)))
+        return self._judge(member, finite)
 
-    def _check(self, update: ShardUpdate) -> None:
+    def _note_trained(self, update: ShardUpdate) -> None:
+        """Its samples count."""
+        if update.trained:
+            self.state.trained.setdefault(update.member, []).extend(update.trained)
+
+    def _check_clock(self, update: ShardUpdate) -> None:
         expected = self.state.clocks[update.member]
         if update.clock != expected:
             raise PayloadError(f"{update.member} pushes step {update.clock} where {expected} comes next")
+
+    def _check(self, update: ShardUpdate) -> None:
         if update.values.dtype != np.float32 or update.values.shape != self.state.values.shape:
             found, size = (update.values.dtype, update.values.shape), self.state.values.size
             raise PayloadError(f"{update.member} pushes {found[0]} of shape {found[1]} to a shard of {size} float32")
@@ -149,7 +159,7 @@ class ParameterShard:
         ordered = [updates[member] for member in sorted(updates)]
         if self.rule.takes_deltas:
             for update in ordered:
-                self._apply(_scaled(update.values, update.weight))
+                self._apply(scaled(update.values, update.weight))
         elif (total := sum(update.weight for update in ordered)) > 0:
             self._apply(_weighted_mean(ordered, total))
 
@@ -230,6 +240,7 @@ class ParameterShard:
         elif isinstance(entry, ClockEntry):
             self._replay_clock(entry.member)
         else:
+            assert isinstance(entry, ShardUpdate)  # others are of shards with deadlines
             self.push(entry)
 
     def _replay_clock(self, member: str | None) -> None:
@@ -239,13 +250,14 @@ class ParameterShard:
             self.excuse(member)
 
 
-def _is_finite(values: FloatArray) -> bool:
-    """One pass, and a second only if the sum overflows."""
+def is_finite(values: FloatArray) -> bool:
+    """Whether all are: one pass, and a second only if the sum overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(values.sum(dtype=np.float64))) or bool(np.isfinite(values).all())
 
 
-def _scaled(values: FloatArray, weight: float) -> FloatArray:
+def scaled(values: FloatArray, weight: float) -> FloatArray:
+    """Return `values` times `weight`; the same array where that is 1."""
     return values if weight == 1.0 else values * np.float32(weight)
 
 

@@ -12,6 +12,8 @@ class PushOutcome(enum.Enum):
 
     APPLIED = "counted: it is in the values, or will be at the end of its round"
     AGAIN = "counted before"
+    DROPPED = "its step was taken without it: it counts for nothing, and neither do its samples"
+    ADDED = "its step was taken without it: it counts in the one that was open when it came"
     LATE = "its member is not in the view: its samples are somebody else's now"
     REFUSED = "not finite: the clock goes on without it"
     QUARANTINED = "not finite, as the last ones were: nobody waits for this member any more"
@@ -63,7 +65,14 @@ class ClockEntry:
     member: str | None
 
 
-JournalEntry = ShardUpdate | ViewEntry | ClockEntry
+@dataclass(frozen=True)
+class ExpiryEntry:
+    """In the journal: the deadline of this step was over."""
+
+    step: int
+
+
+JournalEntry = ShardUpdate | ViewEntry | ClockEntry | ExpiryEntry
 
 
 @dataclass

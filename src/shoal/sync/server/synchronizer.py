@@ -40,6 +40,7 @@ from shoal.sync.server.messages import (
     RoundReply,
     RoundRequest,
     ShardReply,
+    StepDeadline,
     ValuesHead,
     read_outcome,
 )
@@ -64,6 +65,8 @@ class ServerPace:
     """Whether values are pulled after every step, however fresh those here are."""
     adaptive: bool = False
     """Whether a push counts the less the staler it is."""
+    deadline: StepDeadline | None = None
+    """With bound 0: steps are taken without the slowest (`deadline_steps.py`)."""
 
 
 @dataclass
@@ -73,6 +76,10 @@ class ServerTotals:
     pushes: int = 0
     refused: int = 0
     """Pushes that were not finite."""
+    late: int = 0
+    """Pushes whose step had been taken without them."""
+    unused: int = 0
+    """Leased samples of those that count for nothing."""
     pulls: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
     """Clocks that the slowest member was behind -> steps that began with such values."""
@@ -156,8 +163,9 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         facts = (self._channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
         values = self.payloads.copy_values([p.detach() for p in self._parameters])
         numbers = {}
+        request = OpenRequest(*facts, list(view.members), self.pace.deadline)
         for server in self._from_last():
-            numbers[server] = self.servers.send(server, OpenRequest(*facts, list(view.members)), values[server])
+            numbers[server] = self.servers.send(server, request, values[server])
         for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             self._versions[server] = reply.version

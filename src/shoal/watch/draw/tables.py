@@ -81,7 +81,7 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
     """Under `stale(…)` and `async`, per worker: pushes, bytes, how stale its values were, for whom it waited."""
     served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]
     table = plain_table("rank")
-    add_figures(table, "pushes", "refused", "pulls", "up", "down")
+    add_figures(table, "pushes", "refused", "late", "pulls", "up", "down")
     table.add_column("steps by staleness")
     table.add_column("waited for")
     for rank, made in served:
@@ -91,6 +91,7 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
             str(rank),
             figures.count(made.pushes),
             figures.count(made.refused),
+            figures.count(made.late),
             figures.count(made.pulls),
             _of_plain(made.up, made.plain_up),
             _of_plain(made.down, made.plain_down),

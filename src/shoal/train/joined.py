@@ -20,7 +20,8 @@ from shoal.hosts.status_board import WorkerState
 from shoal.sync.backward import BackwardHooks
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.independent import IndependentSynchronizer
-from shoal.sync.local.rounds import LocalStepsSynchronizer, RoundTotals
+from shoal.sync.local.round_totals import RoundTotals
+from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.state import State

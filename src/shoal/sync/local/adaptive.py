@@ -18,7 +18,8 @@ from shoal.core.clock import now
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.round_length import MOST, RoundFigures, RoundLengthChooser
-from shoal.sync.local.rounds import LocalStepsSynchronizer, RoundInFlight
+from shoal.sync.local.round_totals import RoundInFlight
+from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.observer import CodecSwitched
 from shoal.sync.state import State, StateTensor
 

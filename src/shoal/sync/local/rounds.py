@@ -15,7 +15,6 @@ the centre, which is what evaluations see; checkpoints and newcomers get it by `
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -27,44 +26,13 @@ from shoal.core.errors import UsageError
 from shoal.membership.view import MOST_MEMBERS, MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.local.anchor import MOMENTUM, RoundAnchor, copy_values, is_finite, trainable
 from shoal.sync.local.optimizer_states import OptimizerStates
 from shoal.sync.local.outer import OuterOptimizer
+from shoal.sync.local.round_totals import RoundInFlight, RoundTotals
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 from shoal.sync.trained import TrainedSamples
-
-MOMENTUM = "outer."
-"""Before the name of a parameter: the outer optimizer's momentum, in a state."""
-
-
-@dataclass
-class RoundTotals:
-    """Of all rounds so far, on one worker."""
-
-    rounds: int = 0
-    steps: int = 0
-    """Steps of the optimizer that counts them."""
-    seconds: float = 0.0
-    """From the end of a worker's own steps until it has the new parameters: packing, waiting, transfer."""
-    sent: int = 0
-    wire: int = 0
-    dropped: int = 0
-    """Rounds in which this worker's change was not finite, and did not count."""
-    spoiled: int = 0
-    """Rounds in a row, up to the last, in which nobody's change counted though this worker's was finite."""
-
-
-@dataclass
-class RoundInFlight:
-    """What left and has not been taken in yet."""
-
-    own: float
-    """This worker's weight in it."""
-    bad: bool
-    """Whether its parameters were not finite, so that they do not count."""
-    sent: int
-    wire: int
-    """Bytes of all rounds when it left."""
 
 
 class LocalStepsSynchronizer(Synchronizer):
@@ -101,13 +69,9 @@ class LocalStepsSynchronizer(Synchronizer):
         """Steps since the last round, and whether any optimizer has made one."""
         self._apart = False
         """Whether replicas were left different by an elastic round."""
-        self._anchors: list[Tensor] = []
-        self._anchored = False
-        self._momenta: list[Tensor] = []
+        self._anchor = RoundAnchor()
         self._states: OptimizerStates | None = None
         self._flight: RoundInFlight | None = None
-        self._travelled: set[int] = set()
-        """Places of parameters that were trained when the round began."""
 
     @property
     def replicas_equal(self) -> bool:  # type: ignore[override]
@@ -125,16 +89,16 @@ class LocalStepsSynchronizer(Synchronizer):
 
     @contextmanager
     def agreed_parameters(self) -> Iterator[None]:
-        if self.replicas_equal or not self._anchored:
+        if self.replicas_equal or not self._anchor.is_held:
             yield
             return
         own = [parameter.detach().clone() for parameter in self._parameters]
-        _copy(self._anchors, self._parameters)
+        self._anchor.write_back()
         try:
             yield
         finally:
             if not self.replicas_equal:  # else they were settled meanwhile, and stay what all agreed on
-                _copy(own, self._parameters)
+                copy_values(own, self._parameters)
 
     def open(self, part: Part, state: State | None = None) -> None:
         if not part.optimizers:
@@ -148,8 +112,7 @@ class LocalStepsSynchronizer(Synchronizer):
             like, names = [*like, *more], [*names, *("" for _ in more)]
         words = 4 + self.MORE_WORDS
         self._rounds = AveragingRound(self.exchange, part, like, self.spent, names, words=words, fragments=fragments)
-        if self.outer.remembers:
-            self._momenta = [torch.zeros_like(p, requires_grad=False) for p in self._parameters]
+        self._anchor = RoundAnchor(self._names, self._parameters, self.outer.remembers)
         super().open(part, state)
 
     def _cut(self) -> list[list[int]]:
@@ -157,18 +120,9 @@ class LocalStepsSynchronizer(Synchronizer):
         return [list(range(len(self._parameters)))]
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
-        if not self._anchored:
-            self._remember()
+        if not self._anchor.is_held:
+            self._anchor.remember()
         return StepAction.LOCAL
-
-    def _remember(self) -> None:
-        if not self._anchors:
-            self._anchors = [torch.empty_like(p, requires_grad=False) for p in self._parameters]
-        _copy(self._parameters, self._anchors)
-        self._anchored, self._travelled = True, self._trained()
-
-    def _trained(self) -> set[int]:
-        return {place for place, parameter in enumerate(self._parameters) if parameter.requires_grad}
 
     def after_step(self, optimizer: Optimizer) -> None:
         self._open = True
@@ -188,8 +142,8 @@ class LocalStepsSynchronizer(Synchronizer):
         if self._open:
             self.close_round()
         if self._apart:
-            _copy(self._anchors, self._parameters)
-            self._apart = self._anchored = False
+            self._anchor.write_back()
+            self._apart = self._anchor.is_held = False
 
     def close_round(self) -> None:
         """Agree with all others, who do the same: a collective call."""
@@ -200,12 +154,12 @@ class LocalStepsSynchronizer(Synchronizer):
         """Let the change of these parameters leave."""
         began, seen = now(), self.exchange.observer
         sent, wire = seen.sent_bytes, seen.wire_bytes
-        if not self._anchored:  # no step was made here, but others have made some
-            self._remember()
+        if not self._anchor.is_held:  # no step was made here, but others have made some
+            self._anchor.remember()
         bad = not self._is_finite()
         tag, own = self._weigh(places)
         own = 0.0 if bad else own
-        changes = self._changes(places, bad)
+        changes = self._anchor.changes(places, bad)
         words = (1.0, tag, float(tag) ** 2, float(self._stepped), *self._more_words(changes, own))
         states = self._states.offer() if self._states is not None else []
         self._rounds.launch_round([*changes, *states], own, words)
@@ -253,8 +207,8 @@ class LocalStepsSynchronizer(Synchronizer):
     def _landed(self) -> None:
         """Everything is agreed on."""
         self._open = False
-        self._apart = self._anchored = self.outer.elastic
-        self._travelled = self._trained()
+        self._apart = self._anchor.is_held = self.outer.elastic
+        self._anchor.note_trained()
 
     def leave_round(self) -> None:
         """Make no more steps in this round: what follows is `close_round`, once all others have come so far."""
@@ -274,26 +228,18 @@ class LocalStepsSynchronizer(Synchronizer):
         return {}
 
     def _is_finite(self) -> bool:
-        return all(_is_finite(p) for p in self._parameters)
-
-    def _changes(self, places: Sequence[int], bad: bool) -> list[Tensor | None]:
-        """What this worker's steps came to; None for what is frozen or of another turn, on all workers alike."""
-        travels = (self._travelled | self._trained()) & set(places)
-        pairs = zip(self._parameters, self._anchors, strict=True)
-        # a change that does not count only says that there is one
-        return [(a if bad else p.detach() - a) if n in travels else None for n, (p, a) in enumerate(pairs)]
+        return all(is_finite(p) for p in self._parameters)
 
     def _take(self, means: Sequence[Tensor | None], flight: RoundInFlight) -> None:
         """Make the outer step; nobody's change may count."""
         said = self._rounds.words[0]
         workers = int(min(said, MOST_MEMBERS)) if said >= 1 else 0  # a remote worker's word is in the sum
-        counts = self._rounds.total > 0 and all(_is_finite(mean) for mean in means if mean is not None)
+        counts = self._rounds.total > 0 and all(is_finite(mean) for mean in means if mean is not None)
         self.totals.spoiled = self.totals.spoiled + 1 if flight.own > 0 and not counts else 0
         with torch.no_grad():
             for place, mean in enumerate(means[: len(self._parameters)]):
                 if mean is not None:
-                    momentum = self._momenta[place] if self._momenta else None
-                    anchor = self._anchors[place]
+                    anchor, momentum = self._anchor.values[place], self._anchor.momentum(place)
                     counting = workers if counts and self._has_moved(place) else 0
                     after = self.outer.step(anchor, mean, momentum, workers) if counting else anchor
                     self._go_on(place, after, flight, counting)
@@ -309,7 +255,7 @@ class LocalStepsSynchronizer(Synchronizer):
 
     def _go_on(self, place: int, after: Tensor, flight: RoundInFlight, workers: int) -> None:
         """Parameter `place` goes on from `after`, the next anchor; `workers`: 0 if nobody's change counts."""
-        parameter, anchor = self._parameters[place], self._anchors[place]
+        parameter, anchor = self._parameters[place], self._anchor.values[place]
         if not self.outer.elastic or flight.bad:
             parameter.copy_(after)
         elif workers:
@@ -322,30 +268,8 @@ class LocalStepsSynchronizer(Synchronizer):
         shared, own = self.exchange.shared(), self.exchange.state()
         found = {name: StateTensor(tensor, "equal") for name, tensor in shared.items()}
         found |= {name: StateTensor(tensor, "sum") for name, tensor in own.items() if name not in shared}
-        momenta = zip(self._names, self._momenta, strict=False)  # there may be none
-        return found | {f"{MOMENTUM}{name}": StateTensor(tensor, "equal") for name, tensor in momenta}
+        return found | self._anchor.state()
 
     def load_state(self, state: State) -> None:
         self.exchange.load({name: one.values for name, one in state.items() if not name.startswith(MOMENTUM)})
-        for name, momentum in zip(self._names, self._momenta, strict=False):
-            saved = state.get(f"{MOMENTUM}{name}")
-            if saved is not None and saved.values.shape == momentum.shape:
-                momentum.copy_(saved.values)
-
-
-def trainable(part: Part) -> tuple[list[str], list[Tensor]]:
-    """Names and tensors of what an optimizer may change: floating-point parameters."""
-    found = [(n, p) for n, p in zip(part.names, part.parameters, strict=True) if p.is_floating_point()]
-    return [name for name, _ in found], [parameter for _, parameter in found]
-
-
-def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-    for value, target in zip(values, into, strict=True):
-        target.detach().copy_(value.detach())
-
-
-def _is_finite(tensor: Tensor) -> bool:
-    """One pass, and a second only if the sum overflows."""
-    found = tensor.detach()
-    total = found.sum(dtype=torch.float32) if found.element_size() == 2 else found.sum()
-    return bool(total.isfinite()) or bool(found.isfinite().all())
+        self._anchor.load_state(state)

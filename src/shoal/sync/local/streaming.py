@@ -26,7 +26,8 @@ from torch.optim import Optimizer
 from shoal.core.errors import UsageError, ViewEnded
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.outer import OuterOptimizer
-from shoal.sync.local.rounds import LocalStepsSynchronizer, RoundInFlight
+from shoal.sync.local.round_totals import RoundInFlight
+from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.synchronizer import StepAction
 
 SETTLE_ROUNDS = 16
@@ -156,7 +157,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
         assert flight is not None
         with torch.no_grad():
             if flight.bad:  # it goes on from what all agreed on last
-                for parameter, anchor in zip(self._parameters, self._anchors, strict=True):
+                for parameter, anchor in zip(self._parameters, self._anchor.values, strict=True):
                     parameter.copy_(anchor)
             if not self._bases:
                 self._bases = [torch.empty_like(p, requires_grad=False) for p in self._parameters]
@@ -194,7 +195,7 @@ class StreamingRoundsSynchronizer(LocalStepsSynchronizer):
             parameter.sub_(self._bases[place]).add_(after)
         else:  # to the bit, on all workers
             parameter.copy_(after)
-        self._anchors[place].copy_(after)
+        self._anchor.values[place].copy_(after)
 
     def _agree_on_batches(self) -> None:
         """Where numbers of batches differ, or another worker's pass has ended, all fragments land before the next step.

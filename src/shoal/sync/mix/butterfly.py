@@ -48,10 +48,10 @@ class ButterflyMixingSynchronizer(LocalStepsSynchronizer):
         """Go on from the mean of this worker's parameters and its partner's."""
         began, seen = now(), self.exchange.observer
         sent, wire = seen.sent_bytes, seen.wire_bytes
-        if not self._anchored:
-            self._remember()
+        if not self._anchor.is_held:
+            self._anchor.remember()
         weight = 0.5 if self._is_finite() else 0.0
-        travels = self._travelled | self._trained()
+        travels = self._anchor.travelling
         own = [p.detach() if n in travels else None for n, p in enumerate(self._parameters)]
         self._schedule.step = step
         try:

@@ -85,7 +85,7 @@ class HostCopiesSynchronizer(LockFreeSynchronizer):
         if self._log is not None:
             self._log.clear()
         self._logged = 0
-        self._remember()  # the copy stands still until all have come
+        self._anchor.remember()  # the copy stands still until all have come
         super()._begin_round()
 
     def _await_all(self) -> MembershipView:

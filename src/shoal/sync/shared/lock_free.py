@@ -23,9 +23,10 @@ from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.local.anchor import trainable
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.outer import OuterOptimizer
-from shoal.sync.local.rounds import LocalStepsSynchronizer, trainable
+from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.shared.parameter_copy import SharedParameters
 from shoal.sync.state import State
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer

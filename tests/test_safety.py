@@ -51,6 +51,7 @@ REVIEWED_CALLS = {
 
 BOUND = {
     "sync/server/process.py": "a socket file in a folder of this user's alone",
+    "sync/server/replica_process.py": "socket files in a folder of this user's alone",
     "membership/coordinator_socket.py": "to an address that `check_address` lets pass: a private folder, or with keys",
     "launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",
     "transport/endpoint.py": "who connects must show a key of the address book; without keys only files are bound",

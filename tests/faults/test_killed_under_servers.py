@@ -63,7 +63,7 @@ def test_p2_a_killed_server_takes_the_run_back_to_its_checkpoint(tmp_path: Path,
 
 
 COUNT = """
-import os, time, torch, shoal
+import glob, os, tempfile, time, torch, shoal
 from torch.utils.data import DataLoader, TensorDataset
 
 class SampleCounter(torch.nn.Module):
@@ -84,13 +84,24 @@ for epoch in run.epochs(2):
         optimizer.step()
         optimizer.zero_grad()
         run.log(loss=1.0)
-        if run.worker_id == 1 and run.step == 9 and not os.path.exists('killed'):
-            open('killed', 'w').close()
-            os.kill(os.getpid(), 9)
+        HARM
         time.sleep(0.01)
 if run.is_main:
     print("counted", model.count.item())
 """
+
+
+KILL_WORKER = """if run.worker_id == 1 and run.step == 9 and not os.path.exists('killed'):
+            open('killed', 'w').close()
+            os.kill(os.getpid(), 9)"""
+KILL_SERVERS = """start = {6: 1, 9: 0, 12: 2}.get(run.step)  # the backup, the primary, and the one that took over
+        if run.worker_id == 0 and start is not None:
+            (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.{start}.pid')
+            os.kill(int(open(found).read()), 9)"""
+KILL_BOTH = """if run.worker_id == 0 and run.step == 9 and not os.path.exists('killed'):
+            open('killed', 'w').close()
+            for found in glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.*.pid'):
+                os.kill(int(open(found).read()), 9)"""
 
 
 @pytest.mark.parametrize(
@@ -105,10 +116,58 @@ if run.is_main:
 )
 def test_p1_every_sample_is_in_the_servers_values_once(tmp_path: Path, plan: str) -> None:
     """What the lost worker pushed stays in the sum and is not dealt again; what it did not push is dealt again."""
-    (tmp_path / "script.py").write_text(COUNT)
+    (tmp_path / "script.py").write_text(COUNT.replace("HARM", KILL_WORKER))
     words = ("--workers", "3", "--plan", plan, "--name", "one", "--restarts", "0")
     done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
     assert done.code == 0, done.err
     assert "worker 1 was lost (SIGKILL)" in done.err
     assert "counted 480.0" in done.out
     assert_exactly_once(tmp_path, "one", 240, 2)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param("server(shards=2, replicas=2)", id="every step"),
+        pytest.param("server(replicas=2), async(round=7)", id="async"),
+        pytest.param("server(replicas=2), stale(2, samples=leased, round=7)", id="leased", marks=pytest.mark.soak),
+    ],
+)
+def test_p2_what_a_replicated_server_has_acknowledged_survives(tmp_path: Path, plan: str) -> None:
+    """Three processes of a server are killed one after the other: nothing is lost or applied twice, nobody stops."""
+    (tmp_path / "script.py").write_text(COUNT.replace("HARM", KILL_SERVERS))
+    done = command(tmp_path, "run", "--workers", "3", "--plan", plan, "--name", "one", "script.py").wait(WAIT)
+    assert done.code == 0, done.err
+    assert done.err.count("server 0 died of SIGKILL; its replica took over; another replica was started") == 2
+    assert done.err.count("the replica of server 0 died of SIGKILL; another replica was started") == 1
+    assert "begins again" not in done.err
+    assert "counted 480.0" in done.out
+    assert_exactly_once(tmp_path, "one", 240, 2)
+
+
+def test_replicas_between_hosts_are_refused(tmp_path: Path) -> None:
+    script(tmp_path)
+    words = ("--workers", "2", "--plan", "server(replicas=2)", "--lab", "2 hosts")
+    done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+    assert done.code == 2
+    assert "--lab with 'server(replicas=2)': replicas of servers work on one host only" in done.err
+
+
+@pytest.mark.soak
+def test_p2_without_a_replica_left_the_run_goes_back_to_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(COUNT.replace("HARM", KILL_BOTH))
+    words = ("--workers", "2", "--plan", "server(replicas=2)", "--name", "one", "--checkpoint", "2steps")
+    done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+    assert done.code == 0, done.err
+    assert "server 0 died of SIGKILL (signal 9); the run begins again at its last checkpoint (1 of 3)" in done.err
+    assert "counted 480.0" in done.out
+
+
+@pytest.mark.soak
+def test_p2_after_the_last_replacement_the_one_that_is_left_answers_alone(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(COUNT.replace("HARM", KILL_SERVERS.replace("9: 0, 12: 2", "9: 2")))
+    words = ("--workers", "2", "--plan", "server(replicas=2), async", "--name", "one", "--restarts", "1")
+    done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+    assert done.code == 0, done.err
+    assert "the replica of server 0 died of SIGKILL; it goes on without a replica, which was replaced too" in done.err
+    assert "counted 480.0" in done.out

@@ -87,6 +87,7 @@ def test_a_single_worker_needs_no_server() -> None:
         ("server, async, topk(0.01), momentum(0.9)", "its momentum is for gradients"),
         ("server, order(needed)", "servers answer in any order"),
         ("server(shards=0)", "shards"),
+        ("server(replicas=3)", "replicas must be a whole number from 1 to 2"),
         ("server, allreduce", "keep one"),
         ("stale(2)", "is for parameter servers; write server, stale"),
         ("server, async, dgc(ratio=0.01, momentum=0.9, clip=0.0, warmup=0)", "its momentum correction assumes"),

@@ -62,6 +62,12 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
         return
     if options.lab is not None and trusted():
         raise UsageError(f"--trusted with '{plan.exchange}': servers are reached over links under keys; drop --trusted")
+    elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
+    if plan.exchange.replicas > 1 and (option := next((name for name, value in elsewhere.items() if value), None)):
+        raise UsageError(
+            f"{option} with '{plan.exchange}': replicas of servers work on one host only; between hosts a killed "
+            "server takes the run back to its checkpoint; write replicas=1"
+        )
     if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
         raise UsageError(
             f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{plan.exchange}': unset it, or write allreduce"

@@ -18,6 +18,7 @@ _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cach
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
 _ABORT, _GATE, _STOP = 0, 1, 2
+_TERMS = 64  # first of the words of servers, one each
 _PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _SYNCS, _LEAVE = range(10)
 
 
@@ -141,6 +142,13 @@ class StatusBoard:
     def is_leaving(self, rank: int) -> bool:
         """Return whether worker `rank` was asked to leave."""
         return bool(self._words[_row(rank) + _LEAVE])
+
+    def set_server_term(self, server: int, term: int) -> None:
+        """Note how often another process has taken over from a server: workers reconnect."""
+        self._words[_TERMS + server] = term
+
+    def server_term(self, server: int) -> int:
+        return self._words[_TERMS + server]
 
     def gate(self, step: int | None) -> None:
         """Close the gate: no worker may begin `step` or a later one; None opens it."""

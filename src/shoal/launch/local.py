@@ -27,7 +27,7 @@ from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
-from shoal.launch.services import ServiceProcesses
+from shoal.launch.services import REPLACEMENTS, ServiceProcesses
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.user_requests import UserRequests
@@ -61,7 +61,8 @@ class LocalLauncher:
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
         self._user = UserRequests(self.announcement, WorkerTuner(job.capacity) if job.tunes else None)
-        self._services = ServiceProcesses(job.services)
+        replacements = REPLACEMENTS if job.survive is None else job.survive.restarts
+        self._services = ServiceProcesses(job.services, replacements, self._leave)
         self._service_failure: RunFailure | None = None
 
     def _go_to(self) -> WorkerPlacement:
@@ -178,7 +179,21 @@ class LocalLauncher:
             self._services.tell(self.supervisor.view)
             for accused in self._services.take_accused():
                 self.supervisor.accuse(accused.member, accused.reason)
+        self._note_takeovers()
         self._look_for_dead_services()
+
+    def _note_takeovers(self) -> None:
+        """A replica has taken over from a service: everybody goes on."""
+        for note in self._services.tick(self.board):
+            self._tell(note)
+            if self.supervisor is not None:
+                self.supervisor.warn(note)
+
+    def _leave(self) -> None:
+        """In the new process of a service: what follows is the launcher's alone."""
+        self._outlets.forget()
+        if self.supervisor is not None:
+            self.supervisor.handle.forget()
 
     def _look_for_dead_services(self) -> None:
         """Nobody can go on without a service: stop everybody, so that the run may begin again."""

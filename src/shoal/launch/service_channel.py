@@ -4,6 +4,12 @@
     launcher ── ServiceView ───────────> service                      who may talk to it, by which keys
     service ── MemberAccused ──────────> launcher                     a member has broken the protocol
 
+and, with a replica (`service_replicas.py`):
+
+    backup ── ReplicaReady ────────────> launcher                     it has the state, and every answer that was given
+    launcher ── ReplicaPromoted ───────> backup                       the primary has ended: answer in its place
+    launcher ── ReplicaAlone ──────────> primary                      no backup will come any more
+
 A service believes the launcher alone about who the members are. Neither side ever waits for the other: a view that a
 stopped service does not take in is said again later, or its successor is.
 """
@@ -45,7 +51,20 @@ class MemberAccused(msgspec.Struct, frozen=True, tag=True):
     reason: Text
 
 
-ServiceWord = ServiceReady | ServiceView | MemberAccused
+class ReplicaReady(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+class ReplicaPromoted(msgspec.Struct, frozen=True, tag=True):
+    term: Annotated[int, msgspec.Meta(ge=1)]
+    """How often another process has taken over."""
+
+
+class ReplicaAlone(msgspec.Struct, frozen=True, tag=True):
+    pass
+
+
+ServiceWord = ServiceReady | ServiceView | MemberAccused | ReplicaReady | ReplicaPromoted | ReplicaAlone
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceWord] = msgspec.msgpack.Decoder(ServiceWord)
 
@@ -94,6 +113,10 @@ class ServiceChannel:
             data = self._end.recv(LARGEST)
         self.over = self.over or not data
         return _decoder.decode(data) if data else None
+
+    def fileno(self) -> int:
+        """For a poll: there is something to `hear`."""
+        return self._end.fileno()
 
     def close(self) -> None:
         self._end.close()

@@ -1,8 +1,9 @@
 """Processes that serve the workers of a run beside them: forked before the workers, ended after them.
 
 A service runs no code of the user's. The run cannot go on without one: when it dies, everybody is stopped, and the run
-begins again at its last checkpoint, with new services. On one host it listens at a file in a folder of the user's
-alone; between hosts under a key of its own, and its launcher tells it who may connect.
+begins again at its last checkpoint, with new services, unless the service has a replica (`service_replicas.py`). On one
+host it listens at a file in a folder of the user's alone; between hosts under a key of its own, and its launcher tells
+it who may connect.
 """
 
 import contextlib
@@ -17,15 +18,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError
-from shoal.core.signals import held_back
+from shoal.core.signals import STOPPING, held_back
+from shoal.hosts.status_board import StatusBoard
 from shoal.launch.service_channel import MemberAccused, ServiceChannel, ServiceReady, ServiceView
+from shoal.launch.service_replicas import ReplicaSeat, ReplicaStarter, ServiceReplicas
 from shoal.transport.endpoint import BookEntry
 from shoal.transport.keys import CurveKeyPair
 
 _PR_SET_PDEATHSIG = 1
 READY = 20.0
 """Seconds in which a service must listen."""
+REPLACEMENTS = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class ServiceSeat:
     enter: Callable[[], object] = lambda: None
     """In its process: go there."""
     channel: ServiceChannel | None = None
-    """To its launcher, where it listens under keys."""
+    """To its launcher, where it listens under keys or has a replica."""
+    replica: ReplicaSeat | None = None
 
 
 SeatMaker = Callable[[int, Path], ServiceSeat]
@@ -59,13 +65,23 @@ class RunService:
 
     name: str
     serve: Callable[[ServiceSeat], None]
+    replicas: int = 1
+    """Processes that have its state at a time: 1 or 2."""
 
 
 class ServiceProcesses:
     """Of one launcher, which starts no thread."""
 
-    def __init__(self, services: tuple[RunService, ...]) -> None:
-        self.services = services
+    def __init__(
+        self,
+        services: tuple[RunService, ...],
+        replacements: int = REPLACEMENTS,
+        leave: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`replacements`: processes of each service with a replica that may be started again. `leave`: called in a new
+        process, to close what is the launcher's alone."""
+        self.services, self._replacements, self._leave = services, replacements, leave
+        self._replicated: list[ServiceReplicas] = []
         self._folder: Path | None = None
         self._pids: dict[int, RunService] = {}
         self._seats: list[ServiceSeat] = []
@@ -86,24 +102,46 @@ class ServiceProcesses:
         for number, service in enumerate(self.services):
             seat = make_seat(number, self._folder)
             self._seats.append(seat)
-            self._fork(service, seat)
+            if service.replicas == 1:
+                self._fork(service, seat)
+            else:
+                starter = self._starter(service, seat)
+                self._replicated.append(ServiceReplicas(number, service.name, self._replacements, starter))
+                self._replicated[-1].begin()
+        for each in self._replicated:
+            each.await_ready(Deadline.after(READY))
         self.book = tuple(self._await(*each) for each in zip(self._seats, self._channels, strict=False))
 
     def _fork(self, service: RunService, seat: ServiceSeat) -> None:
-        own, theirs = ServiceChannel.pair() if seat.keys is not None else (None, None)
+        pid, channel = self._fork_one(service, seat, wants_channel=seat.keys is not None)
+        self._pids[pid] = service
+        if channel is not None:
+            self._channels.append(channel)
+
+    def _fork_one(
+        self, service: RunService, seat: ServiceSeat, wants_channel: bool
+    ) -> tuple[int, ServiceChannel | None]:
+        own, theirs = ServiceChannel.pair() if wants_channel else (None, None)
         parent = os.getpid()
         with held_back():  # an interrupt between the fork and the note of it would lose the process
             pid = os.fork()
             if pid == 0:
-                for channel in (*self._channels, own):
-                    if channel is not None:
-                        channel.close()
+                self.forget()
+                if own is not None:
+                    own.close()
                 assert self._folder is not None
-                _become(service, replace(seat, channel=theirs), self._folder, parent)
-            self._pids[pid] = service
-        if own is not None and theirs is not None:
+                _become(service, replace(seat, channel=theirs), self._folder, parent, self._leave)
+        if theirs is not None:
             theirs.close()
-            self._channels.append(own)
+        return pid, own
+
+    def _starter(self, service: RunService, seat: ServiceSeat) -> ReplicaStarter:
+        def start(replica: ReplicaSeat) -> tuple[int, ServiceChannel]:
+            pid, channel = self._fork_one(service, replace(seat, replica=replica), wants_channel=True)
+            assert channel is not None
+            return pid, channel
+
+        return start
 
     def _await(self, seat: ServiceSeat, channel: ServiceChannel) -> BookEntry:
         word = channel.hear(READY)
@@ -123,10 +161,20 @@ class ServiceProcesses:
         return [word for word in words if isinstance(word, MemberAccused)]
 
     def forget(self) -> None:
-        """In a worker: the channels are the launcher's."""
+        """In another process: the channels are the launcher's."""
         for channel in self._channels:
             channel.close()
         self._channels = []
+        for each in self._replicated:
+            each.forget()
+
+    def tick(self, board: StatusBoard) -> list[str]:
+        """Several times a second: let replicas take over from processes that have ended; returns a line for each."""
+        notes = []
+        for each in self._replicated:
+            notes += each.tick()
+            board.set_server_term(each.number, each.term)
+        return notes
 
     def find_dead(self) -> tuple[str, int] | None:
         """Return the name of a service that has ended, and the signal it died of (0: none); None if all live."""
@@ -135,9 +183,11 @@ class ServiceProcesses:
             if found:
                 del self._pids[pid]
                 return service.name, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
-        return None
+        return next((each.lost for each in self._replicated if each.lost is not None), None)
 
     def close(self) -> None:
+        for each in self._replicated:
+            each.close()
         for pid in self._pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -150,17 +200,20 @@ class ServiceProcesses:
             self._folder = None
 
 
-def _become(service: RunService, seat: ServiceSeat, folder: Path, parent: int) -> NoReturn:
+def _become(service: RunService, seat: ServiceSeat, folder: Path, parent: int, leave: Callable[[], object]) -> NoReturn:
     """In the new process."""
     code = 1
     try:
+        leave()
         os.setpgid(0, 0)  # Ctrl-C is for the launcher, which ends this one last
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: _leave(folder))
+        signal.signal(signal.SIGTERM, lambda *_: _leave(folder, parent))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         if sys.platform == "linux":  # a launcher that is killed leaves nothing behind
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        (folder / f"{seat.number}.pid").write_text(str(os.getpid()))
+        start = "" if seat.replica is None else f".{seat.replica.start}"
+        (folder / f"{seat.number}{start}.pid").write_text(str(os.getpid()))
         if os.getppid() == parent:
             seat.enter()
             service.serve(seat)
@@ -172,6 +225,7 @@ def _become(service: RunService, seat: ServiceSeat, folder: Path, parent: int) -
         os._exit(code)
 
 
-def _leave(folder: Path) -> NoReturn:
-    shutil.rmtree(folder, ignore_errors=True)
+def _leave(folder: Path, parent: int) -> NoReturn:
+    if os.getppid() != parent:  # else the others, and the launcher, still need it
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

@@ -44,6 +44,10 @@ class WorkerOutput:
             os.close(read)
         return WorkerPipes(*(write for _, write in ends))
 
+    def forget(self) -> None:
+        """In another process that is no worker."""
+        self._close_all()
+
     def read(self, timeout: float) -> None:
         for key, _ in self._selector.select(timeout):
             worker, stream = key.data

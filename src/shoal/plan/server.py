@@ -6,6 +6,7 @@ from shoal.plan.term import Axis, PlanTerm
 from shoal.wire.settings import check_whole
 
 MOST_SHARDS = 64
+MOST_REPLICAS = 2
 
 
 class ServerTerm(PlanTerm, frozen=True, tag="server"):
@@ -15,7 +16,8 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     script. Between hosts they are reached over links under keys.
 
     Costs: in every exchange each worker sends all bytes to the servers and gets all bytes back, and each server of k
-    gets p/k of them from p workers; on one host a copy through sockets that allreduce does not need.
+    gets p/k of them from p workers; on one host a copy through sockets that allreduce does not need. With replicas=2
+    all that workers send travels once more, is computed twice, and is answered when both processes have it.
     Cites: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Dean et al. 2012, "Large
     Scale Distributed Deep Networks".
     Avoid: for synchronous training, where allreduce sends less through any one process.
@@ -25,10 +27,15 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     name: ClassVar[str] = "server"
 
     shards: int = 1
-    """Server processes."""
+    """Servers, each with a part of what travels."""
+    replicas: int = 1
+    """Processes of each server. With 2 the second does all that the first does and takes over when it is killed."""
 
     def __post_init__(self) -> None:
         check_whole(self, "shards", self.shards, 1, MOST_SHARDS)
+        check_whole(self, "replicas", self.replicas, 1, MOST_REPLICAS)
 
     def __str__(self) -> str:
-        return self.name if self.shards == 1 else f"{self.name}(shards={self.shards})"
+        written = {"shards": self.shards, "replicas": self.replicas}
+        changed = ", ".join(f"{name}={value}" for name, value in written.items() if value != 1)
+        return f"{self.name}({changed})" if changed else self.name

@@ -13,6 +13,7 @@ from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
+from shoal.sync.server.replicated_connection import ReplicatedServerConnection
 from shoal.sync.server.socket_connection import SocketServerConnection
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunServ
 
     # from here and not from a worker: a server decodes only what its plan says
     serve = partial(serve_shards, codec=push_codec(plan, workers))
-    return tuple(RunService(f"server {number}", serve) for number in range(plan.exchange.shards))
+    shards, replicas = plan.exchange.shards, plan.exchange.replicas
+    return tuple(RunService(f"server {number}", serve, replicas) for number in range(shards))
 
 
 def push_codec(plan: Plan, workers: int) -> "GradientCodec | None":
@@ -58,4 +60,5 @@ def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | No
             f"'{plan}' needs {exchange.shards} server processes and there are {len(context.servers)}: servers are "
             "started by shoal run; start it so, or write allreduce"
         )
-    return SocketServerConnection(context.servers, group.session.member, group.board, group.seconds)
+    kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
+    return kind(context.servers, group.session.member, group.board, group.seconds)

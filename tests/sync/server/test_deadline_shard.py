@@ -84,13 +84,13 @@ def test_a_deadline_takes_what_has_come_and_begins_with_the_first_push() -> None
     one = shard("abc", backups=0)
     timer = StepTimer(one)
     assert timer.seconds_left(0.0) is None
-    assert not timer.expire(99.0)
     one.push(change("a", 0))
     assert timer.seconds_left(100.0) == 10.0
     one.push(change("b", 0))
     assert timer.seconds_left(104.0) == 6.0
-    assert not timer.expire(109.9)
-    assert timer.expire(110.0)
+    assert timer.seconds_left(109.5) == 0.5
+    assert timer.seconds_left(110.0) == 0.0
+    one.expire(0)
     assert one.state.values.tolist() == [2, 2, 2]
     assert timer.seconds_left(110.0) is None
     assert one.push(change("c", 0)) is PushOutcome.DROPPED

@@ -129,16 +129,9 @@ class StepTimer:
         self._step, self._since = -1, 0.0
 
     def seconds_left(self, moment: float) -> float | None:
-        """None: nothing has come for the open step, and without a push there is nothing to take."""
+        """None: nothing has come for the open step, and without a push there is nothing to take. 0: it is overdue."""
         if not self.shard.has_begun:
             return None
         if self._step != self.shard.state.round:
             self._step, self._since = self.shard.state.round, moment
         return max(0.0, self._since + self.shard.terms.seconds - moment)
-
-    def expire(self, moment: float) -> bool:
-        """Take the step if its time is over; whether it was."""
-        if self.seconds_left(moment) != 0.0:
-            return False
-        self.shard.expire(self._step)
-        return True

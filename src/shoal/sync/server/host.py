@@ -20,10 +20,12 @@ from shoal.core.clock import now
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.deadline_shard import DeadlineShard, StepTimer
+from shoal.sync.server.host_snapshot import HostSnapshot
 from shoal.sync.server.hosted_shard import HostedShard
 from shoal.sync.server.messages import (
     DeclareRequest,
     FailedReply,
+    HeardReply,
     LeaveRoundRequest,
     OpenRequest,
     PullRequest,
@@ -43,7 +45,7 @@ from shoal.sync.server.messages import (
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.shard_codec import CodecReader, FloatReader, read_layout
 from shoal.sync.server.shard_state import PushOutcome, ShardUpdate
-from shoal.sync.server.sum_rounds import DTYPES, SumKey, SumRounds
+from shoal.sync.server.sum_rounds import SumKey, SumRounds, read_tensor
 from shoal.wire.codec import GradientCodec
 
 MOST_NAMED = 8
@@ -107,9 +109,19 @@ class ShardHost:
 
     def take_overdue(self) -> None:
         """Take the steps whose deadline is over with what has come."""
-        for channel, timer in self._timers.items():
-            if timer.expire(self._clock()):
-                self._release(self._shards[channel])
+        for channel, step in self.find_overdue():
+            self.expire(channel, step)
+
+    def find_overdue(self) -> list[tuple[int, int]]:
+        """Channel and step of those whose deadline is over."""
+        moment = self._clock()
+        return [(n, t.shard.state.round) for n, t in self._timers.items() if t.seconds_left(moment) == 0.0]
+
+    def expire(self, channel: int, step: int) -> None:
+        """Take a step with what has come: its deadline is over, here or where this host's requests are from."""
+        if (timer := self._timers.get(channel)) is not None:
+            timer.shard.expire(step)
+            self._release(self._shards[channel])
 
     def follow(self, view: ServiceView) -> None:
         """Go on with the members that the launcher names: nobody waits for others."""
@@ -126,6 +138,18 @@ class ShardHost:
         """Take the sizes of a channel; whether they are new."""
         assert self._guard is not None
         return self._guard.declare(member, request)
+
+    def take_snapshot(self) -> HostSnapshot:
+        """What a replica needs to go on as this host would; arrays are still this host's own."""
+        waiting = [(key, dict(who)) for key, who in self._waiting.items()]
+        return HostSnapshot(dict(self._shards), self._sums.list_open(), self._sums.generation, waiting)
+
+    def restore(self, snapshot: HostSnapshot) -> None:
+        """Go on from what another host remembered."""
+        self._shards = dict(snapshot.shards)
+        self._timers = {n: StepTimer(h.shard) for n, h in self._shards.items() if isinstance(h.shard, DeadlineShard)}
+        self._sums.restore(snapshot.sums, snapshot.generation)
+        self._waiting = dict(snapshot.waiting)
 
     @property
     def _rounds(self) -> dict[int, int]:
@@ -193,6 +217,7 @@ class ShardHost:
             self._tell_round(member, number, hosted)
         elif isinstance(request, LeaveRoundRequest):
             hosted.shard.excuse(member)
+            self._send(member, number, HeardReply(), [])
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
         else:
@@ -265,19 +290,10 @@ class ShardHost:
             raise PayloadError(f"{member} begins sum {key.number} of tensor {key.index} before others have ended")
         waiting = self._waiting.setdefault(key, {})
         waiting[member] = number
-        total = self._sums.add(member, key, request.members, _read_tensor(member, request.dtype, arrays))
+        total = self._sums.add(member, key, request.members, read_tensor(member, request.dtype, arrays))
         if total is not None:
             payload = total.view(torch.uint8).numpy()
             for each, asked in self._waiting.pop(key).items():
                 self._send(each, asked, SumReply(), [payload])
         if any(open_.generation < key.generation for open_ in self._waiting):
             self._waiting = {each: who for each, who in self._waiting.items() if each.generation >= key.generation}
-
-
-def _read_tensor(member: str, dtype: str, arrays: Sequence[Any]) -> torch.Tensor:
-    kind = DTYPES.get(dtype)
-    if kind is None or len(arrays) != 1 or not (size := memoryview(arrays[0]).nbytes) or size % kind.itemsize:
-        raise PayloadError(
-            f"{member} sends {len(arrays)} arrays of {dtype[:20]!r} to be summed; send one of a float type"
-        )
-    return torch.frombuffer(memoryview(arrays[0]), dtype=kind)

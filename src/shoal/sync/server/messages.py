@@ -9,6 +9,7 @@ A server process (`host.py`) has a shard for each join, told apart by `channel`.
 worker ── OpenRequest + values ──> the first one's values are those of the shard    answered with RoundReply + values
                                    with a codec also what lies in it (`PartShape`), as a second array
 worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
+worker ── LeaveRoundRequest ─────> it pushes no more in this round             answered with HeardReply
 worker ── SumRequest + tensor ───> answered with SumReply + sum, once all members have sent theirs
 worker ── WhoRequest ────────────> whom a request waits for; answered with WaitReply, if it waits
 
@@ -157,12 +158,16 @@ class SumReply(msgspec.Struct, frozen=True, tag="summed", forbid_unknown_fields=
     pass
 
 
+class HeardReply(msgspec.Struct, frozen=True, tag="heard", forbid_unknown_fields=True):
+    pass
+
+
 class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
 ShardRequest = PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest | WhoRequest
-ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | FailedReply
+ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | HeardReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]
 """What lies in a shard, one after the other: for codecs. An array of its own, because heads of messages are short."""

@@ -22,6 +22,7 @@ from shoal.sync.server.connection import LARGEST_PART, NUMBER
 from shoal.sync.server.host import ShardHost
 from shoal.sync.server.link_server import LinkShardServer
 from shoal.sync.server.messages import ShardReply, encode
+from shoal.sync.server.replica_process import ReplicaProcess
 from shoal.wire.codec import GradientCodec
 
 LOOK = 1.0
@@ -31,7 +32,9 @@ LOOK = 1.0
 def serve_shards(seat: ServiceSeat, codec: GradientCodec | None = None) -> None:
     """Serve for as long as the process lives, at a file of this host or, under keys, at a port. `codec`: of pushes."""
     torch.set_num_threads(1)  # the workers have the cores
-    if seat.keys is None:
+    if seat.replica is not None:
+        ReplicaProcess(seat, codec).serve()
+    elif seat.keys is None:
         serve_at_file(seat.address, codec)
     else:
         LinkShardServer(seat, codec).serve()

@@ -24,11 +24,15 @@ class SocketServerConnection(ServerConnection):
 
     def _open(self) -> list["zmq.Socket[bytes]"]:
         if self._owner != os.getpid():  # not before the fork: a socket belongs to one process
-            context = zmq.Context()
-            self._owner, self._sockets = os.getpid(), [self._connect(context, each) for each in self.addresses]
+            self._context = context = zmq.Context()
+            self._owner, self._sockets = os.getpid(), [self._connect(context, each) for each in range(len(self))]
         return self._sockets
 
-    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", address: str) -> "zmq.Socket[bytes]":
+    def _identity(self, server: int) -> bytes:
+        """The name of the connection, which the server sends replies to."""
+        return self.member.encode()
+
+    def _connect(self, context: "zmq.Context[zmq.Socket[bytes]]", server: int) -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)
         for option, value in (
             (zmq.LINGER, 0),
@@ -38,8 +42,8 @@ class SocketServerConnection(ServerConnection):
             (zmq.MAXMSGSIZE, LARGEST_PART),
         ):
             socket.setsockopt(option, value)
-        socket.setsockopt(zmq.IDENTITY, self.member.encode())
-        socket.connect(address)
+        socket.setsockopt(zmq.IDENTITY, self._identity(server))
+        socket.connect(self.addresses[server])
         return socket
 
     def _transmit(self, server: int, channel: int, head: bytes, arrays: Sequence[Any]) -> None:

@@ -9,6 +9,7 @@ that stay repeat it in the new view (`sync/retryable.py`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,15 @@ class SumKey:
     number: int
 
 
+@dataclass(frozen=True, eq=False)
+class OpenSum:
+    """What has come of a sum so far."""
+
+    key: SumKey
+    members: list[str]
+    parts: dict[str, Tensor]
+
+
 class SumRounds:
     """All sums that are open at one server."""
 
@@ -44,6 +54,20 @@ class SumRounds:
     @property
     def open_count(self) -> int:
         return len(self._open)
+
+    @property
+    def generation(self) -> int:
+        return self._generation
+
+    def list_open(self) -> list[OpenSum]:
+        """Return all sums that are open, as a replica takes them over."""
+        return [OpenSum(key, list(self._members[key]), dict(parts)) for key, parts in self._open.items()]
+
+    def restore(self, sums: Sequence[OpenSum], generation: int) -> None:
+        """Go on with the open sums of another server, and of this view."""
+        self._open = {each.key: each.parts for each in sums}
+        self._members = {each.key: each.members for each in sums}
+        self._generation = generation
 
     def add(self, member: str, key: SumKey, members: Sequence[str], tensor: Tensor) -> Tensor | None:
         """Take a member's tensor, which must stay as it is. PayloadError: no honest member sends it."""
@@ -92,3 +116,13 @@ def add_up(parts: Sequence[Tensor]) -> Tensor:
     for part in parts[1:]:
         total.add_(part)
     return total
+
+
+def read_tensor(member: str, dtype: str, arrays: Sequence[Any]) -> torch.Tensor:
+    """Return what a member sends to be summed, in its own memory. PayloadError: it is no tensor."""
+    kind = DTYPES.get(dtype)
+    if kind is None or len(arrays) != 1 or not (size := memoryview(arrays[0]).nbytes) or size % kind.itemsize:
+        raise PayloadError(
+            f"{member} sends {len(arrays)} arrays of {dtype[:20]!r} to be summed; send one of a float type"
+        )
+    return torch.frombuffer(memoryview(arrays[0]), dtype=kind)

@@ -39,6 +39,13 @@ def explain_plan(
     model: Annotated[
         str | None, typer.Option(help="A safetensors file or a run: sizes and bytes a step of its parameters, by part.")
     ] = None,
+    computing: Annotated[
+        list[str] | None,
+        typer.Option(help="A run whose steps tell how long a batch computes: also say how long a step takes."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples of one worker, where two runs of other batches were given.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a plan does, costs and cites."""
@@ -50,7 +57,8 @@ def explain_plan(
 
     shapes = _shapes(model) if model is not None else None
     measured = read_cluster(cluster) if cluster is not None else None
-    explanation = explain(load(plan), workers, parameters, measured, shapes)
+    seconds = _computing(computing or [], batch)
+    explanation = explain(load(plan), workers, parameters, measured, shapes, seconds)
     typer.echo(msgspec.json.encode(explanation) if json else str(explanation))
 
 
@@ -59,6 +67,16 @@ def _shapes(model: str) -> dict[str, list[int]]:
     from shoal.watch.model_shapes import read_shapes
 
     return read_shapes(model, runs_root(None))
+
+
+def _computing(runs: list[str], batch: int | None) -> float | None:
+    from shoal.core.errors import UsageError
+    from shoal.core.record import runs_root
+    from shoal.watch.computing import forecast_computing
+
+    if batch is not None and not runs:
+        raise UsageError(f"--batch {batch}: --computing names the runs that tell how long a batch takes")
+    return forecast_computing(runs, runs_root(None), batch)
 
 
 @app.command("groups")

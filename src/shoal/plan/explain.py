@@ -13,7 +13,7 @@ from shoal.plan.part_table import PartTraffic, Shapes, part_table, write_table
 from shoal.plan.parts import match_parts
 from shoal.plan.plan import Plan
 from shoal.plan.presets import PRESETS, NamedPlan
-from shoal.plan.terms import AXES, Axis, NamedTerm
+from shoal.plan.terms import AXES, Axis, NamedTerm, ServerTerm
 from shoal.plan.traffic import PARAMETERS, StepTraffic, over, shape_traffic, traffic
 
 WIDTH = 100
@@ -68,25 +68,35 @@ def explain(
     parameters: int = PARAMETERS,
     cluster: ClusterMeasurement | None = None,
     shapes: Shapes | None = None,
+    computing: float | None = None,
 ) -> PlanExplanation:
     """Explain every term of `plan` in the order it is written, and an empty wire too.
 
     With `cluster`, also say how long the workers that were measured wait for what travels. `shapes`: those of the
-    model's parameters, for bytes a step of each part.
+    model's parameters, for bytes a step of each part. `computing`: seconds of a batch, for the time of a whole step.
     """
+    if computing is not None and cluster is None:
+        raise UsageError("--computing: how long a step takes depends on the network too: --cluster cluster.toml")
     if cluster is not None:
-        if workers not in (None, len(cluster.workers)):
-            raise UsageError(f"--workers {workers}: the cluster has {len(cluster.workers)}; leave --workers out")
-        workers = len(cluster.workers)
+        workers = _measured_workers(plan, workers, len(cluster.workers))
     check_parts(plan)
     names = [name for name, preset in PRESETS.items() if _means(preset, plan)]
     sent = _traffic(plan, workers, parameters, shapes)
     if cluster is not None and sent is not None:
-        sent = over(cluster, sent)
+        sent = over(cluster, sent, plan, computing)
     table = part_table(plan, workers or 2, shapes) if shapes is not None else []
     layers = _layers(plan, workers or 2, shapes) if shapes is not None else []
     axes = _explain_axes(plan)
     return PlanExplanation(plan=str(plan), names=names, parts=axes, traffic=sent, table=table, layers=layers)
+
+
+def _measured_workers(plan: Plan, workers: int | None, hosts: int) -> int:
+    """Return the workers of a measured cluster: one on each host, but servers may have hosts of their own."""
+    if isinstance(plan.exchange, ServerTerm) and workers is not None and 1 <= workers <= hosts:
+        return workers
+    if workers not in (None, hosts):
+        raise UsageError(f"--workers {workers}: the cluster has {hosts}; leave --workers out")
+    return hosts
 
 
 def _layers(plan: Plan, workers: int, shapes: Shapes) -> list[LayerChoice]:

@@ -13,7 +13,8 @@ from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AloneTerm, MixTerm, Pace, ServerTerm, SharedTerm
+from shoal.plan.server_time import transfer_seconds
+from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, MixTerm, Pace, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed, summing_hops
 from shoal.sync.settings import SynchronizerSettings
 
@@ -52,6 +53,8 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """To bring them over at that rate, by the model of sync/price.py; encoding is not in it."""
     plain_seconds: float | None = None
     """The same without a codec."""
+    step_seconds: float | None = None
+    """Of a step that hides nothing of the transfer behind computing, where the computing is known too."""
     steps: int = 1
     """Optimizer steps from one exchange to the next; under `local(…)` all bytes and seconds are those of a round."""
 
@@ -83,7 +86,11 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
             return ""
         other = f", without a codec {1e3 * self.plain_seconds:,.1f} ms" if self.sent != self.plain else ""
         slowest = f"{self.rate_mbit:g} Mbit/s with a round trip of {self.rtt_ms:g} ms"
-        return f"; over its slowest link, {slowest}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
+        text = f"; over its slowest link, {slowest}, that takes about {1e3 * self.seconds:,.1f} ms{other}"
+        if self.step_seconds is None:
+            return text
+        computing = 1e3 * (self.step_seconds - self.seconds)
+        return f"{text}; a step about {1e3 * self.step_seconds:,.1f} ms, {computing:,.1f} of them computing"
 
 
 def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraffic:
@@ -165,19 +172,30 @@ def _most_sent(by: str, size: int, workers: int) -> int:
     return size * times[by] if by in times else int(summed(size, workers))
 
 
-def over(cluster: ClusterMeasurement, found: StepTraffic) -> StepTraffic:
-    """Add how long the transfer takes on a measured cluster: as on its slowest link, because all wait for it."""
+def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing: float | None = None) -> StepTraffic:
+    """Add how long the transfer takes on a measured cluster: as on its slowest link, because all wait for it.
+
+    `computing`: seconds of a batch, for the time of a step of a plan that exchanges in every step.
+    """
     if not cluster.links or found.meets == "nothing":
         return found
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
     network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
-    plain = summing_hops(found.workers)
+    if isinstance(plan.exchange, ServerTerm):
+        where = (found.workers, plan.exchange.shards, len(cluster.workers))
+        seconds, plain = (transfer_seconds(size, *where, network) for size in (found.sent, 4 * found.parameters))
+    else:
+        hops = summing_hops(found.workers)
+        seconds = network.seconds(found.sent, {"gather": 1, "twostage": 2}.get(found.meets, hops))
+        plain = network.seconds(found.plain, hops)
+    in_every_step = isinstance(plan.pace, EveryTerm)
     return msgspec.structs.replace(
         found,
         rate_mbit=rate,
         rtt_ms=rtt,
-        seconds=network.seconds(found.sent, {"gather": 1, "twostage": 2}.get(found.meets, plain)),
-        plain_seconds=network.seconds(found.plain, plain),
+        seconds=seconds,
+        plain_seconds=plain,
+        step_seconds=computing + seconds if computing is not None and in_every_step else None,
     )
 
 

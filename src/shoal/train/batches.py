@@ -1,14 +1,14 @@
-"""Batches since the last step: who was dealt which samples, and which of them a script skipped.
+"""Batches since the last step: which samples each worker was dealt, and which of them its script skipped.
 
-A script may leave a batch out on one worker alone (`if not loss.isfinite(): continue`). That worker is then one batch
-ahead of the others, and every exchange says so (`sync/batch_tag.py`). Its next batch counts in the others' step, which
-is right: nobody has updated anything in between. Then all tell each other what they had, and come to the same list:
+A script may skip a batch on one worker only (`if not loss.isfinite(): continue`). That worker is then one batch ahead
+of the others, and every exchange shows it (`sync/batch_tag.py`). Its next batch counts in the others' step, which is
+right because no parameters changed in between. Then all workers exchange reports and derive the same list:
 
     worker 0:  n  used                        ─┐  n: worker 1's samples are recorded as skipped
     worker 1:  n  skipped, n+1  used          ─┴─ n+1: worker 1's are used; those of the others are dealt again
 
-A batch is taken for skipped if its loader is asked for the next one and no gradient has come since it was given. What
-all workers do alike (they look ahead, or leave out the same batch) needs no agreement and counts as used.
+A batch counts as skipped if its loader is asked for the next one before any gradient has been computed. Where all
+workers do the same (look ahead, or skip the same batch), no agreement is needed and the batch counts as used.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -29,28 +29,28 @@ from shoal.train.ledger import LedgerWriter
 
 @dataclass
 class DealtBatch:
-    """One batch of all workers, or what one of them was dealt ahead of the others."""
+    """One batch of all workers, or the part that one worker was dealt ahead of the others."""
 
     run: LoaderPass
     step: LoaderStep
     view: MembershipView
     arrivals: int
-    """Gradients this worker had seen when it got it."""
+    """Gradients this worker had computed when it got the batch."""
     closed: bool = False
-    """Whether its loader was asked for another one since."""
+    """Whether its loader has been asked for the next one."""
     used: bool = True
     settled: bool = False
-    """Whether all workers have agreed on what became of it."""
+    """Whether all workers have agreed if it was used."""
     owner: str = ""
-    """The member it was dealt to alone; empty: all of the view."""
+    """The only member it was dealt to; empty: all members of the view."""
     skipped: set[int] = field(default_factory=set)
     formed: MembershipView | None = None
-    """Whose members made the round that it belongs to, once that has landed."""
+    """The view that completed its round; None before that."""
     step_number: int = 0
-    """Steps of the round, under `local(…)` and servers, that were made before it was dealt."""
+    """Under `local(…)` and servers: steps of the round made before it was dealt."""
 
     def of_members(self, lost: Callable[[str], bool]) -> list[int]:
-        """Positions that members for whom `lost` holds have in it."""
+        """Return the positions in it of members for whom `lost` holds."""
         if self.owner:
             places = _places(self.step.ranges) if lost(self.owner) else []
         else:
@@ -60,7 +60,7 @@ class DealtBatch:
 
 
 class DealtBatches:
-    """Of one worker; the same list on all, except for what was dealt since they last agreed."""
+    """The batches of one worker; equal on all workers except for those dealt since they last agreed."""
 
     ledger: LedgerWriter | None = None
 
@@ -71,16 +71,16 @@ class DealtBatches:
         uncount: Callable[[int], None],
         steps_made: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`arrivals`: gradients this worker has seen so far; `uncount` is told of samples it has skipped;
+        """`arrivals`: gradients this worker has computed so far; `uncount` gets the number of samples it has skipped;
         `steps_made`: since the last round."""
         self.group, self._arrivals, self._uncount, self._steps_made = group, arrivals, uncount, steps_made
         self.batches: list[DealtBatch] = []
         self.travelling: list[DealtBatch] = []
-        """Of rounds that have left and are not committed."""
+        """Batches of rounds that have left and are not committed."""
         self.waits = False
-        """Whether this worker takes part in exchanges only for the others' sake."""
+        """Whether this worker takes part in exchanges without samples of its own."""
         self.ends = False
-        """Whether the pass has no further batch, so that no gradient of the last one will come any more."""
+        """Whether the pass has no further batch, so no gradient of the last one can follow."""
 
     def add(self, run: LoaderPass, step: LoaderStep) -> None:
         view, made = self.group.session.committed_view, self._steps_made()
@@ -89,7 +89,7 @@ class DealtBatches:
             self.ledger.dealt(run, step)
 
     def close(self, run: LoaderPass) -> bool:
-        """The loader is asked for more than its last batch; whether that was skipped."""
+        """Note that the loader is asked for the next batch. Return whether the last one was skipped."""
         last = next((batch for batch in reversed(self.batches) if batch.run is run and not batch.owner), None)
         if last is None or last.settled:
             return False
@@ -99,32 +99,32 @@ class DealtBatches:
         return not last.used
 
     def drop_unused(self, run: LoaderPass | None, arrivals: int) -> None:
-        """A pass, or all, is left under `local(…)`: what was dealt since the last step, of `arrivals`, is not used."""
+        """Drop what was dealt since the last step (`arrivals`), because a pass, or all, is left under `local(…)`."""
         dropped = [b for b in self.batches if b.arrivals >= arrivals and (run is None or b.run is run)]
         self.batches = [b for b in self.batches if all(b is not other for other in dropped)]
         if self.ledger is not None:
             self.ledger.drop([batch.step for batch in dropped])
 
     def forget(self, run: LoaderPass | None) -> None:
-        """The pass is over."""
+        """Drop the batches of a pass that is over."""
         self.batches = [batch for batch in self.batches if run is not None and batch.run is not run]
 
     def take(self) -> list[DealtBatch]:
-        """All of them: a step was made."""
+        """Return all batches and begin anew: a step has consumed them."""
         batches, self.batches = self.batches, []
         return batches
 
     def launch(self) -> None:
-        """A round leaves that is waited for later: what was dealt so far belongs to it."""
+        """Set the batches so far aside: they belong to a round that has left and lands later."""
         self.travelling += self.take()
 
     def land(self, view: MembershipView) -> None:
-        """It has come, from the members of `view`."""
+        """Note that the rounds under way were completed by the members of `view`."""
         for batch in self.travelling:
             batch.formed = batch.formed or view
 
     def take_landed(self) -> list[DealtBatch]:
-        """What belongs to rounds that have landed."""
+        """Return the batches of rounds that have landed."""
         landed = [batch for batch in self.travelling if batch.formed is not None]
         self.travelling = [batch for batch in self.travelling if batch.formed is None]
         return landed
@@ -134,13 +134,13 @@ class DealtBatches:
         return BatchTag(any(not batch.used and not batch.settled for batch in self.batches), len(self.batches))
 
     def agree(self) -> tuple[set[str], bool]:
-        """After an exchange in which tags differed: make the same list of it everywhere; a collective call.
+        """Derive the same list on all workers after an exchange whose tags differed; a collective call.
 
-        Who took no part in the exchange; and whether that was everybody.
+        Return the members that took part without samples, and whether all did.
         """
         if not self.travelling:
             return self._agree()
-        later, self.batches = self.batches, self.travelling  # the exchange was a round of what travels
+        later, self.batches = self.batches, self.travelling  # the exchange was that of a round under way
         try:
             return self._agree()
         finally:
@@ -170,7 +170,7 @@ class DealtBatches:
         return BatchReport(self.waits, batches)
 
     def _check(self, data: bytes) -> None:
-        """PayloadError for positions that a pass under way does not have."""
+        """Raise PayloadError for positions that do not exist in their pass."""
         report = read_report(data)
         for batch in self.batches:
             items = batch.run.loader.facts[1]
@@ -210,7 +210,7 @@ class DealtBatches:
     def _believed(
         self, ahead: Iterable[tuple[str, ReportedBatch]], remote: Collection[str], own: Sequence[DealtBatch]
     ) -> list[tuple[str, ReportedBatch]]:
-        """Without what a remote worker cannot have been dealt: samples of others, or that were dealt before."""
+        """Drop what a remote worker cannot have been dealt: samples of others, and samples dealt before."""
         left = {_key(batch.run): batch.run.left for batch in self.batches}
         taken: dict[tuple[Key, int], set[int]] = {}
         found = []
@@ -229,7 +229,7 @@ class DealtBatches:
         return found
 
     def _skip(self, batch: DealtBatch, member: str, told: ReportedBatch) -> None:
-        own = set(batch.of_members(lambda one: one == member))  # of what others had in it, nobody's word counts
+        own = set(batch.of_members(lambda one: one == member))  # a member may only report its own samples
         places = [place for place in _places(told.ranges) if place in own]
         batch.skipped.update(places)
         if self.ledger is not None:
@@ -238,7 +238,7 @@ class DealtBatches:
             self._uncount(told.samples)
 
     def _take_ahead(self, member: str, told: ReportedBatch, run: LoaderPass, known: set[int]) -> None:
-        """A part that one worker was dealt before the others."""
+        """Add a batch that one worker was dealt before the others."""
         step = LoaderStep((told.samples,), None, tuple(told.ranges), told.stream)
         run.take_out(told.stream, [(p, p + 1) for p in _places(told.ranges) if p not in known])
         batch = DealtBatch(run, step, self.group.session.committed_view, 0, used=told.used, owner=member)
@@ -258,7 +258,7 @@ def _places(ranges: Iterable[Range]) -> list[int]:
 
 
 def _all_dealt(batches: Iterable[DealtBatch], told: ReportedBatch) -> set[int]:
-    """Positions of all workers in batches of the same pass and stream."""
+    """Return the positions of all workers in batches of the same pass and stream."""
     same = (batch for batch in batches if (_key(batch.run), batch.step.stream) == (told.key, told.stream))
     return {place for batch in same for place in _places(batch.step.ranges)}
 

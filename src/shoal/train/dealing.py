@@ -1,7 +1,7 @@
-"""The batches that loaders deal, as a step sees them: who has how many samples, and who has none.
+"""Connects loaders and steps: how many samples each worker has in a step, and what a worker without samples does.
 
-load_began          the step before is complete: who had nothing in it takes over what it came to
-next_step, dealt    the batch that follows; one that this worker's script skipped, others may train on
+load_began          the last step is complete: workers without samples in it receive its result
+next_step, dealt    the next batch; if this worker's script skipped the last one, the others may still train on it
 load_ended          this worker has samples: its share of the mean is set
 short               it has none: it takes part in the others' exchanges with zeros (`train/short_steps.py`)
 """
@@ -28,7 +28,7 @@ from shoal.train.step_transaction import StepTransaction
 
 
 class StepOwner(Protocol):
-    """Who knows what belongs to the steps of a run, and ends them: the `StepCoordinator`."""
+    """The part of `StepCoordinator` that this module needs: it owns the steps of a run and ends them."""
 
     group: WorkerGroup
     progress: StepProgress
@@ -41,10 +41,10 @@ class StepOwner(Protocol):
         """This worker among those that are dealt samples next."""
 
     def step_ended(self, number: int) -> None:
-        """`number` steps are made: count them, keep them, let newcomers in."""
+        """End step `number`: count it, checkpoint if one is due, let newcomers in."""
 
     def settle(self) -> None:
-        """Leave nothing under way."""
+        """Wait until no exchange is under way."""
 
 
 class SampleDealing:
@@ -55,12 +55,12 @@ class SampleDealing:
         self._owner, self.group, self.progress, self.joined = owner, owner.group, owner.progress, owner.joined
         self._short_steps = ShortSteps(self.group, self.joined, owner.transaction, self._undo_step)
         self.some_short = False
-        """Whether some worker has no sample in the step under way."""
+        """Whether some worker has no samples in the current step."""
         self.stood_in: int | None = None
-        """The number of a step this worker had no sample in, until the loader goes on."""
+        """The step in which this worker had no samples, until its loader continues."""
         self._nobody_trains = False
         self._asked: float | None = None
-        """When the script has asked for a batch, while the step before it is not closed yet."""
+        """When the script asked for a batch, while the last step is not closed yet."""
         self._batch: tuple[LoaderPass, LoaderStep] | None = None
         self.batches = DealtBatches(
             self.group,
@@ -71,7 +71,7 @@ class SampleDealing:
         self.rounds = LocalRounds(self.group.session, self.joined, self.batches, self.progress, agreed)
         self.leased = LeasedRounds(self.group, self.rounds)
         self._first: list[JoinedModels] = []
-        """Whose exchange comes first in a step."""
+        """The joins whose exchange comes first in a step."""
 
     @property
     def epoch(self) -> int:
@@ -83,11 +83,11 @@ class SampleDealing:
 
     @property
     def _lockstep(self) -> bool:
-        """Whether any part takes part in the others' backward passes."""
+        """Whether any join exchanges in backward passes."""
         return any(joined.lockstep for joined in self.joined)
 
     def announce(self, parts: list[JoinedModels]) -> None:
-        """Workers that are short of samples learn which exchanges they are waited for in."""
+        """Tell workers without samples which joins exchange in this step."""
         if not self._first:
             self._first = parts
         if self.some_short:
@@ -102,7 +102,7 @@ class SampleDealing:
             self.leased.open(run)
 
     def load_began(self) -> None:
-        """The script asks for a batch: whatever its last step came to is complete now."""
+        """The script asks for a batch, so its last step is complete."""
         self._settle()
         self.rounds.close_others()
         if self.stood_in is not None:
@@ -116,9 +116,12 @@ class SampleDealing:
         self.progress.load_began()
 
     def next_step(self, run: LoaderPass, step: LoaderStep | None) -> None:
-        """A batch that the script skipped may be one that others train on: if the next one cannot take its place in
-        their step, because there is none or it has other numbers of samples, take part in that step without samples.
-        Under `local(…)` the last round of a pass ends here: what a lost worker had is dealt in the same pass."""
+        """Handle a batch that this worker's script skipped and others may train on.
+
+        If the next batch cannot take its place in their step, because there is none or its sizes differ, take part in
+        that step without samples. Under `local(…)` the last round of a pass ends here, so that samples of a lost worker
+        are dealt again in the same pass.
+        """
         while self.leased.closes(run, step):
             self._owner.step_ended(self.leased.close(self._ledger))
             if step is None:
@@ -141,7 +144,7 @@ class SampleDealing:
             self.load_began()
 
     def _take_part_without(self) -> None:
-        """Join the others' step with nothing. They have not been told that this worker will."""
+        """Take part in the others' step without samples, which they do not expect."""
         self.batches.waits = True
         self._short_steps.take_part(self._first or self.joined[:1])
         self.batches.waits = False
@@ -151,7 +154,7 @@ class SampleDealing:
             self._ledger.commit(self.progress.step, skipped_only=True)
 
     def _trains(self, run: LoaderPass) -> bool:
-        """Whether a pass is for training; one that nobody trains on may be gone through by some workers only."""
+        """Return whether a pass is for training; other passes may be made by some workers only."""
         if all(joined.alone for joined in self.joined):
             return False
         modes = any(model.training for joined in self.joined for model in joined.members.models)
@@ -160,7 +163,7 @@ class SampleDealing:
     def agree_on_batches(self) -> set[str]:
         absent, self._nobody_trains = self.batches.agree()
         if absent and not self._nobody_trains and not self.batches.waits:
-            self.some_short = True  # they follow what this step comes to
+            self.some_short = True  # they receive this step's result
             self.start_at_end(short=True)
         return absent if not self._nobody_trains else set()
 
@@ -179,7 +182,7 @@ class SampleDealing:
         self._weigh(counts if not leased else (1,) * len(counts))
 
     def short(self, counts: tuple[int, ...]) -> None:
-        """This worker has no sample in the step that others make next."""
+        """This worker has no samples in the others' next step."""
         if self._lockstep:
             self._weigh(counts)
             self._follow()
@@ -191,12 +194,12 @@ class SampleDealing:
             self.rounds.commit(self.stood_in)
 
     def _follow(self) -> None:
-        """Take part in what those with samples do, and take over what their step came to."""
+        """Take part in the step of workers with samples, and receive its result."""
         number = self._short_steps.follow()
         if number is not None:
             self.stood_in = number if number > self.progress.step else None
             return
-        # all that had samples are lost, or skip them: nobody makes this step
+        # all workers that had samples are lost or skip them: no worker makes this step
         self.batches.agree()
         self.return_what_was_lost()
         if self._ledger is not None:
@@ -229,14 +232,14 @@ class SampleDealing:
             joined.weigh(counts)
 
     def start_at_end(self, short: bool) -> None:
-        """Nothing leaves before a backward pass has ended if some worker is `short` of samples, which is said first.
+        """Send nothing before the backward pass has ended if some worker is `short` of samples: it is told first.
 
-        Nor if a pass may reach several joins: all of them are one operation of the members, who may change.
+        The same holds if a pass may reach several joins, because all of them are one operation and members may change.
         """
         self._owner.transaction.starts_at_end = short or (len(self.joined) > 1 and self.group.session.elastic)
 
     def _settle(self) -> None:
-        """After a step in which some had nothing: hand them what it came to."""
+        """After a step in which some workers had no samples, hand them its result."""
         if not self.some_short:
             return
         self.some_short = False
@@ -248,11 +251,11 @@ class SampleDealing:
             self._short_steps.hand_over(self.progress.step + self.progress.stepped)
 
     def _skipped_all(self) -> bool:
-        """Whether the script has left out the batch that it was given last."""
+        """Return whether the script has skipped its last batch."""
         return self._batch is not None and self.batches.close(self._batch[0])
 
     def return_what_was_lost(self) -> None:
-        """Samples of members that did not take part in the step's exchange are dealt again."""
+        """Give back the samples of members that did not take part in the step's exchange."""
         made = next((joined.shares.formed for joined in self.joined if joined.exchanged), self.group.session.view)
         for batch in self.batches.take():
             if places := batch.of_members(lambda member: member not in made):
@@ -261,7 +264,7 @@ class SampleDealing:
                     self._ledger.returned(batch.step, places)
 
     def _undo_step(self) -> None:
-        """Only remote workers had samples in this step, and they are lost with what it came to: deal them again."""
+        """Give back all samples of a step whose only workers with samples were remote, and are lost with its result."""
         for batch in self.batches.take():
             places = batch.of_members(lambda member: True)
             batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
@@ -269,7 +272,7 @@ class SampleDealing:
                 self._ledger.returned(batch.step, places)
 
     def enough_left(self) -> bool:
-        """Whether newcomers would get a batch of this pass too: a script counts on one."""
+        """Return whether a newcomer would still get a batch of this pass, as its script expects."""
         if not self.progress.has_loader:
             return self.group.session.elastic
         if self._batch is None or not self.group.session.elastic:
@@ -279,7 +282,7 @@ class SampleDealing:
         return items is None or run.left.get(step.stream, RemainingSamples()).count(items) >= 2 * self.group.size + 2
 
     def samples(self) -> tuple[list[int], list[str]]:
-        """Positions and names of the samples this worker was given last."""
+        """Return positions and names of this worker's last samples."""
         if self._batch is None:
             return [], []
         run, step = self._batch

@@ -1,11 +1,11 @@
-"""Worker 0 writes the run's ledger: what each step consumed, once the step is made.
+"""Worker 0 writes the run's ledger: the samples that each completed step consumed.
 
-Steps that follow each other in one pass become one entry; entries end where a checkpoint is taken, so that a run that
-goes on from there can take back whole ones. Where worker 0 may be lost, all keep the book: whoever becomes worker 0
-takes back what stands there since it came, and writes it again from its own.
+Consecutive steps of one pass are one entry. Entries end at checkpoints, so that a resumed run can withdraw whole ones.
+If workers may be lost, every worker keeps the same entries in memory (its book); a worker that becomes worker 0
+withdraws what was written since it joined, and writes it again from its book.
 
-Neither book nor file grow with the steps: ranges that follow each other become one, but for those that end at the last
-checkpoints, or where the book of a member begins.
+Neither book nor file grows with the number of steps: consecutive ranges are merged, except at the last checkpoints and
+where the book of a member begins.
 """
 
 import threading
@@ -40,9 +40,9 @@ from shoal.data.source.base import LoaderStep
 
 FLUSH_SECONDS = 0.5
 KEPT = 8
-"""Checkpoints a run might go on from; two are kept on the disk."""
+"""Checkpoints from which a run might resume; two are kept on disk."""
 MOST_ENTRIES, MOST_BYTES = 10_000, 8 << 20
-"""Of the book, and of the file, before what is old is merged."""
+"""Of the book and of the file, before old entries are merged."""
 
 
 class LedgerWriter:
@@ -57,31 +57,31 @@ class LedgerWriter:
         """`writes`: whether this worker writes; `fence`: attempt and generation of the view, at this moment."""
         self._directory, self._writes, self._now = directory, writes, fence
         self._fence = (0, 0)
-        """When this worker began to write."""
+        """Attempt and generation at which this worker began to write."""
         self._log: ChecksummedLog | None = None
         self._since = (0, 1, 1)
-        """Step, attempt and workers at the beginning of what this worker knows."""
+        """Step, attempt and workers where this worker's book begins."""
         self._book: list[AnyEntry] = []
         self._joins: dict[tuple[object, int], int] = {}
-        """By pass and stream: which entry of the book the next range may be joined to."""
+        """Pass and stream -> entry of the book that the next range may extend."""
         self._cuts: list[int] = []
-        """Steps at which somebody's book begins."""
+        """Steps at which the book of some worker begins."""
         self._saved: deque[int] = deque(maxlen=KEPT)
         """Steps of the last checkpoints."""
         self._long, self._large = MOST_ENTRIES, MOST_BYTES
-        """Entries of the book, and bytes of the file, from which on they are merged again."""
+        """Entries of the book, and bytes of the file, at which they are merged next."""
         self._lock = threading.Lock()
-        """Held while the file is synced, or replaced."""
+        """Held while the file is synced or replaced."""
         self._encoder = msgspec.json.Encoder()
         self._pending: list[_Dealt] = []
         self._entries: list[AnyEntry] = []
         self._opened: set[tuple[int, int, int]] = set()
         self._flushed = now()
         self.error: str | None = None
-        """Why the last attempt to write failed; what was to be written is kept for the next."""
+        """Why the last attempt to write failed; its entries are kept for the next one."""
 
     def begin(self, step: int, attempt: int, workers: int) -> None:
-        """This worker's book begins here; what stands in the ledger after `step` is void."""
+        """Begin this worker's book; entries after `step` are void."""
         self._since = (step, attempt, workers)
         self._book, self._joins, self._cuts = [], {}, []
         if step or attempt > 1:
@@ -91,12 +91,12 @@ class LedgerWriter:
         self.flush()
 
     def cut(self, step: int) -> None:
-        """Somebody's book begins after this step: no entry goes on beyond it."""
+        """End all entries at this step, because the book of a new member begins after it."""
         self._cuts.append(step)
         self._end_entries()
 
     def saved(self, step: int) -> bool:
-        """A checkpoint is taken after this step, which a run may go on from; whether all entries are written."""
+        """End all entries at this step, because a checkpoint is taken there. Return whether they are written."""
         self._saved.append(step)
         return self._end_entries()
 
@@ -115,27 +115,27 @@ class LedgerWriter:
         self._pending.append(_Dealt(run, step))
 
     def returned(self, step: LoaderStep, places: Iterable[int]) -> None:
-        """Of what was dealt, these were not consumed, and are dealt again."""
+        """Note that these samples of a batch were not consumed and will be dealt again."""
         for dealt in self._pending:
             dealt.returned.update(places if dealt.step is step else ())
 
     def skipped(self, step: LoaderStep, places: Iterable[int]) -> None:
-        """Of what was dealt, these were skipped by the script."""
+        """Note that the script skipped these samples of a batch."""
         for dealt in self._pending:
             dealt.skipped.update(places if dealt.step is step else ())
 
     def drop(self, steps: Sequence[LoaderStep]) -> None:
-        """These were dealt, and no step was made of them."""
+        """Forget batches that no step consumed."""
         self._pending = [dealt for dealt in self._pending if all(dealt.step is not step for step in steps)]
 
     def forget(self, run: LoaderPass) -> None:
-        """The rest of a pass was looked at, and no step was made of it."""
+        """Forget the batches of a pass that no step consumed."""
         self._pending = [dealt for dealt in self._pending if dealt.run is not run]
 
     def commit(self, number: int, skipped_only: bool = False, of: Sequence[LoaderStep] | None = None) -> None:
-        """Step `number` (counted from 1) was made of all that was dealt since the one before, or of the batches `of`.
+        """Enter step `number` (from 1): it consumed all batches dealt since the last one, or the batches `of`.
 
-        `skipped_only`: nobody makes another step of it, but what was skipped is on record.
+        `skipped_only`: no worker makes this step; only the skipped samples are recorded.
         """
         chosen = None if of is None else {id(step) for step in of}
         made = [dealt for dealt in self._pending if chosen is None or id(dealt.step) in chosen]
@@ -164,7 +164,7 @@ class LedgerWriter:
             self._book.append(opened)
 
     def _take(self, took: SamplesTaken) -> None:
-        """Into the book; what is written comes from there when the file is flushed."""
+        """Enter a range into the book, joined to the one before if it follows it."""
         place = self._joins.get((took.key, took.stream))
         before = self._book[place] if place is not None else None
         if place is not None and isinstance(before, SamplesTaken) and follows(before, took):
@@ -181,7 +181,7 @@ class LedgerWriter:
             self._book.append(finished)
 
     def flush(self) -> bool:
-        """Hand all entries to the operating system; False, with the reason in `error`, if it did not take them."""
+        """Write all entries to the file. False, with the reason in `error`, if that failed."""
         self._flushed = now()
         self._entries = merged(self._entries, self._boundaries())
         if not self._writes():
@@ -203,13 +203,13 @@ class LedgerWriter:
         return True
 
     def _rewrite(self) -> None:
-        """Merge what stands in the file; where that fails it stays as it is."""
-        if not self._lock.acquire(blocking=False):  # it is being synced: the next flush does it
+        """Merge the entries of the file; if that fails, the file stays as it is."""
+        if not self._lock.acquire(blocking=False):  # a checkpoint is syncing the file; the next flush tries again
             return
         try:
             self._large = 2 * self._large
             kept = merged(committed(read_ledger(self._directory)), self._boundaries(), self._since[0])
-            # takes back nothing; but whoever wrote before this worker, and wakes up, finds its fence
+            # withdraws nothing, but fences off an earlier writer that was stopped and wakes up
             step, (attempt, _) = last_step(kept), self._fence
             kept.append(RunResumed(step=step, attempt=attempt, workers=self._since[2], fence=self._fence))
             rewrite_ledger(self._directory, kept)
@@ -232,7 +232,7 @@ class LedgerWriter:
         return self._log
 
     def sync(self) -> None:
-        """Return when what was flushed is durable; the checkpoint's thread asks."""
+        """Return when all flushed entries are durable. Called by the checkpoint's thread."""
         with self._lock:
             if self._log is not None:
                 self._log.sync()
@@ -245,7 +245,7 @@ class LedgerWriter:
 
 @dataclass
 class _Dealt:
-    """One batch of all workers that no step has been made of yet."""
+    """One batch of all workers that no step has consumed yet."""
 
     run: LoaderPass
     step: LoaderStep
@@ -253,7 +253,7 @@ class _Dealt:
     skipped: set[int] = field(default_factory=set)
 
     def parts(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Begin, end and samples of every range that was consumed or skipped, and which of the two."""
+        """Yield begin, end and samples of every range, and whether it was skipped."""
         total = sum(self.step.counts)
         if not self.returned and not self.skipped and len(self.step.ranges) == 1:
             yield *self.step.ranges[0], total, False

@@ -1,12 +1,12 @@
-"""Rounds of local steps, as the run sees them: which samples a round commits, and what is open at the end of a pass.
+"""Rounds of local steps: which samples a round commits, and how a pass ends.
 
-    step, step, …, step    every worker by itself; what was dealt waits
-    round                  all agree: what its members were dealt is committed, what a lost one had is dealt again
-    round that streams     the same when it lands, of what was dealt before it left; what was dealt since waits
+    step, step, …, step    each worker trains by itself; its batches are not committed yet
+    round                  the members' batches are committed; those of a lost worker are dealt again
+    overlapped round       the same when it lands, for the batches dealt before it left
 
-So a sample counts exactly once, by round. A worker may come to a round with more batches than others, because its
-script left some out; then all tell each other what they had, and what is ahead is taken out of the pool
-(`train/batches.py`). Several joins count together: where one ends a round, the others end theirs before the next batch.
+So a sample counts exactly once, by round. A worker whose script skips batches may reach a round with more of them than
+others; then workers exchange reports, and its extra batches are taken out of the pool (`train/batches.py`). Several
+joins count together: where one ends a round, the others end theirs before the next batch.
 """
 
 import time
@@ -32,7 +32,7 @@ from shoal.train.progress import StepProgress
 
 
 class LocalRounds:
-    """Of one worker, over all its joins. Used by the training thread."""
+    """The rounds of one worker, over all its joins. Used by the training thread."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class LocalRounds:
         self.session, self._joined, self.batches, self.progress = session, joined, batches, progress
         self._agreed = agreed
         self._committed = 0
-        """Rounds of all joins when samples were last committed."""
+        """Number of rounds, over all joins, when samples were last committed."""
         self._steps = 0
         self._begun: int | None = None
-        """The step up to which newcomers were let in; before the first step of this worker, None."""
+        """The last step that was offered to newcomers; None before this worker's first."""
         self._dropped = 0
         self._suspects = RemoteSuspects()
         self.closed = False
-        """Whether the run has ended: nothing is agreed on any more."""
+        """Whether the run has ended, so that no further round is made."""
 
     @property
     def synchronizers(self) -> list[LocalStepsSynchronizer]:
@@ -65,7 +65,7 @@ class LocalRounds:
         return sum(one.totals.rounds for one in self.synchronizers)
 
     def step_began(self) -> None:
-        """An optimizer is about to step: what was dealt so far is trained on."""
+        """Note that an optimizer is about to step: all batches so far are used."""
         self._steps += 1
         self._begun = self.progress.step if self._begun is None else self._begun
         for batch in self.batches.batches:
@@ -73,16 +73,16 @@ class LocalRounds:
 
     @property
     def steps_made(self) -> int:
-        """Since the last round, by the first join."""
+        """Steps of the first join since the last round."""
         return next((one.steps_made for one in self.synchronizers), 0)
 
     @property
     def arrivals(self) -> int:
-        """Steps so far: a batch that was dealt before one of them is used."""
+        """Steps so far. A batch that was dealt before the last one is used."""
         return self._steps
 
     def share(self) -> float | None:
-        """This worker's share of the samples since the last round; None where no loader has dealt any."""
+        """Return this worker's share of the samples since the last round; None if no loader has dealt any."""
         member, own, all_ = self.session.member, 0, 0
         for batch in self.batches.batches:
             if not batch.owner and member in batch.view:
@@ -90,12 +90,12 @@ class LocalRounds:
         return own / all_ if all_ else None
 
     def leave(self, run: LoaderPass | None) -> None:
-        """A pass is left: what was dealt and not trained on is nobody's; then end the round. A collective call."""
+        """Leave a pass: drop batches that were not trained, then end the round. A collective call."""
         self.batches.drop_unused(run, self._steps)
         self.close()
 
     def close(self) -> None:
-        """End what is open, in all joins: a collective call of all workers that were dealt samples since."""
+        """End the open rounds of all joins: a collective call of all workers that were dealt samples since."""
         if self.closed or not self.synchronizers:
             return
         if self.batches.batches or self.batches.travelling or any(one.is_round_open for one in self.synchronizers):
@@ -110,14 +110,14 @@ class LocalRounds:
                 self._agreed()
 
     def _agree_on_steps(self) -> None:
-        """The last round of a pass ends with the pass: a worker that left out a batch has made fewer steps in it."""
+        """Take the largest step number: a worker that skipped batches has made fewer steps in the pass's last round."""
         group, stepped = self.batches.group, self.progress.stepped
         said = [read_count(data) for data in group.gather(b"%d" % (self.progress.step + stepped), check=read_count)]
         members = zip(self.session.committed_view.members, said, strict=True)
         self.progress.step = max(steps for member, steps in members if not self.session.remote(member)) - stepped
 
     def close_others(self) -> None:
-        """A join has ended its round in this step: end those of the others, so that all replicas are equal."""
+        """End the rounds of all joins if one has ended its own in this step, so that all replicas are equal."""
         if self._rounds == self._committed:
             return
         for one in self.synchronizers:
@@ -126,7 +126,7 @@ class LocalRounds:
         self.commit(self.progress.step + self.progress.stepped)
 
     def commit(self, number: int) -> None:
-        """After step `number`: if a round was made, its members' samples count, and those of others are dealt again."""
+        """After step `number`, commit the samples of a round that was made; those of lost members are dealt again."""
         synchronizers, rounds = self.synchronizers, self._rounds
         if not synchronizers or rounds == self._committed:
             return
@@ -148,7 +148,7 @@ class LocalRounds:
                     self.progress.sink.emit(event_of(decision, number))
 
     def _commit_all(self, number: int) -> None:
-        """The round of every join has come to an end."""
+        """Commit everything: the round of every join has ended."""
         views = [one.formed for one in self.synchronizers if one.formed is not None]
         for batch in self.batches.take():
             self._return(batch, partial(self._lost, views, batch.step_number))
@@ -156,7 +156,7 @@ class LocalRounds:
             self.batches.ledger.commit(number)
 
     def _commit_streamed(self, number: int) -> None:
-        """Rounds have landed; others may be under way."""
+        """Commit rounds that have landed; others may be under way."""
         landed = self.batches.take_landed()
         for batch in landed:
             view = batch.formed
@@ -166,20 +166,20 @@ class LocalRounds:
             self.batches.ledger.commit(number, of=[batch.step for batch in landed])
 
     def _return(self, batch: DealtBatch, lost: Callable[[str], bool]) -> None:
-        """What lost members had in a batch is dealt again."""
+        """Give back the samples of lost members."""
         if places := batch.of_members(lost):
             batch.run.give_back(batch.step.stream, [(place, place + 1) for place in places])
             if self.batches.ledger is not None:
                 self.batches.ledger.returned(batch.step, places)
 
     def land(self) -> None:
-        """Leave no round under way, because something else is exchanged: a collective call."""
+        """Wait until no round is under way, because something else is exchanged: a collective call."""
         for one in self.synchronizers:
             if isinstance(one, StreamingRoundsSynchronizer):
                 one.land()
 
     def check_joins(self) -> None:
-        """Only one operation may be under way, so rounds that travel must be those of a single join."""
+        """Refuse overlapped rounds of several joins, because only one operation may be under way."""
         if len(self.synchronizers) > 1 and any(one.streams for one in self.synchronizers):
             raise UsageError(
                 "join() was called twice, and rounds with overlap or fragments are those of one join; give all models "
@@ -204,8 +204,10 @@ class LocalRounds:
             self.progress.warn(f"{text}; it goes on with those of the others")
 
     def _judge(self) -> None:
-        """Everybody leaves out what is not finite. If the sum of a round is not, though this worker's part was, then a
-        remote worker's was not, or the sum is too large."""
+        """Blame a round whose sum is not finite although this worker's part was.
+
+        Honest workers leave out parts that are not finite, so a remote worker has not, or the sum overflows.
+        """
         spoiled = max(one.totals.spoiled for one in self.synchronizers)
         if not spoiled or spoiled % IN_A_ROW or self.session.remote(self.session.member):
             return
@@ -216,18 +218,18 @@ class LocalRounds:
             raise DivergedError(f"{text}; lower the learning rate")
 
     def begin_steps(self, number: int) -> None:
-        """Newcomers may enter now, and plans be switched. Proposals name a step; all steps of a round begin here, for
-        everybody; where there are no rounds, one step."""
+        """Let newcomers enter, and plans be switched. Proposals name a step, so all steps of a round begin here, on all
+        workers; without rounds, one step does."""
         view = self.session.view
         first = (self._begun or 0) + 1 if self.synchronizers else number
         for step in range(first, number + 1):
             self.session.begin(step)
-            if self.session.view is not view and self.session.fresh:  # who has entered begins with the next round
+            if self.session.view is not view and self.session.fresh:  # a newcomer begins with the next round
                 break
         self._begun = number
 
     def told_servers(self) -> ServerCounted | None:
-        """What the servers were asked for so far, for the record."""
+        """Return what this worker asked of the servers so far, for the record."""
         found = [one for one in self.synchronizers if isinstance(one, ServerStepsSynchronizer)]
         if not found:
             return None
@@ -250,7 +252,7 @@ class LocalRounds:
         )
 
     def told(self) -> RoundsMade | None:
-        """What all rounds so far came to, for the record."""
+        """Return the totals of all rounds so far, for the record."""
         totals = [joined.round_totals for joined in self._joined]
         if not self.synchronizers and not any(each.rounds for each in totals):
             return None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extend.md").read_text()
-CODEC, TEST, SYNCHRONIZER, SYNCHRONIZER_TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+CODEC, TEST, FILTER, SYNCHRONIZER, SYNCHRONIZER_TEST = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 PROJECT, SYNCHRONIZER_PROJECT = (
     tomllib.loads(text)["project"] for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 )

@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from forked import TRAIN, Outcome, shoal, train
-from own_codec import CODEC, PAGE, PROJECT, TEST, install
+from own_codec import CODEC, FILTER, PAGE, PROJECT, TEST, install
 
 from shoal.core.errors import UsageError
 from shoal.core.record import read_info
@@ -20,6 +22,8 @@ from shoal.plan.compose import compose
 from shoal.plan.rules import check
 from shoal.testing import CodecCase
 from shoal.wire.codec import GradientCodec
+from shoal.wire.encode_context import EncodeContext
+from shoal.wire.layout import FlatLayout
 from shoal.wire.wrappers.feedback import ErrorFeedback
 from shoal.wire.wrappers.parts import PartialCodec
 
@@ -173,3 +177,21 @@ def test_registering_is_enough_in_one_process() -> None:
     assert "own" in registry.foreign_names()
     with pytest.raises(UsageError, match="codec 'own' is registered by"):
         registry.register_codec(dataclass(frozen=True)(type("Other", (kind,), {"__doc__": "Another."})))
+
+
+def test_a_filter_of_the_page_is_a_term_where_changes_travel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    found: dict[str, Any] = {"__name__": "shoal_outgrown"}
+    exec(FILTER, found)
+    registry.register_codec(found["OutgrownFilter"])
+    assert check(Plan.parse("server, async, outgrown(0.5)"), 2) == []
+    with pytest.raises(UsageError, match="which only pushes to servers know"):
+        check(Plan.parse("outgrown(0.5)"), 2)
+    codec = compose(Plan.parse("server, stale(1), outgrown(0.5)").wire)
+    assert codec is not None
+    layout = FlatLayout.of([("w", (1, 4))])
+    values, changes = torch.tensor([1.0, 1, -1, -4]), torch.tensor([0.4, -1.5, 0.6, 1.0])
+    out, state = torch.zeros(codec.max_bytes(layout), dtype=torch.uint8), codec.init_state(layout)
+    length = codec.encode_into(changes, layout, state, EncodeContext(reference=values), out)
+    assert codec.decode(out[:length], layout).tolist() == torch.tensor([0, -1.5, 0.6, 0]).tolist()
+    assert state["residual"].tolist() == torch.tensor([0.4, 0, 0, 1.0]).tolist()

@@ -34,6 +34,7 @@ def wide() -> nn.Module:
     [
         ("server(shards=2), async, topk(0.02)", 5, 3),
         ("server, stale(2), topk(0.05), int8", 5, 2),
+        ("server, stale(1), significant(0.05)", 5, 5),
         ("server, async(rule=adagrad, rate=0.01), int8", 2.5, 0.99),
         ("server, stale(0), fp16", 1.9, 0.99),
     ],

@@ -91,6 +91,8 @@ def test_a_single_worker_needs_no_server() -> None:
         ("server, allreduce", "keep one"),
         ("stale(2)", "is for parameter servers; write server, stale"),
         ("server, async, dgc(ratio=0.01, momentum=0.9, clip=0.0, warmup=0)", "its momentum correction assumes"),
+        ("significant(0.05)", "which only pushes to servers know"),
+        ("server, async(rule=sgd, rate=0.1), significant(0.05)", "gradients travel, whose size says nothing"),
         ("server, async(rule=adagrad)", "they need a rate"),
         ("server, stale(-1)", "bound"),
     ],

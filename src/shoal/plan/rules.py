@@ -202,6 +202,23 @@ def servers_get_what_there_is(plan: Plan, workers: int) -> None:
             )
 
 
+def changes_are_compared_with_values(plan: Plan, workers: int) -> None:
+    """Only pushes of changes know which values they change."""
+    for term in plan.codecs:
+        if not (isinstance(term, CodecSettings) and term.compares):
+            continue
+        if not isinstance(plan.pace, StaleTerm | AsyncTerm):
+            raise UsageError(
+                f"'{term}' with '{plan.pace}': it compares changes with the parameters they change, which only pushes "
+                f"to servers know; write server, stale(0), {term}, or topk(0.01)"
+            )
+        if isinstance(plan.pace, AsyncTerm) and plan.pace.rule != "add":
+            raise UsageError(
+                f"'{term}' with '{plan.pace}': gradients travel, whose size says nothing of how much a parameter will "
+                f"change; write async, {term}, or topk(0.01)"
+            )
+
+
 def _pushes_are_coded_alone(plan: Plan) -> None:
     """A server decodes each push by itself."""
     for term in plan.codecs:
@@ -285,6 +302,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     pace_needs_an_exchange,
     servers_get_what_there_is,
     a_deadline_needs_one_server,
+    changes_are_compared_with_values,
     local_sends_after_the_step,
     local_codes_changes,
     leases_follow_speed_already,

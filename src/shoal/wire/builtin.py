@@ -14,6 +14,7 @@ from shoal.wire.sparse_settings import (
     EsgdSettings,
     NonzeroSettings,
     RandomKSettings,
+    SignificantSettings,
     ThresholdSettings,
     TopKSettings,
 )
@@ -201,6 +202,7 @@ BUILT_IN: dict[str, type[CodecSettings]] = {
         TopKSettings,
         RandomKSettings,
         ThresholdSettings,
+        SignificantSettings,
         DgcSettings,
         EsgdSettings,
         LowRankSettings,

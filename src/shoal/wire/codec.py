@@ -167,6 +167,12 @@ def kernels_of(codec: GradientCodec) -> set[str]:
     return found.union(*(kernels_of(each) for each in inner if isinstance(each, GradientCodec)))
 
 
+def compares(codec: GradientCodec) -> bool:
+    """Whether a codec, or one it is made of, compares changes with the values that they change."""
+    inner: list[object] = [getattr(codec, field.name) for field in fields(codec)] if is_dataclass(codec) else []
+    return codec.compares or any(compares(each) for each in inner if isinstance(each, GradientCodec))
+
+
 def aligned(payload: Tensor) -> Tensor:
     """Return the same bytes at an address where kernels may read them as wider numbers."""
     return payload.clone() if payload.data_ptr() % 16 else payload

@@ -5,7 +5,7 @@ repeated anywhere, in any order, and no generator has a state to save. The hash 
 multiplications (constants by C. Wellons, "Prospecting for hash functions", 2018); the kernels compute the same bits.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ class EncodeContext:
     step: int = 0
     worker: int = 0
     bucket: int = 0
+    reference: Tensor | None = field(default=None, compare=False, repr=False)
+    """The values that the encoded changes are of, in the same order; only for codecs that say that they compare."""
 
     def random_words(self, *more: int | str) -> tuple[int, int]:
         """Return two 32-bit words that seed this encoding."""

@@ -38,6 +38,8 @@ class CodecSettings(NamedTerm):
     axis: ClassVar[Axis] = "wire"
     codec_class: ClassVar[str] = ""
     """`module:class` of the codec that these settings make; empty where the class is the codec itself."""
+    compares: ClassVar[bool] = False
+    """Whether it compares changes with the values that they change (`EncodeContext.reference`)."""
 
     def make_codec(self) -> "GradientCodec":
         """Return the codec with these arguments."""

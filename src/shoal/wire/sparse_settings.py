@@ -74,6 +74,27 @@ class ThresholdSettings(CodecSettings):
 
 
 @dataclass(frozen=True)
+class SignificantSettings(CodecSettings):
+    """A change travels once it is larger than `threshold` times the value it changes, or its layer's mean size where
+    that is larger; until then it adds up. For pushes to servers: server, async, significant(0.05).
+
+    Costs: as few bytes as changes are small; one more copy of the parameters for what waits.
+    Cites: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Hsieh et al. 2017, "Gaia:
+    Geo-Distributed Machine Learning Approaching LAN Speeds".
+    Avoid: with learning rates at which every step is a large part of the values.
+    """
+
+    name = "significant"
+    codec_class = "shoal.wire.codecs.significant:SignificantCodec"
+    compares = True
+
+    threshold: float = 0.05
+
+    def __post_init__(self) -> None:
+        self.check_number("threshold", 1e-9, 1e9)
+
+
+@dataclass(frozen=True)
 class DgcSettings(CodecSettings):
     """The largest elements of each layer travel; the others accumulate with momentum, clipped, and masked when sent.
 

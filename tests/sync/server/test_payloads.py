@@ -18,7 +18,7 @@ def world(codec: str, shards: int = 2, bound: int | None = None) -> tuple[CodedS
 
 
 @pytest.mark.parametrize(
-    "codec", ["topk(0.05)", "randomk(0.1)", "topk(0.05), feedback(off)", "nonzero", "threshold(16)"]
+    "codec", ["topk(0.05)", "randomk(0.1)", "topk(0.05), feedback(off)", "nonzero", "threshold(16)", "significant(0.5)"]
 )
 @pytest.mark.parametrize("shards", [1, 3])
 def test_what_is_sent_and_what_waits_are_what_there_was(codec: str, shards: int) -> None:

@@ -17,6 +17,7 @@ from shoal.wire.codecs.onebit import OneBitCodec
 from shoal.wire.codecs.qsgd import QsgdCodec
 from shoal.wire.codecs.randomk import RandomKCodec
 from shoal.wire.codecs.raw import RawCodec
+from shoal.wire.codecs.significant import SignificantCodec
 from shoal.wire.codecs.ternary import TernaryCodec
 from shoal.wire.codecs.threshold import ThresholdCodec
 from shoal.wire.codecs.topk import TopKCodec
@@ -47,6 +48,7 @@ CODECS = {
     "randomk": RandomKCodec(0.1),
     "threshold": ThresholdCodec(2.0),
     "often": ThresholdCodec(0.05),
+    "significant": SignificantCodec(0.05),
     "lowrank": LowRankCodec(2),
     "largest": LargestCodec(1000),
 }

@@ -17,6 +17,7 @@ CHAINS = (
         "topk(0.01)",
         "randomk(0.01)",
         "threshold(0.5)",
+        "significant(0.05)",
         "dgc(0.01, clip=1.0)",
         "esgd(0.01)",
         "lowrank(2)",

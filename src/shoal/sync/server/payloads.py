@@ -22,7 +22,7 @@ from shoal.sync.server.cut import ShardCut, cut_into_shards
 from shoal.sync.server.messages import CODED, PARTS, TensorSize, ValuesHead, encode
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard_codec import name_piece, read_layout, shape_shard
-from shoal.wire.codec import GradientCodec
+from shoal.wire.codec import GradientCodec, compares
 from shoal.wire.codec import State as CodecState
 from shoal.wire.encode_context import EncodeContext
 from shoal.wire.layout import FlatLayout
@@ -117,6 +117,7 @@ class CodedPayloads(ShardPayloads):
     def __init__(self, codec: GradientCodec, seed: int, rank: int) -> None:
         super().__init__()
         self.codec, self._seed, self._rank, self._made = codec, seed, rank, 0
+        self._compares = compares(codec)
 
     def open(self, names: Sequence[str], parameters: Sequence[Tensor], servers: int) -> None:
         super().open(names, parameters, servers)
@@ -152,7 +153,11 @@ class CodedPayloads(ShardPayloads):
         memory = self._memory[server]
         if not bool(torch.isfinite(values).all()):
             return PackedPush([], 1.0, is_finite=False)  # the residual stays as it is
-        moment = EncodeContext(self._seed, self._made, self._rank, server)
+        reference = None
+        if self._compares:
+            self.cuts[server].pack(self.flat, held := np.empty(self.cuts[server].size, np.float32))
+            reference = torch.from_numpy(held)
+        moment = EncodeContext(self._seed, self._made, self._rank, server, reference)
         length = self.codec.encode_into(values, memory.layout, memory.state, moment, memory.out)
         return PackedPush([memory.out[:length].numpy()], 1.0)
 

@@ -79,6 +79,8 @@ class PartialCodec(GradientCodec):
                 "error feedback around PartialCodec would be lost; put it inside: PartialCodec(ErrorFeedback(codec))"
             )
         coded, plain = self.split_layout(layout)
+        if context.reference is not None:
+            context = replace(context, reference=coded.of(context.reference))
         count = self.codec.encode_into(coded.of(values), coded.layout, state, context, out[HEAD.size :])
         write_head(out, self.code, layout.numel, count)
         start = HEAD.size + padded(count)

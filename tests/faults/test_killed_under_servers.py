@@ -1,6 +1,7 @@
 """P1 and P2 under parameter servers: a worker is killed and replaced; a server is killed and the run begins again."""
 
 import os
+import re
 import signal
 from functools import partial
 from pathlib import Path
@@ -171,3 +172,37 @@ def test_p2_after_the_last_replacement_the_one_that_is_left_answers_alone(tmp_pa
     assert done.code == 0, done.err
     assert "the replica of server 0 died of SIGKILL; it goes on without a replica, which was replaced too" in done.err
     assert "counted 480.0" in done.out
+
+
+KILL_AGAIN_AND_AGAIN = """if run.worker_id == 0:
+            times.append(time.monotonic())
+            if run.step == 1:
+                threading.Thread(target=kill, daemon=True).start()"""
+KILLER = """
+import random, threading
+times = []
+
+def kill():  # the primary, at any moment after the steps before were acknowledged: its backup has them then
+    for start in range(20):
+        step = run.step
+        while run.step < step + 3:
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.05))
+        (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.{start}.pid')
+        os.kill(int(open(found).read()), 9)
+"""
+
+
+@pytest.mark.soak("clock")
+@pytest.mark.parametrize("plan", ["server(replicas=2), async(round=50)", "server(replicas=2)"])
+def test_p2_twenty_takeovers_take_less_than_three_seconds_each(tmp_path: Path, plan: str) -> None:
+    source = COUNT.replace("HARM", KILL_AGAIN_AND_AGAIN).replace("run = shoal.start()", KILLER + "run = shoal.start()")
+    source = source.replace("zeros(240, 1)", "zeros(4000, 1)")
+    (tmp_path / "script.py").write_text(source + "    print('longest', max(b - a for a, b in zip(times, times[1:])))\n")
+    words = ("--workers", "2", "--plan", plan, "--name", "one", "--restarts", "20")
+    done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+    assert done.code == 0, done.err
+    assert done.err.count("its replica took over") == 20
+    assert "counted 8000.0" in done.out
+    (longest,) = re.findall(r"longest ([\d.]+)", done.out)
+    assert float(longest) < 3.0

@@ -33,6 +33,7 @@ zoo: $(STAMP)
 test: $(STAMP)
 	scripts/debian.sh
 	$(BIN)/python -m shoal.wire.kernels
+	$(BIN)/python -m compileall -q src  # once, and not in every process that a test starts
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not soak" tests
 
 soak: $(STAMP)

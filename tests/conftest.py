@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if part := config.getoption("--part"):
         items[:], others = soak_parts.select(items, part)
         config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the test files as pytest rewrites them, also under PYTHONDONTWRITEBYTECODE.
+
+    Each process of the tests spends nine seconds on all of them, and one where it finds them.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def pytest_collection_finish() -> None:

@@ -107,6 +107,23 @@ def test_if_somebody_is_in_the_middle_of_the_step_the_newcomer_waits_for_a_later
     assert again.step > first.step
 
 
+def test_the_others_go_on_without_a_newcomer_that_does_not_answer_and_ask_it_again_later() -> None:
+    coordinator = gathered("a", "b")
+    knock(coordinator)
+    generation = coordinator.proposal.view.generation  # type: ignore[union-attr]
+    for member in ("a", "b"):
+        ack = ProposeAck(member=member, generation=generation, applied=7, formed=0, between=True)
+        coordinator.hear(ack, 2.0)
+    assert "new" in told(coordinator.tick(2.9), ProposeView), "it has a second, and is reminded"
+    assert set(told(coordinator.tick(3.1), ProposeView)) == {"a", "b"}
+    stand(coordinator, a=(7, 0), b=(7, 0))
+    assert coordinator.view.members == ("a", "b")
+    for moment, asked in ((4.0, False), (5.2, True)):
+        for member in ("a", "b", "new"):
+            coordinator.hear(beat(member, coordinator.view.generation * (member != "new"), step=20, period=0.1), moment)
+        assert ("new" in told(coordinator.tick(moment), ProposeView)) == asked
+
+
 def test_a_death_that_is_told_makes_a_view_at_once() -> None:
     coordinator = gathered("a", "b", "c")
     before = coordinator.view.generation

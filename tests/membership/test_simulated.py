@@ -1,5 +1,7 @@
 """Twenty-five random schedules of faults in virtual time; a failing one is replayed by its seed."""
 
+import itertools
+
 import pytest
 
 from shoal.membership import proposal
@@ -69,6 +71,45 @@ def test_forgetting_what_was_complete_is_caught(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(proposal, "decide", forgetful)
     assert caught(range(40))
+
+
+def longest_stop(late: float) -> tuple[float, bool]:
+    """How long the others stand still while a newcomer hears everything `late` seconds late, up to second 40; and
+    whether it is in later, when it is as quick as they are."""
+    world = SimulatedWorld(3, members=3, faults=False, streaming=False)
+    made: list[int] = []
+
+    def look() -> None:
+        made.append(len(world.members["m0"].history))
+        world.later(0.1, look)
+
+    def join() -> None:
+        slow = world.add_member()
+        hear = slow.receive
+
+        def receive(message: object) -> None:
+            world.later(late if world.now < 40.0 else 0.0, lambda: hear(message))
+
+        slow.receive = receive  # type: ignore[method-assign]
+
+    world.later(5.0, look)
+    world.later(5.0, join)
+    world.run(60.0)
+    world.check()
+    stops = [len(list(same)) * 0.1 for _, same in itertools.groupby(made)]
+    return max(stops), world.members["m3"].machine.view == world.members["m0"].machine.view
+
+
+def test_a_newcomer_that_answers_late_holds_nobody_for_long_and_enters_when_it_is_quick() -> None:
+    usual, _ = longest_stop(0.0)
+    slow, entered = longest_stop(6.0)
+    assert entered
+    assert slow < usual + 1.5, "the coordinator looks ten times a second, and waits for one second"
+
+
+def test_waiting_for_a_newcomer_that_answers_late_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shoal.membership.view_change.ViewChange.put_off", lambda self, now: None)
+    assert longest_stop(6.0)[0] > 3.0
 
 
 def cut_off() -> None:

@@ -165,6 +165,11 @@ class StateStreamClient:
             self._taken, self._moved = self._chunks(slot_of(self._offer.member)), now()
         return new
 
+    @property
+    def pending(self) -> int:
+        """Return how many items have come that `items` has not returned yet."""
+        return len(self._received) - self._read
+
     def _chunks(self, sender: int) -> int:
         """Return how much has come from the sender, including incomplete items."""
         peer = self.mesh.loop.peers.get(sender)

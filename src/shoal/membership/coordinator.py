@@ -132,6 +132,7 @@ class MembershipCoordinator:
             self.views.evict(member, why, now)
         if self.views.is_due(now):
             self.views.propose(now)
+        self.views.put_off(now)
         self.views.admit(now)
         self.views.remind(now)
         return self._take_effects()

@@ -29,7 +29,7 @@ class StateStream(Protocol):
         """Return whether all of it has come, bit for bit as the sender holds it."""
 
     def receive(self, offer: StreamStateFrom | None) -> bool:
-        """Take in what has come; return False once the state is complete, or the stream has failed."""
+        """Take in what has come; return False once this worker has caught up, or the stream has failed."""
 
     def catch_up(self) -> None:
         """Take in the updates that have come since then."""
@@ -77,15 +77,23 @@ class ElasticSession(MembershipSession):
         self.agent.filled()
         self._look()
 
-    def join_running(self, take: Callable[[], MembershipView | None], stream: StateStream | None = None) -> None:
+    def join_running(
+        self,
+        take: Callable[[], MembershipView | None],
+        stream: StateStream | None = None,
+        is_ready: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Become a member of a run that trains. `take` looks for the donor's state, and returns None until it is there.
 
+        `is_ready`: whether this worker would not keep the others waiting; until then it does not ask to be let in.
         If no donor is left, because training is over or all are lost, the launcher ends this worker.
         """
+        while stream is None and not is_ready():  # nobody knows of this worker yet
+            time.sleep(PAUSE)
         self.agent.streaming_partners.waits = stream is not None
         self.agent.start()
         if stream is not None:
-            self._receive_stream(stream)
+            self._receive_stream(stream, is_ready)
         deadline = Deadline.after(self.seconds)
         while self.agent.blank:
             if self.disturbed:
@@ -97,7 +105,7 @@ class ElasticSession(MembershipSession):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for the state of {self.install.donor}")
             time.sleep(PAUSE)
 
-    def _receive_stream(self, stream: StateStream) -> None:
+    def _receive_stream(self, stream: StateStream, is_ready: Callable[[], bool]) -> None:
         """Take in the stream until it is complete, has failed, or a view needs this worker because others were lost."""
         streaming_partners = self.agent.streaming_partners
         while self.agent.view.generation == 0 and stream.receive(streaming_partners.offer):
@@ -105,6 +113,9 @@ class ElasticSession(MembershipSession):
             time.sleep(PAUSE)
         if stream.proved:
             self.agent.note_streamed()
+        while self.agent.view.generation == 0 and not stream.proved and not is_ready():
+            self.agent.check()
+            time.sleep(PAUSE)
         streaming_partners.waits = False
 
     def _await_view(self, deadline: Deadline, stream: StateStream | None) -> None:

@@ -40,6 +40,10 @@ class MembershipRules:
     """Seconds of training between proposing a newcomer and the step at which it enters."""
     repeat: float = 0.5
     """Seconds after which an unanswered message is sent again."""
+    late: float = 1.0
+    """Seconds all members stand still for the answer of a newcomer; then they go on without it."""
+    later: float = 2.0
+    """Seconds until such a newcomer is asked again, doubled every time, up to a minute."""
     answer: float = 10.0
     """Seconds a remote worker has to answer a proposal, or to enter a view; its agent needs milliseconds."""
     asleep: float = 1.0
@@ -59,6 +63,10 @@ class MemberStatus:
     """Since when it has been beating without entering the view it was told of."""
     missed: int = 0
     """How often in a row it had already begun the step at which newcomers were to enter."""
+    put_off: int = 0
+    """How often it was too slow to answer while all members stood still for it."""
+    not_before: float = 0.0
+    """When it may be asked again after that."""
 
 
 class FailureDetector:

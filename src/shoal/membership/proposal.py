@@ -38,6 +38,8 @@ class ViewProposal:
     asked: float
     """When the last of the run's own workers answered, or else when the proposal was made."""
     acks: dict[str, ProposeAck] = field(default_factory=dict)
+    standing: float | None = None
+    """Since when all members that train have been waiting for newcomers to answer."""
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ from shoal.membership.view import MembershipView
 
 MOST_MISSES = 6
 """Proposals in a row that a remote worker may answer with "I had begun that step already" before it is dropped."""
+LONGEST_PAUSE = 60.0
+"""Seconds after which a slow newcomer is asked again at the latest."""
 
 
 class ViewChange:
@@ -105,6 +107,7 @@ class ViewChange:
             for member, status in self.roster.statuses.items()
             if member not in self.view
             and not status.waits
+            and now >= status.not_before
             and not self.suspicions.kept_out(self.roster.machine_of(member), now)
         )
         wanted = self.plans.wanted if not self._over else None
@@ -152,6 +155,26 @@ class ViewChange:
         proposal.acks[ack.member] = ack
         if len(proposal.acks) == len(proposal.view):
             self._close(proposal, now)
+        elif proposal.step and proposal.standing is None and not set(proposal.missing) & set(self.view.members):
+            proposal.standing = now
+
+    def put_off(self, now: float) -> None:
+        """Go on without newcomers for whose answer all members have been standing still; they are asked again later.
+
+        Those that train stand still from the agreed step until all have answered. A newcomer has known of the
+        proposal for as long as they have, and its agent needs milliseconds, so its machine is short of time.
+        """
+        proposal = self.proposal
+        if proposal is None or proposal.standing is None or now - proposal.standing < self.rules.late:
+            return
+        slow = [member for member in proposal.missing if member in self.roster]
+        for member in slow:
+            status = self.roster.statuses[member]
+            status.put_off += 1
+            status.not_before = now + min(self.rules.later * 2 ** (status.put_off - 1), LONGEST_PAUSE)
+            if status.info.remote and status.put_off > MOST_MISSES:
+                self._drop(member, f"it was too slow to answer {status.put_off} proposals in a row")
+        self.propose(now)
 
     def _answered_late(self, member: str, now: float) -> None:
         """Propose again: this member had begun the step before which all were to stand.
@@ -183,7 +206,7 @@ class ViewChange:
         if proposal.step:
             self._ahead = self.rules.ahead
             for member in members:
-                self.roster.statuses[member].missed = 0
+                self.roster.statuses[member].missed = self.roster.statuses[member].put_off = 0
         infos = [self.roster.statuses[member].info for member in members]
         installed = ViewInstalled(install=proposal.to_install(infos, self.memory.shared))
         self.proposal = None

@@ -1,11 +1,10 @@
 """Sender and receiver of two runs in one process: the stream comes to the same bits, or is refused with a reason."""
 
-import contextlib
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from catchup_sides import Side
 
 from shoal.core.errors import Evicted
 from shoal.train.catchup.receiver import CatchUpReceiver
@@ -13,7 +12,6 @@ from shoal.train.catchup.sender import CHANGED, CatchUpSender
 from shoal.train.catchup.update import UPDATE, bulk, proof
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import common
-from shoal.train.joined import JoinedModels
 
 
 class Table:
@@ -55,50 +53,18 @@ class Table:
     def follow(self, offer: object) -> bool:
         return False
 
+    @property
+    def pending(self) -> int:
+        return len(self.given) - self.passed
+
     def items(self) -> list[bytearray]:
         new, self.passed = self.given[self.passed :], len(self.given)
         return [bytearray(data) for data in new]
 
 
-class Side:
-    """A model that is trained by nobody else."""
-
-    def __init__(self, size: int, seed: int, joined: Any) -> None:
-        torch.manual_seed(seed)
-        self.model = nn.Sequential(nn.Linear(size, size), nn.BatchNorm1d(size))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1, momentum=0.9)
-        self.joined: JoinedModels = joined(self.model, self.optimizer)
-
-    def step(self, share: float = 0.001) -> None:
-        for parameter in self.model.parameters():
-            parameter.grad = torch.randn_like(parameter).masked_fill(torch.rand_like(parameter) >= share, 0.0)
-        self.optimizer.step()
-
-
 @pytest.fixture
 def table() -> Table:
     return Table()
-
-
-@pytest.fixture
-def sides() -> Any:
-    """Makes sides whose optimizers tell nobody but the test's sender."""
-
-    class Members:
-        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-            self.models, self.optimizers, self.stateful = [model], [optimizer], []
-            self.names = [name for name, _ in model.named_parameters()]
-            self.parameters = list(model.parameters())
-
-    class Bare(JoinedModels):
-        def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-            self.members = Members(model, optimizer)  # type: ignore[assignment]
-            self.deferred, self.precision, self.alone, self.lockstep = None, {}, False, True
-
-        def suppress_steps(self) -> contextlib.AbstractContextManager[None]:
-            return contextlib.nullcontext()
-
-    return lambda size=512, seed=1: Side(size, seed, Bare)
 
 
 def lending(side: Side, table: Table) -> CatchUpSender:

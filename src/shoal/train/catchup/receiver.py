@@ -31,18 +31,22 @@ class CatchUpReceiver:
         """Made here."""
 
     def receive(self, offer: StreamStateFrom | None) -> bool:
-        """Take in what has come; False once the state is complete, or cannot be had."""
+        """Take in what has come; False once this worker has caught up, or the state cannot be had."""
         if self.client.follow(offer):
             self.proved, self.updates = False, 0
-        self.catch_up()
+        took = self.catch_up()
         self.why = self.why or ("" if self.proved else self.client.hopeless)
-        return not self.why and not self.proved
+        # To make the updates that have come takes a while. If others have come meanwhile this worker is behind, and
+        # one that is slower than the others never gets as far as to ask: they would wait for it in every step.
+        return not self.why and (not self.proved or bool(took and self.client.pending))
 
-    def catch_up(self) -> None:
-        """Make the updates that have come."""
-        for item in self.client.items():
+    def catch_up(self) -> int:
+        """Make the updates that have come; return how many items there were."""
+        items = self.client.items()
+        for item in items:
             if not self.why:
                 self._use(bytes(item))
+        return len(items)
 
     def _use(self, data: bytes) -> None:
         tensors, texts = parse(data, "an item of a stream")

@@ -18,6 +18,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.view import MembershipView
 from shoal.train.catchup.receiver import CatchUpReceiver
+from shoal.train.catchup.rehearsal import EntryRehearsal
 from shoal.train.catchup.update import UPDATE, bulk, proof
 from shoal.train.checkpoint.coordinator import SyncSchedule
 from shoal.train.checkpoint.residuals import MARK
@@ -122,7 +123,7 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
             receiver.rest(tensors, texts)
         return handed[0].dealt
 
-    session.join_running(take, receiver)
+    session.join_running(take, receiver, EntryRehearsal(joined).is_ready)
     texts = handed[0].state[1]
     why = msgspec.json.decode(texts.get("why", "{}"), type=dict[str, str]).get(session.member, "")
     return handed[0], _told(receiver, "stream" in texts, given, now() - began, why)

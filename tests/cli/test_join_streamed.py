@@ -46,29 +46,22 @@ def entered(folder: Path, slot: int) -> list[dict[str, object]]:
     return [event for event in events(folder, "one", slot) if event["event"] == "entered"]
 
 
-def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path) -> None:
-    with joining(tmp_path, "topk(0.001)") as (here, there, guest):
+@pytest.mark.parametrize(
+    "plan", ["topk(0.001)", *(pytest.param(p, marks=pytest.mark.soak) for p in ("onebit", "allreduce"))]
+)
+def test_the_others_train_while_a_newcomer_takes_over_their_state(tmp_path: Path, plan: str) -> None:
+    """Signs of two workers have four sums in each block, so two bits an element. Where the others exchange in memory,
+    the link is free for whole gradients."""
+    with joining(tmp_path, plan, "1gbit" if plan == "allreduce" else "20mbit") as (here, there, guest):
         trained(there, "one", 2, guest)
         here.end(guest)
     (came,) = entered(there, 2)
-    assert came["why"] == ""
+    assert came["why"] == "", came
     assert int(str(came["lent"])) > 3_900_000
     assert int(str(came["updates"])) >= 5, "the others trained meanwhile"
-    assert int(str(came["given"])) < 400_000, "they waited for a tenth of the state at the most"
+    assert int(str(came["given"])) < (400_000 if "topk" in plan else 3_940_000), "they waited for a part of it"
     page = forked.shoal(there, "show", "one").out
     assert "were streamed while the others trained" in " ".join(page.split())
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize(("plan", "why"), [("onebit", "a step changes much"), ("allreduce", "")])
-def test_where_updates_are_large_the_others_wait(tmp_path: Path, plan: str, why: str) -> None:
-    with joining(tmp_path, plan) as (here, there, guest):
-        trained(there, "one", 2, guest)
-        here.end(guest)
-    (came,) = entered(there, 2)
-    assert why in str(came["why"])
-    assert (came["lent"], came["updates"]) == (0, 0)
-    assert int(str(came["given"])) > 3_900_000
 
 
 def waits(there: Path, guest: Forked) -> None:

@@ -99,6 +99,11 @@ class StateStreamServer:
             account.under_way.popleft()
         return account.given - len(account.under_way)
 
+    def broken(self, member: str) -> bool:
+        """Return whether an item will not arrive, because the link to the newcomer was dropped."""
+        account = self._accounts.get(member)
+        return account is None or any(ticket.error is not None for ticket in account.under_way)
+
     def stalled(self, member: str) -> bool:
         """Return whether a newcomer has taken nothing for too long."""
         account, out = self._accounts[member], self.mesh.link(slot_of(member)).message_out

@@ -31,8 +31,8 @@ class StateStream(Protocol):
     def receive(self, offer: StreamStateFrom | None) -> bool:
         """Take in what has come; return False once this worker has caught up, or the stream has failed."""
 
-    def catch_up(self) -> None:
-        """Take in the updates that have come since then."""
+    def catch_up(self) -> int:
+        """Take in the updates that have come since then; return how many items there were."""
 
 
 class ElasticSession(MembershipSession):

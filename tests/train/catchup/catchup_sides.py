@@ -1,6 +1,7 @@
 """A model that is trained by nobody else, joined without a run."""
 
 import contextlib
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ class Bare(JoinedModels):
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.members = Members(model, optimizer)  # type: ignore[assignment]
         self.deferred, self.precision, self.alone, self.lockstep = None, {}, False, True
+        self.synchronizer = SimpleNamespace(spent=SimpleNamespace(wait=0.0))  # type: ignore[assignment]
 
     def suppress_steps(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

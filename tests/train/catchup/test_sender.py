@@ -7,8 +7,10 @@ import torch
 from catchup_sides import Side
 
 from shoal.core.errors import Evicted
+from shoal.train.catchup import receiver as receiver_module
+from shoal.train.catchup import sender as sender_module
 from shoal.train.catchup.receiver import CatchUpReceiver
-from shoal.train.catchup.sender import CHANGED, CatchUpSender
+from shoal.train.catchup.sender import CHANGED, CatchUpSender, StreamRest
 from shoal.train.catchup.update import UPDATE, bulk, proof
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import common
@@ -24,6 +26,7 @@ class Table:
         self.hopeless = ""
         self.stuck: list[str] = []
         self.dropped: list[str] = []
+        self.lost = False
 
     def asked(self) -> list[str]:
         return self.wanted
@@ -40,6 +43,9 @@ class Table:
 
     def arrived(self, member: str) -> int:
         return self.passed
+
+    def broken(self, member: str) -> bool:
+        return self.lost
 
     def stalled(self, member: str) -> bool:
         return member in self.stuck
@@ -115,13 +121,15 @@ def test_a_stream_comes_to_the_senders_bits_and_the_rest_is_small(sides: Any, ta
     assert not receiver.receive(None)
     assert receiver.proved
     sender.between()
-    assert sender.rest("w7.0") == {}, "all has arrived"
+    assert sender.rest("w7.0") == StreamRest(3, {}), "all has arrived"
     here.step()
+    assert sender.rest("w7.0") == StreamRest(4, {}), "the last is on the way in the stream, and is not sent twice"
+    table.lost = True
     rest = sender.rest("w7.0")
-    assert isinstance(rest, dict)
-    assert list(rest) == [4]
-    assert sum(map(len, rest.values())) < sum(map(len, table.given)) / 50
-    tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
+    assert isinstance(rest, StreamRest)
+    assert list(rest.updates) == [4]
+    assert sum(map(len, rest.updates.values())) < sum(map(len, table.given)) / 50
+    tensors = handed(rest)
     receiver.rest(tensors, {"stream": proof(bulk([here.joined]))})
     wanted = {name: tensor for name, tensor in common([here.joined])[0].items() if name in tensors}
     assert len(wanted) == len(tensors) == len(bulk([here.joined])) == 2, "one weight, and its momentum"
@@ -129,12 +137,17 @@ def test_a_stream_comes_to_the_senders_bits_and_the_rest_is_small(sides: Any, ta
     assert sender.rest("w8.0") == "its state was streamed by another member"
 
 
+def handed(rest: StreamRest) -> dict[str, torch.Tensor]:
+    return {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.updates.items()}
+
+
 def enter(sender: CatchUpSender, receiver: CatchUpReceiver, here: Side) -> None:
     """It comes to the sender's bits with what it has and what it is told at last."""
     rest = sender.rest("w7.0")
-    assert isinstance(rest, dict), rest
-    tensors = {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.items()}
-    receiver.rest(tensors, {"stream": proof(bulk([here.joined]))})
+    assert isinstance(rest, StreamRest), rest
+    tensors, texts = handed(rest), {"stream": proof(bulk([here.joined])), "through": str(rest.through)}
+    assert not receiver.lacks(tensors, texts)
+    receiver.rest(tensors, texts)
 
 
 def test_a_stream_counts_though_a_view_was_made_without_the_newcomer(sides: Any, table: Table) -> None:
@@ -173,9 +186,9 @@ def test_a_stream_of_an_earlier_view_ends_as_others_do(sides: Any, table: Table)
     sender, _ = proved(here, sides(seed=2), table)
     sender.change(["w0.0"])
     table.wanted = []
-    for _ in range(3):
+    for _ in range(9):
         here.step(share=1.0)
-    assert "updates are" in str(sender.rest("w7.0"))
+    assert "updates wait" in str(sender.rest("w7.0"))
 
 
 def test_a_newcomer_that_takes_nothing_is_dropped_and_nothing_more_waits_for_it(sides: Any, table: Table) -> None:
@@ -197,13 +210,14 @@ def refusal(table: Table) -> str:
     return parse(table.given[-1])[1]["why"]
 
 
-def test_dense_updates_are_not_lent(sides: Any, table: Table) -> None:
+def test_where_the_exchange_fills_the_step_large_updates_are_not_streamed(sides: Any, table: Table) -> None:
     here = sides()
     sender = lending(here, table)
     sender.between()
+    here.joined.synchronizer.spent.wait += 3600.0
     here.step(share=1.0)
     sender.between()
-    assert "a step changes much" in refusal(table)
+    assert "the link has no room" in refusal(table)
     assert len(table.given) == 1, "the state did not travel"
     assert "a step changes much" in str(sender.rest("w7.0"))
     receiver = CatchUpReceiver(table, sides().joined)  # type: ignore[arg-type]
@@ -211,21 +225,115 @@ def test_dense_updates_are_not_lent(sides: Any, table: Table) -> None:
     assert "a step changes much" in receiver.why
 
 
+def test_where_the_link_is_idle_large_updates_are_streamed(sides: Any, table: Table) -> None:
+    here, there = sides(seed=1), sides(seed=2)
+    sender, receiver = lending(here, table), CatchUpReceiver(table, there.joined)  # type: ignore[arg-type]
+    sender.between()
+    for _ in range(6):
+        here.step(share=1.0)
+        sender.between()
+        receiver.receive(None)
+    assert receiver.proved
+    here.step(share=1.0)
+    enter(sender, receiver, here)
+    assert receiver.updates == 6
+    assert proof(bulk([there.joined])) == proof(bulk([here.joined]))
+
+
+def test_a_newcomer_waits_for_updates_that_are_on_the_way(sides: Any, table: Table) -> None:
+    here = sides()
+    sender, receiver = proved(here, sides(seed=2), table)
+    receiver.catch_up()
+    arrived = table.items
+    table.items = list  # type: ignore[method-assign]
+    here.step()
+    rest = sender.rest("w7.0")
+    assert isinstance(rest, StreamRest)
+    assert receiver.lacks({}, {"through": str(rest.through)})
+    table.items = arrived  # type: ignore[method-assign]
+    assert not receiver.lacks({}, {"through": str(rest.through)})
+
+
+def test_a_newcomer_that_is_slower_than_the_others_does_not_ask(
+    sides: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = sides()
+    sender, receiver = begun(here, sides(seed=2), table)
+    here.step()
+    sender.between()
+    use = receiver._use
+
+    def slowly(data: bytes) -> None:
+        use(data)
+        for _ in range(4):
+            here.step()
+
+    receiver._use = slowly  # type: ignore[method-assign]
+    assert all(receiver.receive(None) for _ in range(3))
+    assert receiver.proved
+    monkeypatch.setattr(receiver_module, "PATIENCE", -1.0)
+    assert not receiver.receive(None), "it gives the stream up"
+    assert "updates came while" in receiver.why
+    assert not receiver.proved
+
+
+def test_a_newcomer_that_was_slow_for_a_while_asks_when_it_is_quick(sides: Any, table: Table) -> None:
+    here = sides()
+    sender, receiver = begun(here, sides(seed=2), table)
+    for _ in range(40):
+        here.step()
+        sender.between()
+    assert not receiver.receive(None)
+    assert receiver.updates == 40
+
+
 def test_a_small_state_is_not_lent(sides: Any, table: Table) -> None:
     lending(sides(size=64), table).between()
     assert "the state is small" in refusal(table)
 
 
-def test_a_stream_is_withdrawn_when_its_updates_are_as_large_as_the_state(sides: Any, table: Table) -> None:
+def test_a_stream_is_withdrawn_when_as_much_as_the_state_waits_for_the_link(sides: Any, table: Table) -> None:
     here = sides()
     sender, receiver = begun(here, sides(seed=2), table)
-    for _ in range(3):
+    for _ in range(9):
         here.step(share=1.0)
         sender.between()
-    assert "updates are" in refusal(table)
+    assert "bytes of updates wait for the link" in refusal(table)
     assert not receiver.receive(None)
-    assert "updates are" in receiver.why
-    assert "updates are" in str(sender.rest("w7.0"))
+    assert "wait for the link" in receiver.why
+    assert "wait for the link" in str(sender.rest("w7.0"))
+
+
+def test_a_stream_is_withdrawn_when_all_its_updates_are_many_times_the_state(sides: Any, table: Table) -> None:
+    here = sides()
+    sender, receiver = begun(here, sides(seed=2), table)
+    for _ in range(33):
+        here.step(share=1.0)
+        receiver.catch_up()
+        sender.between()
+    assert "updates are" in refusal(table)
+
+
+def test_in_short_steps_the_others_stand_still_for_a_moment_if_a_stream_falls_behind(
+    sides: Any, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = sides()
+    naps: list[float] = []
+    monkeypatch.setattr(sender_module.time, "sleep", naps.append)
+    sender, receiver = begun(here, sides(seed=2), table)
+    here.step(share=1.0)
+    sender.between()
+    here.step(share=0.1)
+    sender.between()
+    assert not naps, "the state is still on its way"
+    receiver.catch_up()
+    here.step(share=1.0)
+    sender.between()
+    assert not naps, "it lacks the last update only"
+    here.step(share=0.1)
+    monkeypatch.setattr(sender_module.time, "sleep", lambda seconds: (naps.append(seconds), receiver.catch_up()))
+    sender.between()
+    assert len(naps) == 1, "until it has arrived"
 
 
 def test_a_proof_fails_where_something_else_has_changed_the_weights(sides: Any, table: Table) -> None:
@@ -252,7 +360,7 @@ def test_what_nobody_counts_ends_the_newcomer_and_nothing_is_streamed_after_that
     here = sides()
     sender, receiver = proved(here, sides(seed=2), table)
     next(iter(here.model.parameters())).data.mul_(0.5)
-    assert isinstance(sender.rest("w7.0"), dict)
+    assert isinstance(sender.rest("w7.0"), StreamRest)
     with pytest.raises(Evicted, match="start this worker again"):
         receiver.rest({}, {"stream": proof(bulk([here.joined]))})
     sender.change(["w0.0", "w7.0"])  # the view in which it entered
@@ -265,7 +373,7 @@ def test_what_nobody_counts_ends_the_newcomer_and_nothing_is_streamed_after_that
 def test_who_is_lost_later_is_not_the_streams_fault(sides: Any, table: Table) -> None:
     here = sides()
     sender, _ = proved(here, sides(seed=2), table)
-    assert isinstance(sender.rest("w7.0"), dict)
+    assert isinstance(sender.rest("w7.0"), StreamRest)
     for members in (["w0.0", "w7.0"], ["w0.0", "w7.0", "w3.0"], ["w0.0"]):
         sender.change(members)
     table.wanted = ["w7.1"]

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
-from shoal.train.catchup.update import UnfitError, repeat, write
+from shoal.core.errors import PayloadError
+from shoal.train.catchup.update import UnfitError, _gradient, repeat, write
 from shoal.train.checkpoint.shard import parse
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
@@ -56,8 +57,38 @@ def test_what_is_mostly_zero_is_small_and_what_is_not_is_written_whole() -> None
     parameter.grad = torch.zeros(100_000)
     parameter.grad[::1000] = 1.0
     assert len(write(optimizer, 0)) < 2000
-    parameter.grad = torch.ones(100_000)
+    parameter.grad = torch.randn(100_000)
     assert 400_000 < len(write(optimizer, 0)) < 401_000
+
+
+@pytest.mark.parametrize(("values", "bits"), [(1, 1), (2, 1), (3, 2), (16, 4), (17, 32), (2048, 32)])
+def test_few_distinct_numbers_in_each_block_take_few_bits_and_come_back_exactly(values: int, bits: int) -> None:
+    """As sums of the signs of several workers, each block with its own means; -0.0 is a number like others."""
+    torch.manual_seed(values)
+    parameter, other = (nn.Parameter(torch.zeros(7, 14_287)) for _ in range(2))
+    rows = torch.stack([torch.randn(values)[torch.arange(2048) % values] for _ in range(49)])
+    rows[3][rows[3] == rows[3, 0]] = -0.0
+    parameter.grad = rows.view(-1)[: parameter.numel()].view_as(parameter).contiguous()
+    data = write(SGD([parameter], 0.1), 0)
+    assert abs(len(data) - parameter.numel() * bits / 8) < 4200
+    tensors, _ = parse(data)
+    again = _gradient(other, 0, tensors)
+    assert again is not None
+    assert torch.equal(again.view(torch.int32), parameter.grad.view(torch.int32))
+
+
+@pytest.mark.parametrize(("name", "change"), [
+    ("0.codes", lambda codes: codes[:-1]), ("0.codes", lambda codes: codes.fill_(255)),
+    ("0.codes", lambda codes: codes.int()), ("0.tables", lambda tables: tables.view(-1)),
+    ("0.tables", lambda tables: torch.cat([tables, tables])), ("0.tables", lambda tables: tables[:, :0]),
+])  # fmt: skip
+def test_codes_that_are_none_are_refused(name: str, change: Callable[[Tensor], Tensor]) -> None:
+    parameter = nn.Parameter(torch.zeros(1000))
+    parameter.grad = torch.randint(1, 4, (1000,)).float()
+    tensors, _ = parse(write(SGD([parameter], 0.1), 0))
+    tensors[name] = change(tensors[name].clone())
+    with pytest.raises(PayloadError, match=r"codes for 1000|code 3 in an update|tables of shape"):
+        _gradient(parameter, 0, tensors)
 
 
 def test_a_sparse_tensor_is_not_written() -> None:

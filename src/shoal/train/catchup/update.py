@@ -1,4 +1,11 @@
-"""What catch-up sends: the tensors that only updates change, and each optimizer update as bytes, exactly."""
+"""What catch-up sends: the tensors that only updates change, and each optimizer update as bytes, exactly.
+
+A gradient is written in the shortest of three ways, and read to the same bits:
+
+    places, values    where it is mostly zero: sparsifiers
+    tables, codes     where every block has few distinct numbers, as sums of signs have: 1, 2 or 4 bits an element
+    all               any other
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -6,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from shoal.core.errors import ShoalError
+from shoal.core.errors import PayloadError, ShoalError
 from shoal.train.checkpoint.shard import pieces
 from shoal.train.checkpoint.snapshot import pack, unpack
 from shoal.train.fingerprint import fingerprint_of
@@ -17,6 +24,10 @@ UPDATE = "update."
 """Before the number of an update, in what the donor hands to a newcomer that has had a stream."""
 SMALL = 1024
 """Elements of a tensor that is told anew anyway."""
+FEW = 8
+"""A gradient of which less than one in so many bytes is not zero is not searched for few distinct numbers."""
+BLOCK, MOST_VALUES, AT_ONCE = 2048, 16, 64
+"""Elements that share a table, as many as share two means under `onebit`; numbers in a table; blocks in the cache."""
 
 
 def bulk(joined: Sequence[JoinedModels]) -> dict[str, Tensor]:
@@ -57,10 +68,78 @@ def _parts(gradient: Tensor) -> dict[str, Tensor]:
     if gradient.layout != torch.strided:
         raise UnfitError(f"a gradient of layout {gradient.layout}")
     flat = gradient.reshape(-1).contiguous().cpu()
-    places = flat.view(_BITS[flat.element_size()]).nonzero().view(-1)
-    if len(places) * (4 + flat.element_size()) >= flat.numel() * flat.element_size() or flat.numel() >= 1 << 31:
+    size, bits = flat.element_size(), flat.view(_BITS[flat.element_size()])
+    if flat.numel() >= 1 << 31:
+        return {"all": flat}
+    places = bits.nonzero().view(-1)
+    if len(places) * (4 + size) * FEW <= flat.numel() * size:
+        return {"places": places.int(), "values": flat[places]}
+    if (coded := _code(bits)) is not None:
+        return coded
+    if len(places) * (4 + size) >= flat.numel() * size:
         return {"all": flat}
     return {"places": places.int(), "values": flat[places]}
+
+
+def _code(bits: Tensor) -> dict[str, Tensor] | None:
+    """Number the distinct bit patterns of each block; None where one has too many, which the first mostly show."""
+    if bits.element_size() == 1:
+        return None
+    rows = torch.cat([bits, bits[-1:].expand(-len(bits) % BLOCK)]).view(-1, BLOCK)
+    tables: list[Tensor] = []
+    codes = torch.zeros_like(rows, dtype=torch.uint8)
+    for some, numbers in zip(rows.split(AT_ONCE), codes.split(AT_ONCE), strict=True):
+        if (table := _number(some, numbers)) is None:
+            return None
+        tables.append(table)
+    width = max(table.shape[1] for table in tables)
+    even = [torch.cat([table, table[:, :1].expand(-1, width - table.shape[1])], 1) for table in tables]
+    return {"tables": torch.cat(even), "codes": _pack_codes(codes.view(-1)[: len(bits)], width)}
+
+
+def _number(rows: Tensor, codes: Tensor) -> Tensor | None:
+    """Return a table for each row; write the place of each element in its row's.
+
+    One pass over all rows for each number is quicker than to sort them.
+    """
+    left, tables = torch.ones_like(rows, dtype=torch.bool), []
+    for number in range(MOST_VALUES):
+        value = rows.gather(1, left.to(torch.uint8).argmax(1, keepdim=True))
+        tables.append(value)
+        same = (rows == value).logical_and_(left)
+        codes.add_(same, alpha=number)
+        left ^= same
+        if not bool(left.any()):
+            return torch.cat(tables, 1)
+    return None
+
+
+def _width(values: int) -> int:
+    """Return the bits of a code for one of so many values."""
+    return next(width for width in (1, 2, 4) if values <= 1 << width)
+
+
+def _pack_codes(codes: Tensor, values: int) -> Tensor:
+    width = _width(values)
+    rows = torch.nn.functional.pad(codes, (0, -len(codes) % (8 // width))).view(-1, 8 // width)
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8)
+    return (rows << shifts).sum(1, dtype=torch.uint8)
+
+
+def _decode(tables: Tensor, packed: Tensor, numel: int) -> Tensor:
+    """Undo `_code`; PayloadError for what it cannot have written."""
+    values = tables.shape[1] if tables.dim() == 2 else 0
+    if not 0 < values <= MOST_VALUES or len(tables) != -(-numel // BLOCK):
+        raise PayloadError(f"tables of shape {list(tables.shape)} for an update of {numel} elements")
+    width = _width(values)
+    if packed.dtype != torch.uint8 or packed.numel() != -(-numel * width // 8):
+        raise PayloadError(f"{packed.numel()} bytes of codes for {numel} elements of {values} values")
+    shifts = torch.arange(0, 8, width, dtype=torch.uint8)
+    codes = ((packed.view(-1, 1) >> shifts) & ((1 << width) - 1)).view(-1)[:numel]
+    if int(codes.max()) >= values:
+        raise PayloadError(f"code {int(codes.max())} in an update of {values} values")
+    rows = torch.nn.functional.pad(codes, (0, -numel % BLOCK)).view(-1, BLOCK)
+    return tables.gather(1, rows.long()).view(-1)[:numel]
 
 
 def repeat(optimizers: list[Optimizer], tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
@@ -82,6 +161,9 @@ def _gradient(parameter: Tensor, index: int, tensors: Mapping[str, Tensor]) -> T
     elif f"{index}.values" in tensors:
         flat = torch.zeros(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
         flat[tensors[f"{index}.places"].long()] = tensors[f"{index}.values"].to(parameter.device)
+    elif f"{index}.tables" in tensors:
+        bits = _decode(tensors[f"{index}.tables"], tensors[f"{index}.codes"], parameter.numel())
+        flat = bits.view(parameter.dtype).to(parameter.device)
     else:
         return None
     return flat.view(parameter.shape)

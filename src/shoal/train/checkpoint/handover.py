@@ -19,6 +19,7 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.view import MembershipView
 from shoal.train.catchup.receiver import CatchUpReceiver
 from shoal.train.catchup.rehearsal import EntryRehearsal
+from shoal.train.catchup.sender import StreamRest
 from shoal.train.catchup.update import UPDATE, bulk, proof
 from shoal.train.checkpoint.coordinator import SyncSchedule
 from shoal.train.checkpoint.residuals import MARK
@@ -42,19 +43,21 @@ def write(
     where: TrainingPosition,
     dealt: MembershipView,
     agenda: SyncSchedule,
-    updates: Mapping[int, bytes] | None = None,
+    rest: StreamRest | None = None,
     why: Mapping[str, str] | None = None,
 ) -> bytes:
-    """The state as it is now, for newcomers; for one that has had a stream, what it lacks, and the last `updates`.
+    """The state as it is now, for newcomers; for one that has had a stream, what it lacks, with the `rest` of updates.
 
     `why`: for those whose stream does not count, the reason.
     """
     tensors, texts = common(joined)
-    if updates is not None:
+    if rest is not None:
         streamed = bulk(joined)
-        texts["stream"] = proof(streamed)
+        texts |= {"stream": proof(streamed), "through": str(rest.through)}
         tensors = {name: tensor for name, tensor in tensors.items() if name not in streamed}
-        tensors |= {f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in updates.items()}
+        tensors |= {
+            f"{UPDATE}{n}": torch.frombuffer(bytearray(data), dtype=torch.uint8) for n, data in rest.updates.items()
+        }
     for number, one in enumerate(joined):
         shared = {name: part.values for name, part in one.synchronizer.state().items() if part.merge == "equal"}
         tensors |= {f"{number}{MARK}{name}": tensor for name, tensor in shared.items()}
@@ -72,7 +75,7 @@ def give(
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
     agenda: SyncSchedule,
-    rests: Mapping[str, Mapping[int, bytes] | str],
+    rests: Mapping[str, StreamRest | str],
 ) -> None:
     """To all newcomers of the view what each needs.
 
@@ -105,21 +108,26 @@ def take_over(group: WorkerGroup, joined: JoinedModels) -> tuple[HandedState, Wo
     session, transfer, began = group.session, group.transfer, now()
     assert isinstance(session, ElasticSession)
     handed: list[HandedState] = []
-    client = (
-        group.state_stream_client() if joined.exchange.compresses and joined.lockstep else None
-    )  # else no member would stream it, and asking takes some steps
+    # under another pace no member would stream it, and asking takes some steps
+    client = group.state_stream_client() if joined.lockstep else None
     receiver = CatchUpReceiver(client, joined) if client is not None else None
-    given = 0
+    given, generation = 0, -1
 
     def take() -> MembershipView | None:
-        nonlocal given
-        data = transfer.take(session.view, session.install.donor)
-        if data is None:
-            return None
-        given = len(data)
-        handed[:] = [read(data)]
+        nonlocal given, generation
+        if generation != session.view.generation:
+            data = transfer.take(session.view, session.install.donor)
+            if data is None:
+                return None
+            given, generation = len(data), session.view.generation
+            handed[:] = [read(data)]
+            if receiver is not None:
+                receiver.latest = 0
         tensors, texts = handed[0].state
         if receiver is not None and "stream" in texts:
+            if receiver.lacks(tensors, texts):
+                return None
+            given += receiver.latest
             receiver.rest(tensors, texts)
         return handed[0].dealt
 

@@ -4,11 +4,11 @@ asked ── one update is weighed ── the link has no room for such: refused
                                └─ the state, as it is between two steps ── every update ── a proof ── the rest
 
 A newcomer gets the proof, and then asks to be let in, when it is *close*: it lacks little but the last update. An
-update is *light* if it is at most an eighth of the state, as under sparsifiers and signs. Light ones are always streamed.
-While a newcomer that has the state is not close, this worker, and with it all others, stands still for up to a tenth
-of a second in each step, because in short steps the stream would never catch up. Others are streamed where the exchange
-takes at most half of a step, so that the link is idle in the rest of it: elsewhere each step makes more bytes than the
-link has room for, and to stand still once costs less.
+update is *light* if it is at most an eighth of the state, as under sparsifiers and signs. Light ones are always
+streamed. While a newcomer that has the state is not close, this worker, and with it all others, stands still for up to
+a tenth of a second in each step, because in short steps the stream would never catch up. Other updates are streamed
+where the exchange takes at most half of a step, so that the link is idle in the rest of it: elsewhere each step makes
+more bytes than the link has room for, and to stand still once costs less.
 
 Anything but the optimizer that changes a weight ends all streams: torch counts writes to a tensor, so the next update
 notices. Writes through `p.data` are not counted; the newcomer finds those when it enters, ends, and nothing is streamed

@@ -122,8 +122,10 @@ def _width(values: int) -> int:
 def _pack_codes(codes: Tensor, values: int) -> Tensor:
     width = _width(values)
     rows = torch.nn.functional.pad(codes, (0, -len(codes) % (8 // width))).view(-1, 8 // width)
-    shifts = torch.arange(0, 8, width, dtype=torch.uint8)
-    return (rows << shifts).sum(1, dtype=torch.uint8)
+    packed = rows[:, 0].clone()
+    for place in range(1, rows.shape[1]):
+        packed |= rows[:, place] << (place * width)
+    return packed
 
 
 def _decode(tables: Tensor, packed: Tensor, numel: int) -> Tensor:

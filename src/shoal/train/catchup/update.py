@@ -88,7 +88,7 @@ def _code(bits: Tensor) -> dict[str, Tensor] | None:
     rows = torch.cat([bits, bits[-1:].expand(-len(bits) % BLOCK)]).view(-1, BLOCK)
     tables: list[Tensor] = []
     codes = torch.zeros_like(rows, dtype=torch.uint8)
-    for some, numbers in zip(rows.split(AT_ONCE), codes.split(AT_ONCE), strict=True):
+    for some, numbers in zip(torch.split(rows, AT_ONCE), torch.split(codes, AT_ONCE), strict=True):
         if (table := _number(some, numbers)) is None:
             return None
         tables.append(table)

@@ -1,11 +1,11 @@
 """The weighted mean of some tensors over all members, in one transaction: for local steps and outer optimizers.
 
     rounds = AveragingRound(exchange, part, like, spent)    once: memory for tensors like these
-    means = rounds.mean(tensors, weight, words)             a collective call; whoever is lost meanwhile does not count
-    rounds.launch_round(…); means = rounds.land_round()     the same in two calls: it travels in between
+    means = rounds.mean(tensors, weight, words)             a collective call; members lost meanwhile do not count
+    rounds.launch_round(…); means = rounds.land_round()     the same in two calls, to train in between
 
-The exchange is the plan's, so a codec of the plan works on what travels here. Running statistics of the part, and the
-words (a few numbers that are added up), travel along as they are.
+The exchange is the plan's, so its codecs apply here too. Running statistics of the part, and the words (a few numbers
+that are summed), are sent uncoded.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,11 @@ from shoal.sync.synchronizer import Part
 from shoal.wire.bucket import CAPACITY, BucketPlan, GradientBucket, lay_out
 
 NEAR_ONE = 1e-6
-"""Weights that add up to 1 but for rounding need no correction."""
+"""Weights whose sum differs from 1 only by rounding need no correction."""
 
 
 class AveragingRound:
-    """One after the other, of tensors like `like`; a participant of the part's transactions."""
+    """Makes one round after the other, of tensors shaped like `like`; a participant of the part's transactions."""
 
     def __init__(
         self,
@@ -39,8 +39,8 @@ class AveragingRound:
     ) -> None:
         """`spent` counts the seconds; without `names`, `like` are named as the part's parameters if there are as many.
 
-        Only tensors with names are coded. `words`: how many numbers are added up in each round. `fragments`: places of
-        tensors that may be offered without the others, so that no bucket may hold tensors of two of them.
+        Only tensors with names are coded. `words`: how many numbers are summed in each round. `fragments`: groups of
+        tensors that may travel without the others, so no bucket holds tensors of two of them.
         """
         self.exchange, self.part, self.spent = exchange, part, spent
         numbered = part.names if len(like) == len(part.names) else [f"tensor{n}" for n in range(len(like))]
@@ -59,17 +59,17 @@ class AveragingRound:
         """Buckets of this round, the same on all workers."""
         self._started = 0
         self.words: list[float] = [0.0] * words
-        """Of the last round: what the words of all that took part add up to."""
+        """Of the last round: the sums of all participants' words."""
         self.total = 1.0
-        """Of the last round: the weights of all that took part, added up."""
+        """Of the last round: the sum of all participants' weights."""
 
     def mean(
         self, tensors: Sequence[Tensor | None], weight: float | None = None, words: Sequence[float] = ()
     ) -> list[Tensor | None]:
-        """Everybody's mean of each, by `weight` (all alike without one); what is returned is overwritten by the next.
+        """Return the weighted mean of each tensor (equal weights without `weight`); the next round overwrites it.
 
-        None where nobody offers a tensor: all workers must leave out the same. With a weight of 0 a worker offers
-        nothing and learns what the others say; where all weights are 0, so are the means.
+        All workers must leave out the same tensors (None). A worker of weight 0 offers nothing and receives the others'
+        mean; if all weights are 0, so are the means.
         """
         self.launch_round(tensors, weight, words)
         return self.land_round()
@@ -77,14 +77,14 @@ class AveragingRound:
     def launch_round(
         self, tensors: Sequence[Tensor | None], weight: float | None = None, words: Sequence[float] = ()
     ) -> None:
-        """Let everything leave. The tensors may change from now on; nothing else may be exchanged until it landed."""
+        """Send everything. The tensors may change from now on; nothing else may be exchanged until it has landed."""
         self._tensors = [tensor.detach() if tensor is not None else None for tensor in tensors]
         self._weight = 1.0 / len(self.part.session.view) if weight is None else weight
         self._offered = (self._weight, *words)
         self.part.transaction.start(self)
 
     def land_round(self) -> list[Tensor | None]:
-        """Wait for what left; everybody's means, until the next round leaves."""
+        """Wait for the round and return its means, which are valid until the next one is sent."""
         self.view: MembershipView = self.part.transaction.conclude(self)
         return [self._mean_of(index) for index in range(len(self._tensors))]
 
@@ -118,7 +118,7 @@ class AveragingRound:
             bucket.put(0, torch.tensor(self._offered, dtype=torch.float64), 1.0)
             return
         for slot, place in enumerate(bucket.plan.slots):
-            if self._weight == 0.0:  # what it has may be no number, and 0 times that is none either
+            if self._weight == 0.0:  # its values may be NaN, and 0 * NaN is NaN
                 continue
             if number >= self._first_statistics:
                 self.part.statistics.offer(place.index, bucket, slot, self._weight)
@@ -159,7 +159,7 @@ class AveragingRound:
             if self._first_statistics <= number < self._word:
                 self.part.statistics.take(bucket)  # divides by the weights of those that had them
             elif number < self._first_statistics and abs(self.total - 1.0) > NEAR_ONE:
-                # less than 1 if members were lost since the launch, or have nothing to say
+                # below 1 if members were lost since the launch, or have weight 0
                 bucket.result.mul_(1.0 / self.total if self.total > 0 else 0.0)
             bucket.reset()
 
@@ -170,7 +170,7 @@ class AveragingRound:
 def _lay_out_apart(
     like: Sequence[Tensor], names: Sequence[str], fragments: Sequence[Sequence[int]]
 ) -> tuple[list[BucketPlan], list[list[int]]]:
-    """Buckets, and which tensors lie in each; what is frozen has buckets of its own, which need not travel."""
+    """Return buckets and the tensors in each; frozen ones have buckets of their own, which need not travel."""
     plans: list[BucketPlan] = []
     indices: list[list[int]] = []
     for fragment in fragments:

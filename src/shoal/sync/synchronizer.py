@@ -2,18 +2,18 @@
 
     open(part, state)          once, when the part is joined
     before_forward()           a model of the part is called
-    backward_began()           the first gradient of a backward pass is there
+    backward_began()           the first gradient of a backward pass has been computed
     gradient_ready(i)          parameter i's gradient is complete for this pass
     backward_ended()           the pass is over; when all parts of it have ended, `p.grad` is what the plan promises
     before_step(optimizer)     LOCAL: the script's optimizer makes the step; REMOTE: the step finds no gradients
     after_step(optimizer)      the step is made: average parameters, push a delta, mix with neighbours
-    skip_step()                this worker had no sample in a step that the others made
-    settle()                   nothing stays under way: an evaluation, a checkpoint or the end of the run follows
-    on_view_change(old, new)   the members have changed; called between any two of the others
+    skip_step()                this worker had no samples in a step that the others made
+    settle()                   finish everything under way, before an evaluation, a checkpoint or the end of the run
+    on_view_change(old, new)   the members have changed; may come between any two other calls
     state()                    what is carried from step to step
 
-All are called in the training thread. What members do together is a transaction (`Part.transaction`): a synchronizer
-never calls the session itself, and need not know that members may be lost in the middle.
+All are called in the training thread. Whatever involves other members is a transaction (`Part.transaction`): a
+synchronizer never calls the session itself, and need not handle members that are lost in the middle.
 """
 
 import enum
@@ -36,7 +36,7 @@ from shoal.sync.trained import TrainedSamples
 
 
 class StepAction(enum.Enum):
-    """Who makes an optimizer's step."""
+    """Which side makes an optimizer's step."""
 
     LOCAL = "the script's optimizer"
     REMOTE = "somebody else: the gradients were taken away"
@@ -48,87 +48,87 @@ class TransactionParticipant(Protocol):
     spent: ExchangeCost
 
     def begin(self) -> None:
-        """Nothing has left: `is_complete` is false from now on."""
+        """Begin: nothing has been sent, so `is_complete` is false from now on."""
 
     def prepare(self) -> None:
-        """Wait until buckets may be written again; again, if the view ends before anything has left."""
+        """Wait until buckets may be written; called again if the view ends before anything was sent."""
 
     def launch(self) -> None:
-        """Let everything leave that has not yet."""
+        """Send everything that has not been sent yet."""
 
     def finish(self) -> None:
         """Wait for all results."""
 
     def is_complete(self) -> bool:
-        """Whether `finish` could end without anybody's help. Any thread may ask."""
+        """Return whether `finish` needs nothing more from other members. Any thread may ask."""
 
     def retry(self) -> None:
-        """Members are lost: let all that has left leave again, among those of the new view."""
+        """Members are lost: send again what was sent, among the members of the new view."""
 
     def finish_locally(self) -> None:
-        """Members are lost, but everybody else holds all parts: finish without anybody's help."""
+        """Members are lost, but the others hold all parts: finish without messages."""
 
     def abandon(self) -> bool:
-        """An exception ended the pass, on all workers alike; whether anything has left that must be finished."""
+        """An exception ended the pass, on all workers alike. Return whether anything was sent and must be finished."""
 
     def reset(self) -> None:
-        """After `abandon`, when what had left is finished: forget it."""
+        """After `abandon`, when everything sent is finished: forget it."""
 
     def deliver(self) -> None:
         """The transaction is committed: put the results where they belong."""
 
     def is_running(self) -> bool:
-        """Whether the backward pass that `begin` was called in still runs."""
+        """Return whether the backward pass in which `begin` was called still runs."""
 
 
 class Transactions(Protocol):
     """The step's transaction, as synchronizers use it: see `train/step_transaction.py`."""
 
     starts_at_end: bool
-    """Whether nothing may leave before the backward pass has ended: there is something to be said first."""
+    """Whether nothing may be sent before the backward pass has ended, because an announcement comes first."""
 
     def begin(self, participant: TransactionParticipant) -> None:
         """Join the transaction of this backward pass."""
 
     def end(self, participant: TransactionParticipant) -> None:
-        """Its pass has ended. With the last one's all are committed, and each is told to `deliver`."""
+        """End its pass. With the last participant's, all are committed and each is told to `deliver`."""
 
     def run(self, participant: TransactionParticipant) -> MembershipView:
-        """A transaction of its own, outside of backward passes; returns the view whose members made it."""
+        """Make a transaction outside of backward passes; return the view whose members completed it."""
 
     def start(self, participant: TransactionParticipant) -> None:
-        """The first half of `run`: everything leaves. No other transaction may begin before `conclude`."""
+        """The first half of `run`: send everything. No other transaction may begin before `conclude`."""
 
     def conclude(self, participant: TransactionParticipant) -> MembershipView:
         """The second half: wait for the results, and deliver them."""
 
 
 class SampleWeights(Protocol):
-    """How much this worker's gradients count."""
+    """How much this worker's gradients and samples count."""
 
     def weight(self) -> float:
-        """What they are multiplied by before they are added up."""
+        """Return the factor of this worker's gradients in the sum."""
 
     def tag(self) -> BatchTag:
-        """Which batch they are of."""
+        """Return which batch the gradients belong to."""
 
     def rescale(self, tags_differ: bool) -> float:
-        """What sums are multiplied by once they are complete: workers may be lost, or have skipped their batch."""
+        """Return the factor of complete sums, which corrects for workers that are lost or have skipped their batch."""
 
     def round_share(self) -> float:
-        """This worker's share of the samples that all have been dealt since the last round."""
+        """Return this worker's share of all samples dealt since the last round."""
 
     def round_launched(self) -> None:
-        """A round leaves and is waited for later: what was dealt so far belongs to it, what follows to the next."""
+        """Note that a round was sent and lands later: batches so far belong to it, later ones to the next."""
 
     def round_landed(self, view: MembershipView) -> None:
-        """It has come, from the members of `view`: their samples count."""
+        """Note that the round was completed by the members of `view`: their samples count."""
 
     def step_share(self) -> float:
-        """Its share of the samples of this step; 1 where losses are sums, because changes then add up."""
+        """Return this worker's share of the step's samples; 1 where losses are sums, because changes then add up."""
 
     def leased_from(self, place: int) -> list[TrainedSamples]:
-        """What this worker was given of leased samples since the last round, but for the first `place` batches."""
+        """Return the leased samples this worker got since the last round, without the first `place` batches."""
 
 
 class EqualWeights:
@@ -150,10 +150,10 @@ class EqualWeights:
         return self.weight()
 
     def round_launched(self) -> None:
-        """Nobody counts samples."""
+        """Samples are not counted."""
 
     def round_landed(self, view: MembershipView) -> None:
-        """Nobody counts samples."""
+        """Samples are not counted."""
 
     def step_share(self) -> float:
         return self.weight()
@@ -163,7 +163,7 @@ class EqualWeights:
 
 
 class SingleTransactions:
-    """Transactions of members that stay, each of a single participant: the null member."""
+    """Transactions of a fixed set of members, each with one participant: the null member."""
 
     starts_at_end = False
 
@@ -201,7 +201,7 @@ class SingleTransactions:
 
 @dataclass
 class Part:
-    """A set of parameters under one synchronizer, and whom it may ask."""
+    """A set of parameters under one synchronizer, and what the synchronizer may use."""
 
     names: Sequence[str]
     parameters: Sequence[Tensor]
@@ -209,29 +209,29 @@ class Part:
     transaction: Transactions = field(default_factory=lambda: SingleTransactions(FixedSession(0, 1).view))
     weights: SampleWeights = field(default_factory=lambda: EqualWeights(FixedSession(0, 1)))
     sparse: Sequence[int] = ()
-    """Which parameters have sparse gradients."""
+    """Indices of parameters with sparse gradients."""
     statistics: RunningStatistics = field(default_factory=lambda: RunningStatistics([]))
     optimizers: Sequence[Optimizer] = ()
     is_backward_running: Callable[[], bool] = lambda: False
     wants_boundary: Callable[[], bool] = lambda: False
-    """Whether this worker knows of a checkpoint, a newcomer or a stop that waits until all replicas are equal."""
+    """Whether this worker knows of a checkpoint, newcomer or stop that waits for equal replicas."""
 
 
 class Synchronizer(ABC):
-    """HOW x WHEN x WHAT of one part. Used by the training thread alone."""
+    """HOW x WHEN x WHAT of one part. Used by the training thread only."""
 
     lockstep: bool = False
-    """Whether `p.grad` is the same on all workers when a backward pass has ended: it takes part in every step's
-    transaction, bad numbers are everybody's, and a worker without samples takes part with zeros."""
+    """Whether `p.grad` is equal on all workers after a backward pass. Then it takes part in every step's transaction,
+    all workers see numbers that are not finite, and a worker without samples takes part with zeros."""
     replicas_equal: bool = True
-    """Whether all workers hold the same parameters now; the same value on all workers after the same step."""
+    """Whether all workers hold equal parameters now; the same value on all workers after the same step."""
     is_round_open: bool = False
-    """Whether steps were made that others know nothing of yet: checkpoints and newcomers wait until there are none. The
-    same value on all workers after the same step."""
+    """Whether steps were made that other workers have not received yet; checkpoints and newcomers wait for that.
+    The same value on all workers after the same step."""
     listens_to_backward: bool = False
-    """Whether it wants `backward_began`, `gradient_ready` and `backward_ended`: hooks on parameters cost time."""
+    """Whether it needs `backward_began`, `gradient_ready` and `backward_ended`, whose hooks cost time."""
     is_open_ended: bool = False
-    """Whether gradients may be on their way when a pass has ended: then it is told of every `gradient_arriving`."""
+    """Whether an exchange may go on after a pass has ended; then `gradient_arriving` is called for every gradient."""
     spent: ExchangeCost
     part: Part
 
@@ -239,7 +239,7 @@ class Synchronizer(ABC):
         self.spent = ExchangeCost()
 
     def open(self, part: Part, state: State | None = None) -> None:
-        """Begin with `part`; `state`: what another synchronizer of the same kind left for it."""
+        """Begin with `part`; `state` is that of an earlier synchronizer of the same kind."""
         self.part = part
         if state is not None:
             self.load_state(state)
@@ -248,10 +248,10 @@ class Synchronizer(ABC):
         """A model of the part is called."""
 
     def backward_began(self) -> None:  # noqa: B027
-        """The first gradient of a backward pass is there."""
+        """The first gradient of a backward pass has been computed."""
 
     def gradient_arriving(self) -> None:  # noqa: B027
-        """A gradient is about to be added to what `p.grad` holds."""
+        """A gradient is about to be added to `p.grad`."""
 
     def gradient_ready(self, index: int) -> None:  # noqa: B027
         """`p.grad` of parameter `index` is complete for this pass."""
@@ -260,28 +260,28 @@ class Synchronizer(ABC):
         """The pass is over."""
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
-        """Gradients are complete, and the optimizer is about to use them; called for each optimizer of the part."""
+        """Gradients are complete and an optimizer of the part is about to use them; called for each of them."""
         return StepAction.LOCAL
 
     def after_step(self, optimizer: Optimizer) -> None:  # noqa: B027
         """The optimizer's step is made, or was taken away."""
 
     def skip_step(self) -> None:  # noqa: B027
-        """The others make a step for which this worker has no sample: do what all must do together."""
+        """The others make a step in which this worker has no samples: take part in what involves all members."""
 
     def settle(self) -> None:  # noqa: B027
-        """When this returns, nothing is under way and parameters are what the plan says they are."""
+        """Return when nothing is under way and parameters are what the plan promises."""
 
     def agreed_parameters(self) -> AbstractContextManager[None]:
-        """Inside, parameters hold what all workers agreed on last, for a checkpoint or a newcomer; then their own."""
+        """Inside, parameters hold the values all workers last agreed on, for a checkpoint or a newcomer."""
         return nullcontext()
 
     def on_view_change(self, old: MembershipView, new: MembershipView) -> None:  # noqa: B027
-        """The members are those of `new` from now on. Not a transaction: nothing may be waited for here."""
+        """Follow a change of members. This is no transaction, so it must not wait for other members."""
 
     def state(self) -> State:
-        """What is carried from step to step, by name."""
+        """Return what is carried from step to step, by name."""
         return {}
 
     def load_state(self, state: State) -> None:  # noqa: B027
-        """Go on with what `state` gave, in this or an earlier process; names may be missing."""
+        """Take over what `state` returned, in this or an earlier process; names may be missing."""

@@ -1,14 +1,14 @@
 """The contract of an exchange: HOW replicas agree on the content of buckets.
 
     buckets = exchange.open(plans)   memory for every bucket
-    exchange.prepare()               before the first gradient of an exchange is put
+    exchange.prepare()               before the first gradient is written
     exchange.start(i)                bucket i is sealed and may leave; in the same order on every worker
     exchange.all_started()           all buckets of this exchange have started
     exchange.progress()              called between layers; never blocks
     exchange.finish(i)               bucket i holds what the replicas agreed on
 
-What it costs and decides is in its `observer`. When members of its `session` are lost in the middle, `retry` or
-`finish_locally` lets everything be finished again: see `sync/retryable.py`.
+Its `observer` counts what it costs and records what it decides. If members of its `session` are lost in the middle,
+`retry` or `finish_locally` completes the exchange without them: see `sync/retryable.py`.
 """
 
 from abc import ABC, abstractmethod
@@ -28,13 +28,13 @@ class GradientExchange(RetryableOperation, ABC):
     """Called by the training thread, except for `is_complete`, which any thread may ask."""
 
     session: MembershipSession
-    """Whose members take part."""
+    """The members of this session take part."""
     weight: float
     """What a worker multiplies its gradients by before they are summed."""
     peers: Sequence[int]
     """Ranks this worker's payloads go to."""
     compresses: bool = True
-    """Whether replicas may agree on less than they have, so that most of a result may be zero."""
+    """Whether results may omit much of what workers offer, so that most of a result may be zero."""
 
     def __init__(self, observer: ExchangeObserver | None = None) -> None:
         self.observer = observer or ExchangeObserver()
@@ -55,7 +55,7 @@ class GradientExchange(RetryableOperation, ABC):
 
     @abstractmethod
     def open_numbered(self, plans: Mapping[int, BucketPlan]) -> dict[int, GradientBucket]:
-        """Return buckets under the numbers that an exchange around this one gives them."""
+        """Return buckets under the numbers given by an exchange that wraps this one."""
 
     def prepare(self) -> None:
         """Wait until buckets may be written again."""
@@ -64,11 +64,11 @@ class GradientExchange(RetryableOperation, ABC):
     def start(self, index: int) -> None: ...
 
     def all_started(self) -> None:
-        """All buckets of this exchange have started."""
+        """Note that all buckets of this exchange have started."""
 
     def progress(self) -> None:
-        """Do what needs no waiting, and let the observer see what has arrived."""
-        # only the outermost exchange is asked for progress: it alone knows who carries which bucket
+        """Do what needs no waiting, and show the observer which buckets have arrived."""
+        # only the outermost exchange is called: it knows which exchange carries which bucket
         self.advance()
         self.observer.look(self.is_done)
 
@@ -91,35 +91,35 @@ class GradientExchange(RetryableOperation, ABC):
         return None
 
     def estimate_network(self) -> NetworkEstimate:
-        """Return what is known of the links to the other workers."""
+        """Return the estimated rate and round trip of the links to other workers."""
         return NetworkEstimate()
 
     def state(self) -> dict[str, Tensor]:
-        """Return what it remembers from step to step, by name; views, so that they can be loaded in place."""
+        """Return the state carried from step to step, by name; views, so that `load` works in place."""
         return {}
 
     def shared(self) -> dict[str, Tensor]:
-        """Return what is the same on all workers, by name: newcomers take it over with the weights."""
+        """Return the state that is equal on all workers, by name: newcomers get it with the weights."""
         return {}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with what `state` or `shared` returned, here or elsewhere."""
+        """Take over what `state` or `shared` returned, on this or another worker."""
         for name, own in self.state().items():
             if name in state and state[name].shape == own.shape:
                 own.copy_(state[name])
 
     def close(self) -> None:
-        """Another exchange takes its place: let go of what it watches outside of its buckets."""
+        """Release what it observes outside its buckets, because another exchange replaces it."""
 
     @abstractmethod
     def gather(self, data: bytes, limit: int = LARGEST_WORD, check: Check | None = None) -> list[bytes]:
-        """Return every worker's `data`, by rank, inside the operation under way: for what has no fixed size."""
+        """Return every worker's `data`, by rank, within the current operation: for data of no fixed size."""
 
 
 class WrappingExchange(GradientExchange):
     """An exchange around another one, with the same workers, weight, observer and bucket numbers.
 
-    Everything is left to the exchange inside; subclasses override what they do themselves.
+    It delegates every call; subclasses override what they do themselves.
     """
 
     def __init__(self, inner: GradientExchange) -> None:

@@ -89,7 +89,7 @@ def test_a_single_worker_needs_no_server() -> None:
         ("server(shards=0)", "shards"),
         ("server(replicas=3)", "replicas must be a whole number from 1 to 2"),
         ("server, allreduce", "keep one"),
-        ("stale(2)", "is for parameter servers; write server, stale"),
+        ("async", "is for parameter servers; write server, async"),
         ("server, async, dgc(ratio=0.01, momentum=0.9, clip=0.0, warmup=0)", "its momentum correction assumes"),
         ("significant(0.05)", "which only pushes to servers know"),
         ("server, async(rule=sgd, rate=0.1), significant(0.05)", "gradients travel, whose size says nothing"),

@@ -82,6 +82,11 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Abadi et al. 2016, "TensorFlow: A system for large-scale machine learning"',
         note="asynchronous training on two servers; here the workers' own optimizers make the changes",
     ),
+    "pipe-sgd": NamedPlan(
+        text="allreduce, stale(1)",
+        cites='Li et al. 2018, "Pipe-SGD: A Decentralized Pipelined SGD Framework for Distributed Deep Net Training"',
+        note="every step is made with the mean gradient of the one before, which travels meanwhile",
+    ),
     "local-sgd": NamedPlan(
         text="allreduce, local(8, average)",
         cites='Stich 2019, "Local SGD Converges Fast and Communicates Little"',

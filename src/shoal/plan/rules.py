@@ -179,7 +179,7 @@ def factors_stand_alone(plan: Plan, workers: int) -> None:
 def servers_get_what_there_is(plan: Plan, workers: int) -> None:
     """Servers add up tensors, or decode pushes."""
     if not isinstance(plan.exchange, ServerTerm):
-        if isinstance(plan.pace, SERVED):
+        if isinstance(plan.pace, SERVED) and not _delays_gradients(plan):
             raise UsageError(f"'{plan.pace}' is for parameter servers; write server, {plan.pace}")
         return
     if isinstance(plan.pace, SERVED):
@@ -229,6 +229,23 @@ def _pushes_are_coded_alone(plan: Plan) -> None:
                 f"'{term}' with '{plan.pace}': its factors are sums over all workers, and a push is one worker's; "
                 "write topk(0.01)"
             )
+
+
+def _delays_gradients(plan: Plan) -> bool:
+    return isinstance(plan.pace, StaleTerm) and isinstance(plan.exchange, AllReduceTerm)
+
+
+def a_delay_is_a_number_of_steps(plan: Plan, workers: int) -> None:
+    """With all-reduce, stale(k) applies means k steps late; what else it says is for servers."""
+    if not isinstance(plan.pace, StaleTerm) or not _delays_gradients(plan):
+        return
+    if plan.pace.bound == 0:
+        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': means that are 0 steps late are every(1); write that")
+    if plan.pace != StaleTerm(plan.pace.bound):
+        raise UsageError(
+            f"'{plan.pace}' with '{plan.exchange}': all workers make the same steps, so only the bound has a meaning; "
+            f"write stale({plan.pace.bound}), or server, {plan.pace}"
+        )
 
 
 def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:
@@ -301,6 +318,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     alone_shares_no_batch,
     pace_needs_an_exchange,
     servers_get_what_there_is,
+    a_delay_is_a_number_of_steps,
     a_deadline_needs_one_server,
     changes_are_compared_with_values,
     local_sends_after_the_step,

@@ -16,13 +16,17 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     share of the samples; the servers add it. A worker may be at most `bound` steps ahead of the slowest. It pulls new
     values when those it has would be staler than that (SSP), or with eager=true after every step (ESSP). With bound 0
     and plain SGD it equals every(1). Every `round` steps all workers meet: there newcomers enter and checkpoints are
-    taken, and BatchNorm's statistics become their mean.
+    taken, and BatchNorm's statistics become their mean. With allreduce in the place of servers every step is made with
+    the mean gradient of `bound` steps before, which travels while the next step is computed: all replicas stay equal,
+    the first steps apply nothing, and what is pending is applied when a pass ends.
 
     Costs: a push of the parameters' size per step; a pull every bound + 1 steps or so, with eager=true every step. Two
-    more copies of the parameters on a worker.
+    more copies of the parameters on a worker. With allreduce the exchange of every(1), hidden behind the next step, and
+    `bound` copies.
     Cites: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"; Dai et al.
     2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models" (eager); Jiang et al.
-    2017, "Heterogeneity-aware Distributed Parameter Servers" (adaptive).
+    2017, "Heterogeneity-aware Distributed Parameter Servers" (adaptive); Li et al. 2018, "Pipe-SGD: A Decentralized
+    Pipelined SGD Framework for Distributed Deep Net Training" (with allreduce).
     Avoid: where all workers are equally fast, because stale values only cost; with large bounds and momentum; adaptive
     rates where the learning rate is small, because they make the steps smaller still.
     """

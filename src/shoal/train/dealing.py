@@ -129,6 +129,8 @@ class SampleDealing:
         goes_on = run.leases is not None and run.goes_on
         if step is None and self.rounds.synchronizers and self._trains(run) and not goes_on:
             self.rounds.close()
+            if givers := self.rounds.take_givers():
+                self._short_steps.adopt(gradients=False, givers=givers)
             self._owner.step_ended(self.progress.step + self.progress.stepped)
         if self._asked is not None:
             self.progress.load_began(self._asked if step is not None else None)
@@ -190,7 +192,8 @@ class SampleDealing:
             self.stood_in = self.progress.step + 1  # all workers count the same steps
             self.rounds.step_began()
             for joined in self.joined:
-                joined.synchronizer.skip_step()
+                with joined.suppress_steps():  # where replicas step alike, this worker makes the others' step
+                    joined.synchronizer.skip_step()
             self.rounds.commit(self.stood_in)
 
     def _follow(self) -> None:

@@ -19,8 +19,8 @@ from shoal.core.events import RoundsMade, ServerCounted
 from shoal.data.loader import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
+from shoal.sync.local.delayed import DelayedAverageSynchronizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer
-from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.train.batches import DealtBatch, DealtBatches
@@ -52,6 +52,8 @@ class LocalRounds:
         """The last step that was offered to newcomers; None before this worker's first."""
         self._dropped = 0
         self._suspects = RemoteSuspects()
+        self._givers: list[str] = []
+        """Members that had samples of a step for which others had none, since all had the same state."""
         self.closed = False
         """Whether the run has ended, so that no further round is made."""
 
@@ -101,6 +103,7 @@ class LocalRounds:
         if self.batches.batches or self.batches.travelling or any(one.is_round_open for one in self.synchronizers):
             for one in self.synchronizers:
                 one.close_round()
+        self._apply_pending()
         if self._rounds != self._committed:
             self._agree_on_steps()
         self.commit(self.progress.step + self.progress.stepped)
@@ -108,6 +111,20 @@ class LocalRounds:
             if not one.replicas_equal:  # an elastic round leaves them different
                 one.settle()
                 self._agreed()
+
+    def _apply_pending(self) -> None:
+        """Under delayed means: an evaluation follows, or another pass, so no gradient is left behind."""
+        for joined in self._joined:
+            if isinstance(joined.synchronizer, DelayedAverageSynchronizer):
+                with joined.suppress_steps():
+                    joined.synchronizer.apply_pending()
+
+    def take_givers(self) -> list[str]:
+        """Under delayed means, those whose script has done in every step what it does beside it (schedules): a worker
+        without samples has made the others' step alone, and takes over their state. The same on all workers."""
+        givers, self._givers = self._givers, []
+        delayed = any(isinstance(one, DelayedAverageSynchronizer) for one in self.synchronizers)
+        return [member for member in givers if member in self.session.committed_view] if delayed else []
 
     def _agree_on_steps(self) -> None:
         """Take the largest step number: a worker that skipped batches has made fewer steps in the pass's last round."""
@@ -161,6 +178,9 @@ class LocalRounds:
         for batch in landed:
             view = batch.formed
             assert view is not None
+            if 0 in batch.step.counts:
+                counts = zip(batch.view.members, batch.step.counts, strict=False)
+                self._givers = [member for member, count in counts if count]
             self._return(batch, lambda member, view=view: member not in view)  # type: ignore[misc]
         if self.batches.ledger is not None:
             self.batches.ledger.commit(number, of=[batch.step for batch in landed])
@@ -175,8 +195,7 @@ class LocalRounds:
     def land(self) -> None:
         """Wait until no round is under way, because something else is exchanged: a collective call."""
         for one in self.synchronizers:
-            if isinstance(one, StreamingRoundsSynchronizer):
-                one.land()
+            one.land()
 
     def check_joins(self) -> None:
         """Refuse overlapped rounds of several joins, because only one operation may be under way."""

@@ -68,7 +68,7 @@ class ShortSteps:
             said, givers = self._hear(_SHORT)
         if said == _SHORT:
             return None
-        if not self._adopt(said == _AGREED, givers):
+        if not self.adopt(said == _AGREED, givers):
             self._undo()
             return 0
         return int(next(filter(None, self.group.gather(b"", check=_read_step))))
@@ -77,7 +77,7 @@ class ShortSteps:
         """Those with samples have made `step`: give the others what it came to."""
         agreed = all(joined.agreed or not joined.exchanged for joined in self.joined)
         said, givers = self._hear(_AGREED if agreed and any(one.exchanged for one in self.joined) else _DONE)
-        self._adopt(said == _AGREED, givers)
+        self.adopt(said == _AGREED, givers)
         self.group.gather(str(step).encode())
 
     def share_loss(self, kind: str, loss: float, count: int) -> float:
@@ -101,8 +101,11 @@ class ShortSteps:
         elif said not in (_DONE, _AGREED, _SHORT):
             _read_joins(said, len(self.joined))
 
-    def _adopt(self, gradients: bool, givers: Sequence[str]) -> bool:
-        """Return False if all that know the state are lost, and nothing has changed."""
+    def adopt(self, gradients: bool, givers: Sequence[str]) -> bool:
+        """Let all have the state that `givers` have, and their gradients if asked for.
+
+        Return False if all that know the state are lost, and nothing has changed.
+        """
         for number, joined in enumerate(self.joined):
             members = joined.members
             tensors = [*members.parameters, *joined.kept().values()]

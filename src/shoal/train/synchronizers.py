@@ -6,6 +6,7 @@ from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
 from shoal.plan.plan import Plan
+from shoal.plan.server import ServerTerm
 from shoal.plan.shared import SharedTerm
 from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.sync.engine.chooser import EngineChooser
@@ -15,6 +16,7 @@ from shoal.sync.independent import IndependentSynchronizer
 from shoal.sync.local.adaptive import AdaptiveRoundsSynchronizer
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.bmuf import BlockMomentumOuter
+from shoal.sync.local.delayed import DelayedAverageSynchronizer
 from shoal.sync.local.diloco import NesterovOuter
 from shoal.sync.local.easgd import ElasticAveragingOuter
 from shoal.sync.local.outer import OuterOptimizer
@@ -55,6 +57,8 @@ def build_synchronizer(
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
+    if isinstance(plan.pace, StaleTerm) and not isinstance(plan.exchange, ServerTerm):
+        return DelayedAverageSynchronizer(exchange, plan.pace.bound, sums=members.loss == "sum")
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
         assert engines.servers is not None  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)

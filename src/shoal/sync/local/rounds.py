@@ -49,7 +49,7 @@ class LocalStepsSynchronizer(Synchronizer):
     is_unsettled: bool = False
     """Whether workers came to a round that has landed with different numbers of batches, and have not said yet which:
     until then nothing is committed."""
-    MORE_WORDS: ClassVar[int] = 0
+    MORE_WORDS: int = 0
 
     def __init__(
         self,
@@ -209,6 +209,11 @@ class LocalStepsSynchronizer(Synchronizer):
         self._open = False
         self._apart = self._anchor.is_held = self.outer.elastic
         self._anchor.note_trained()
+
+    def land(self) -> bool:
+        """Leave no round under way, because something else is exchanged; whether that has made all replicas equal. A
+        collective call."""
+        return False
 
     def leave_round(self) -> None:
         """Make no more steps in this round: what follows is `close_round`, once all others have come so far."""

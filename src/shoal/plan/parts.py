@@ -18,20 +18,20 @@ from shoal.core.suggest import nearest, shown
 
 MOST_PARTS = 16
 LISTED = 3
-"""Names that a message lists."""
+"""The most names listed in a message."""
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?\[\]!/-]{1,200}\Z", re.ASCII)
 
 
 class PartText(NamedTuple):
-    """What stands between two semicolons."""
+    """One part of a plan's text, between semicolons."""
 
     pattern: str
-    """Empty where the terms hold for the whole model."""
+    """Pattern on parameter names; empty if the terms hold for the whole model."""
     terms: str
 
 
 def split_parts(text: str) -> list[PartText] | None:
-    """Return the parts of a plan's text; None where it has none, so that all terms are those of the whole model."""
+    """Return the parts of a plan's text; None if it has none, so that all terms hold for the whole model."""
     sections = text.split(";")
     found = [_section(section) for section in sections]
     if len(found) == 1 and not found[0].pattern:
@@ -54,7 +54,7 @@ def _section(text: str) -> PartText:
 
 
 def check_patterns(patterns: Sequence[str]) -> None:
-    """Raise UsageError for what no parameter's name can match, and for a pattern that stands twice."""
+    """Raise UsageError for a pattern that no parameter name can match, or that is written twice."""
     if len(patterns) > MOST_PARTS:
         raise UsageError(f"the plan has {len(patterns)} parts; at most {MOST_PARTS} are read, so join some patterns")
     for number, pattern in enumerate(patterns):
@@ -81,7 +81,7 @@ def match_parts(patterns: Sequence[str], names: Sequence[str]) -> list[int]:
 
 
 def check_all_used(patterns: Sequence[str], names: Sequence[str]) -> None:
-    """Raise UsageError for a pattern that takes none of the names of a run."""
+    """Raise UsageError for a pattern that matches none of a model's names."""
     taken = set(match_parts(patterns, names))
     for number, pattern in enumerate(patterns):
         if number in taken:

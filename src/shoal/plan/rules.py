@@ -1,4 +1,4 @@
-"""Rules on what fits together: every rule that spans parts is one small function, tested by itself.
+"""Rules on which terms fit together: each is one small function, tested by itself.
 
 A rule takes a plan and the number of workers. It raises UsageError when nothing could run, returns a
 warning in one line when the run may not be what was meant, and otherwise returns None.
@@ -30,7 +30,7 @@ from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
 
 SERVED = StaleTerm | AsyncTerm | DeadlineTerm
-"""Paces that only parameter servers have."""
+"""Paces that need parameter servers."""
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -142,7 +142,7 @@ def local_sends_after_the_step(plan: Plan, workers: int) -> None:
 
 
 def local_codes_changes(plan: Plan, workers: int) -> None:
-    """What travels is the change of parameters over several steps: methods for single gradients have no place."""
+    """Refuse methods for single gradients where changes of parameters over several steps are sent."""
     if not _has_rounds(plan):
         return
     for term in plan.wire:

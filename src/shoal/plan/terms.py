@@ -65,7 +65,7 @@ class AllReduceTerm(PlanTerm, frozen=True, tag="allreduce"):
     learning system" (tree); Wang et al. 2014, "A parameter communication optimization strategy for distributed machine
     learning" (topologies); Thakur et al. 2005, "Optimization of collective communication operations in MPICH"
     (butterfly).
-    Avoid: when one link or one worker is much slower than the rest, for every worker waits for it.
+    Avoid: when one link or one worker is much slower than the rest, because every worker waits for it.
     """
 
     axis: ClassVar[Axis] = "exchange"
@@ -101,7 +101,7 @@ class AloneTerm(PlanTerm, frozen=True, tag="alone"):
     """Exchanges nothing: every worker trains by itself on its share of the data. The floor of benchmarks.
 
     Costs: no bytes and no waiting.
-    Avoid: when you want one model from several workers, for each ends with a different one.
+    Avoid: when you want one model from several workers, because each ends with a different one.
     """
 
     axis: ClassVar[Axis] = "exchange"
@@ -113,7 +113,7 @@ class EveryTerm(PlanTerm, frozen=True, tag="every"):
 
     Costs: one exchange per step; the slowest worker sets the speed of all.
     Cites: Chen et al. 2016, "Revisiting Distributed Synchronous SGD".
-    Avoid: when workers differ much in speed or the network is slower than the computing it waits for.
+    Avoid: when workers differ much in speed, or the transfer takes longer than the computing.
     """
 
     axis: ClassVar[Axis] = "pace"

@@ -26,35 +26,35 @@ if TYPE_CHECKING:
 MOST_WORKERS, MOST_PARAMETERS = 1 << 16, 1 << 40
 PARAMETERS = 1_000_000
 SIDE = 1 << 10
-"""Of a square matrix that fills a bucket of four megabytes."""
+"""Rows of a square matrix that fills a bucket of four megabytes."""
 
 
 class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one worker and one step, between hosts; inside one host nothing crosses a socket."""
+    """What one worker sends in one step, between hosts; inside one host nothing crosses a socket."""
 
     workers: int
     parameters: int
-    """In square matrices, where shapes are not known."""
+    """Elements; taken as square matrices if shapes are not known."""
     meets: str
     """sum, gather, twostage, server, pairs, or nothing."""
     sent: int
-    """Bytes, at the most."""
+    """Bytes a worker sends, at most."""
     plain: int
     """Bytes without a codec."""
     gathered: int | None = None
-    """Bytes if payloads were gathered, where the codec's may."""
+    """Bytes if payloads were gathered; None if the codec cannot."""
     staged: int | None = None
-    """Bytes if they met in two stages, where the codec's may."""
+    """Bytes if payloads were combined in two stages; None if the codec cannot."""
     rate_mbit: float | None = None
     """Of the slowest link, where a cluster was measured."""
     rtt_ms: float | None = None
     """The longest round trip there."""
     seconds: float | None = None
-    """To bring them over at that rate, by the model of sync/price.py; encoding is not in it."""
+    """Seconds of the transfer at that rate, by the model of sync/price.py, without encoding."""
     plain_seconds: float | None = None
     """The same without a codec."""
     step_seconds: float | None = None
-    """Of a step that hides nothing of the transfer behind computing, where the computing is known too."""
+    """Seconds of a step that hides no transfer behind computing; None if the computing is not known."""
     steps: int = 1
     """Optimizer steps from one exchange to the next; under `local(…)` all bytes and seconds are those of a round."""
 

@@ -9,18 +9,18 @@ from shoal.wire.settings import CodecWrapping, check_number, check_whole, share_
 
 
 class WrapperTerm(CodecTerm, frozen=True):
-    """Base of the terms that go around a codec."""
+    """Base of the terms that wrap a codec."""
 
     repeatable: ClassVar[bool] = False
     """Whether a plan may hold several of them."""
 
     def add_to(self, wrapping: CodecWrapping, codec: NamedTerm, workers: int) -> CodecWrapping:
-        """Return `wrapping` with what this term puts around the term `codec` on one of `workers` workers."""
+        """Return `wrapping` with this term's wrapper for the term `codec`, on one of `workers` workers."""
         return wrapping
 
 
 class FeedbackTerm(WrapperTerm, frozen=True, tag="feedback"):
-    """Says whether what the codec loses is added to what it sends next: on for biased codecs unless written.
+    """Adds what the codec did not send to the next gradient (error feedback); by default on for biased codecs.
 
     Costs: one more copy of the gradients.
     Cites: Karimireddy et al. 2019, "Error Feedback Fixes SignSGD and other Gradient Compression Schemes".
@@ -38,11 +38,11 @@ class FeedbackTerm(WrapperTerm, frozen=True, tag="feedback"):
 
 
 class MomentumTerm(WrapperTerm, frozen=True, tag="momentum"):
-    """Accumulates velocities instead of gradients, and lets go of a velocity when it is sent (masking).
+    """Accumulates velocities instead of gradients, and resets a velocity once it is sent (masking).
 
     Costs: one more copy of the gradients.
     Cites: Lin et al. 2018, "Deep Gradient Compression".
-    Avoid: with an optimizer that has momentum of its own; round a codec that is no sparsifier.
+    Avoid: with an optimizer that has its own momentum; around a codec that is not a sparsifier.
     """
 
     name: ClassVar[str] = "momentum"
@@ -60,11 +60,11 @@ class MomentumTerm(WrapperTerm, frozen=True, tag="momentum"):
 
 
 class WarmUpTerm(WrapperTerm, frozen=True, tag="warmup"):
-    """A sparsifier begins with a quarter of the elements and tightens to its ratio.
+    """Makes a sparsifier begin with a quarter of the elements and tighten to its ratio.
 
     Costs: more bytes in the first steps.
     Cites: Lin et al. 2018, "Deep Gradient Compression".
-    Avoid: in runs not much longer than it.
+    Avoid: in runs that are not much longer than the warm-up.
     """
 
     name: ClassVar[str] = "warmup"
@@ -79,16 +79,16 @@ class WarmUpTerm(WrapperTerm, frozen=True, tag="warmup"):
 
 
 class BySizeTerm(WrapperTerm, frozen=True, tag="by_size"):
-    """Tensors with fewer elements travel as they are; without this term, those of one dimension do.
+    """Sends tensors with fewer elements unchanged; without this term, tensors of one dimension are.
 
     Costs: four bytes for each element of a small tensor.
-    Avoid: large numbers: what travels as it is, is what you wait for.
+    Avoid: large numbers, because tensors that are sent unchanged take most of the time.
     """
 
     name: ClassVar[str] = "by_size"
 
     least: int
-    """Elements from which on a tensor is coded; 0 codes all."""
+    """The fewest elements of a tensor that is coded; 0 codes all."""
 
     def __post_init__(self) -> None:
         check_whole(self, "least", self.least, 0, 1 << 40)
@@ -98,7 +98,7 @@ class BySizeTerm(WrapperTerm, frozen=True, tag="by_size"):
 
 
 class ByNameTerm(WrapperTerm, frozen=True, tag="by_name"):
-    """Tensors whose name contains `word` travel as they are; may be written several times.
+    """Sends tensors whose name contains `word` unchanged; may be written several times.
 
     Costs: four bytes for each of their elements.
     Avoid: for large layers.
@@ -118,11 +118,11 @@ class ByNameTerm(WrapperTerm, frozen=True, tag="by_name"):
 
 
 class MeetTerm(WrapperTerm, frozen=True, tag="meet"):
-    """Says how payloads of all workers come together: all to everybody, or by owners who code the sum once more.
+    """Chooses how payloads are combined: all workers get all of them, or owners sum a share each and code it again.
 
     Costs: with p workers, gather sends p-1 payloads a worker; twostage about 2(p-1)/p, a latency and a second rounding.
     Cites: Tang et al. 2019, "DoubleSqueeze".
-    Avoid: twostage where a latency costs more than its bytes; auto decides by bytes, anew when members change.
+    Avoid: twostage where a latency costs more than the bytes saved; auto decides by bytes whenever members change.
     """
 
     name: ClassVar[str] = "meet"
@@ -135,13 +135,13 @@ class MeetTerm(WrapperTerm, frozen=True, tag="meet"):
 
 
 class GuardTerm(WrapperTerm, frozen=True, tag="guard"):
-    """Every so many steps, holds what was applied against the true mean gradient; below `budget` sends more.
+    """Compares the applied gradient with the true mean every so many steps, and sends more if it is below `budget`.
 
-    The cosine is between sums over these steps. A sparsifier then sends twice as much; of other codecs it is only said.
+    The cosine is between sums over these steps. A sparsifier then sends twice as much; for other codecs it only warns.
     Costs: one exchange without a codec every so many steps; four more copies of the gradients.
     Cites: Agarwal et al. 2021, "Adaptive Gradient Communication via Critical Learning Regime Identification", who
     adapt the ratio while training, by the gradient's norm.
-    Avoid: small numbers of steps on slow links; where members change more often than that: a window is one view's.
+    Avoid: small numbers of steps on slow links; where members change more often than that (a change restarts it).
     """
 
     name: ClassVar[str] = "guard"
@@ -157,14 +157,14 @@ class GuardTerm(WrapperTerm, frozen=True, tag="guard"):
 
 
 class WireTerm(CodecTerm, frozen=True, tag="wire"):
-    """Measures the first steps without a codec, then chooses what gradients travel as, if that is clearly faster.
+    """Measures the first steps without a codec, then chooses a codec if one is clearly faster.
 
     Candidates lose nothing worth mentioning with any optimizer (fp16, int8); onebit and topk with feedback too where
     the optimizer is SGD, for which error feedback is known to hold. Inside one host it chooses none at once.
     Costs: some milliseconds of trials in join; the first nine steps without a codec.
     Cites: the model of a step is that of Shi et al. 2018, "Performance Modeling and Evaluation of Distributed Deep
     Learning Frameworks on GPUs".
-    Avoid: in runs of a few steps; where members change all the time: until there is a choice, all measure anew.
+    Avoid: in runs of a few steps; where members change often, because that restarts the trial.
     """
 
     name: ClassVar[str] = "wire"

@@ -65,10 +65,11 @@ class Told(MembershipSession):
     def settle(self) -> bool:
         raise AssertionError("the test settles what happens")
 
-    def begin(self, step: int) -> None:
+    def begin(self, step: int, admits: bool = True) -> bool:
         if self.next_plan:
             plan, self.next_plan = self.next_plan, ""
             self.switch(plan)
+        return True
 
     def change(self, members: Sequence[str], fresh: Sequence[str] = ()) -> None:
         """The next view."""

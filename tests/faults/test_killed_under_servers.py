@@ -45,7 +45,7 @@ def test_p1_killed_while_it_leases_samples_under_servers(tmp_path: Path, slot: i
 
 
 def server_pid(temporary: Path) -> int:
-    (found,) = temporary.glob("shoal-servers-*/0.pid")
+    (found,) = temporary.glob("shoal-servers-*/0-0.pid")
     return int(found.read_text())
 
 
@@ -97,11 +97,11 @@ KILL_WORKER = """if run.worker_id == 1 and run.step == 9 and not os.path.exists(
             os.kill(os.getpid(), 9)"""
 KILL_SERVERS = """start = {6: 1, 9: 0, 12: 2}.get(run.step)  # the backup, the primary, and the one that took over
         if run.worker_id == 0 and start is not None:
-            (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.{start}.pid')
+            (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0-0.{start}.pid')
             os.kill(int(open(found).read()), 9)"""
 KILL_BOTH = """if run.worker_id == 0 and run.step == 9 and not os.path.exists('killed'):
             open('killed', 'w').close()
-            for found in glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.*.pid'):
+            for found in glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0-0.*.pid'):
                 os.kill(int(open(found).read()), 9)"""
 
 
@@ -188,7 +188,7 @@ def kill():  # the primary, at any moment after the steps before were acknowledg
         while run.step < step + 3:
             time.sleep(0.001)
         time.sleep(random.uniform(0, 0.05))
-        (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0.{start}.pid')
+        (found,) = glob.glob(f'{tempfile.gettempdir()}/shoal-servers-*/0-0.{start}.pid')
         os.kill(int(open(found).read()), 9)
 """
 

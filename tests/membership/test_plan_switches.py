@@ -30,6 +30,26 @@ def test_two_thousand_schedules_with_switches() -> None:
         play(seed)
 
 
+def play_services(seed: int) -> SimulatedWorld:
+    world = SimulatedWorld(seed, members=2 + seed % 5, switches=True, services=True)
+    world.run(40.0)
+    world.check()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_members_of_one_plan_meet_the_same_processes(seed: int) -> None:
+    """However often those that were prepared end, and the coordinator with its requests."""
+    play_services(seed)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_two_thousand_schedules_with_services() -> None:
+    for seed in range(2000):
+        play_services(seed)
+
+
 def test_plans_are_switched_while_members_are_lost() -> None:
     """Or the schedules would show nothing."""
     world = play(3)

@@ -16,6 +16,6 @@ def run_served(size: int, plan: str, body: Body) -> list[Result]:
     services = ServiceProcesses(plan_services(Plan.parse(plan), size))
     services.open()
     try:
-        return run_world(size, lambda world: body(world, lambda: world.start(plan, servers=services.addresses)))
+        return run_world(size, lambda world: body(world, lambda: world.start(plan, servers=str(services.folder.path))))
     finally:
         services.close()

@@ -1,5 +1,6 @@
 """Turns the command's options into a job, and checks all of them before anything starts."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,7 +49,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     links = spec is not None or place is not None
     warm(chosen, workers + spare, links)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
-    from shoal.train.servers import plan_services
+    from shoal.train.servers import make_services
 
     started = open_run(directory, describe(options, run_id, chosen, workers, str(spec or "")), attempts, spec)
     return LaunchJob(
@@ -66,7 +67,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
         attempt=started.info.attempt,
         survive=survive,
         place=place,
-        services=plan_services(chosen, workers, alone=place is None),
+        make_services=partial(make_services, joinable=place is not None),
         spare=spare,
         tunes=options.tunes,
     )

@@ -37,8 +37,8 @@ class WorkerContext:
     """The checkpoint the run goes on from."""
     attempt: int = 1
     """Above 1: the run was started before."""
-    servers: tuple[str, ...] = ()
-    """Where the server processes of the run are, if its plan has some."""
+    servers: str = ""
+    """The folder in which server processes of this host listen, if its plan has some; empty: nobody starts any."""
     make: Callable[..., Any] | None = None
     """Makes the run from this context and the plan, where it is not to be Shoal's own."""
 

@@ -40,8 +40,8 @@ class LaunchJob:
     """Makes the place where the workers are, if it is neither this host alone nor a lab."""
     remote_slots: tuple[int, ...] = ()
     """Slots of the workers, if they take part in a run of another machine."""
-    services: tuple[RunService, ...] = ()
-    """Processes beside the workers, which the plan needs."""
+    make_services: "Callable[[str, int, bool], tuple[RunService, ...]]" = lambda plan, workers, grows: ()
+    """(plan, workers, whether one worker may be many) -> processes beside the workers, which the plan needs."""
 
     spare: int = 0
     """Slots above the workers' own that are kept free for workers added later."""

@@ -61,13 +61,11 @@ class LabPlacement(WorkerPlacement):
             address, ServerCredentials(self._coordinator_keys, allowed), lambda: self.lab.enter(host)
         )
 
-    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
+    def service_seat(self, number: int, file: str) -> ServiceSeat:
         """Servers are spread over hosts without a worker, then over all, so that k of them have k links."""
         host = (self._workers + number) % self.spec.size
         address, keys = f"tcp://{self.lab.hosts[host].address}:*", CurveKeyPair.new()
-        return ServiceSeat(
-            f"server {number}", number, address, self.directory.name, keys, enter=lambda: self.lab.enter(host)
-        )
+        return ServiceSeat(number, address, self.directory.name, keys, enter=lambda: self.lab.enter(host))
 
     def key(self, rank: int) -> ClientCredentials:
         return ClientCredentials(self._pairs[rank], self._coordinator_keys.public)

@@ -60,9 +60,9 @@ class ListenPlacement(WorkerPlacement):
         lock = ServerCredentials(self.listen.pair, ChainMap(own, allowed), self.listen.allowed)
         return CoordinatorEndpoint(f"tcp://{self.listen.host}:{port}", lock, welcome=self.welcome)
 
-    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
+    def service_seat(self, number: int, file: str) -> ServiceSeat:
         """Servers are on this machine, and any free port, as its workers are."""
-        return ServiceSeat(f"server {number}", number, f"tcp://{self.listen.host}:*", self.run, CurveKeyPair.new())
+        return ServiceSeat(number, f"tcp://{self.listen.host}:*", self.run, CurveKeyPair.new())
 
     def add_servers(self, servers: Sequence[BookEntry]) -> None:
         """Those that join are told of them."""

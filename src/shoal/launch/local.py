@@ -25,9 +25,9 @@ from shoal.launch.context import WorkerContext, inherit
 from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary, set_aside
 from shoal.launch.job import JobWatcher, LaunchJob
 from shoal.launch.lab_placement import LabPlacement
+from shoal.launch.launcher_services import LauncherServices
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
-from shoal.launch.services import REPLACEMENTS, ServiceProcesses
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.user_requests import UserRequests
@@ -61,8 +61,7 @@ class LocalLauncher:
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
         self._user = UserRequests(self.announcement, WorkerTuner(job.capacity) if job.tunes else None)
-        replacements = REPLACEMENTS if job.survive is None else job.survive.restarts
-        self._services = ServiceProcesses(job.services, replacements, self._leave)
+        self._services = LauncherServices(job, self.place, self.board, self._leave)
         self._service_failure: RunFailure | None = None
 
     def _go_to(self) -> WorkerPlacement:
@@ -86,9 +85,7 @@ class LocalLauncher:
         sys.stderr.flush()
         try:
             self.place.open()
-            self._services.open(self.place.service_seat)
-            if self._services.book:
-                self.place.add_servers(self._services.book)
+            self._services.open()
             if self.job.survive is not None:
                 self.supervisor = self._make_supervisor(self.job.survive)
                 self.supervisor.open()
@@ -151,7 +148,7 @@ class LocalLauncher:
                 begun=True,
                 speed=self.place.speed,
                 replay=self.place.replay,
-                servers=self._services.addresses,
+                servers=self._services.folder,
                 make=job.make,
                 checkpoint=job.checkpoint,
                 resume=job.resume,
@@ -174,20 +171,9 @@ class LocalLauncher:
             self.watcher.tick(self.board)
 
     def _tick_services(self) -> None:
-        """Tell services of the members, and give up the remote ones that break their protocol."""
-        if self.supervisor is not None:
-            self._services.tell(self.supervisor.view)
-            for accused in self._services.take_accused():
-                self.supervisor.accuse(accused.member, accused.reason)
-        self._note_takeovers()
+        """Let services follow the members and the plan; look whether one the run needs has ended."""
+        self._tell(*self._services.tick(self.supervisor))
         self._look_for_dead_services()
-
-    def _note_takeovers(self) -> None:
-        """A replica has taken over from a service: everybody goes on."""
-        for note in self._services.tick(self.board):
-            self._tell(note)
-            if self.supervisor is not None:
-                self.supervisor.warn(note)
 
     def _leave(self) -> None:
         """In the new process of a service: what follows is the launcher's alone."""

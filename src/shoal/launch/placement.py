@@ -47,6 +47,8 @@ class WorkerPlacement(ABC):
     """How many workers of other machines the run begins with; may fall while they are on their way."""
     servers: Sequence[BookEntry] = ()
     """The run's servers, where its workers are on several hosts."""
+    services_change: bool = False
+    """Whether services can be started and ended while the run trains."""
     replay: bool = False
     """Whether workers sleep instead of computing, once it is known how long it takes."""
 
@@ -61,9 +63,9 @@ class WorkerPlacement(ABC):
         """What to tell the user when the coordinator serves at `address`; empty: nothing."""
         return ""
 
-    def service_seat(self, number: int, folder: Path) -> ServiceSeat:
-        """Where a service of the run listens; `folder` is the user's alone."""
-        return seat_at_file(number, folder)
+    def service_seat(self, number: int, file: str) -> ServiceSeat:
+        """Where a service of the run listens; `file` is in a folder of the user's alone."""
+        return seat_at_file(number, file)
 
     def add_servers(self, servers: Sequence[BookEntry]) -> None:
         """They listen, and no worker is started yet."""
@@ -91,6 +93,8 @@ class WorkerPlacement(ABC):
 
 class LocalPlacement(WorkerPlacement):
     """Here: the null member."""
+
+    services_change = True
 
     def __init__(self, arena: SharedArena) -> None:
         self.arena = arena

@@ -69,6 +69,11 @@ class ServiceReplicas:
                 raise ShoalError(f"{self.name} and its replica did not meet in {deadline.budget:.0f} s, or have ended")
             self._hear(LOOK)
 
+    def is_ready(self) -> bool:
+        """Return whether the backup can take over by now."""
+        self._hear()
+        return self._roster.is_ready
+
     def _hear(self, seconds: float = 0.0) -> None:
         for start, replica in self._living.items():
             while not replica.channel.over and (word := replica.channel.hear(seconds)) is not None:

@@ -1,4 +1,4 @@
-"""Processes that serve the workers of a run beside them: forked before the workers, ended after them.
+"""Processes that serve the workers of a run beside them: forked before the workers, or before a switch to their plan.
 
 A service runs no code of the user's. The run cannot go on without one: when it dies, everybody is stopped, and the run
 begins again at its last checkpoint, with new services, unless the service has a replica (`service_replicas.py`). On one
@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from shoal.core.errors import ShoalError
 from shoal.core.signals import STOPPING, held_back
 from shoal.hosts.status_board import StatusBoard
 from shoal.launch.service_channel import MemberAccused, ServiceChannel, ServiceReady, ServiceView
+from shoal.launch.service_folder import ServiceFolder, service_file
 from shoal.launch.service_replicas import ReplicaSeat, ReplicaStarter, ServiceReplicas
 from shoal.transport.endpoint import BookEntry
 from shoal.transport.keys import CurveKeyPair
@@ -37,7 +37,6 @@ REPLACEMENTS = 3
 class ServiceSeat:
     """Where a service listens; what its process is given."""
 
-    name: str
     number: int
     address: str
     """`ipc://FILE`, or `tcp://HOST:*` under keys."""
@@ -49,14 +48,18 @@ class ServiceSeat:
     """To its launcher, where it listens under keys or has a replica."""
     replica: ReplicaSeat | None = None
 
+    @property
+    def name(self) -> str:
+        return f"server {self.number}"
 
-SeatMaker = Callable[[int, Path], ServiceSeat]
-"""(number, a folder of the user's alone)"""
+
+SeatMaker = Callable[[int, str], ServiceSeat]
+"""(number, a file of its own in a folder of the user's alone)"""
 
 
-def seat_at_file(number: int, folder: Path) -> ServiceSeat:
+def seat_at_file(number: int, file: str) -> ServiceSeat:
     """On this host, for this user's workers."""
-    return ServiceSeat(f"server {number}", number, f"ipc://{folder}/{number}")
+    return ServiceSeat(number, f"ipc://{file}")
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,22 @@ class RunService:
 
 
 class ServiceProcesses:
-    """Of one launcher, which starts no thread."""
+    """Of one plan of a launcher, which starts no thread."""
 
     def __init__(
         self,
         services: tuple[RunService, ...],
         replacements: int = REPLACEMENTS,
         leave: Callable[[], object] = lambda: None,
+        folder: ServiceFolder | None = None,
+        plan: int = 0,
     ) -> None:
         """`replacements`: processes of each service with a replica that may be started again. `leave`: called in a new
-        process, to close what is the launcher's alone."""
+        process, to close what is the launcher's alone. `folder`: one that others use too; `plan`: the number of the
+        services' plan, in it."""
         self.services, self._replacements, self._leave = services, replacements, leave
         self._replicated: list[ServiceReplicas] = []
-        self._folder: Path | None = None
+        self.folder, self._plan, self._is_shared = folder or ServiceFolder(), plan, folder is not None
         self._pids: dict[int, RunService] = {}
         self._seats: list[ServiceSeat] = []
         self._channels: list[ServiceChannel] = []
@@ -96,11 +102,19 @@ class ServiceProcesses:
         return tuple(seat.address for seat in self._seats if seat.keys is None)
 
     def open(self, make_seat: SeatMaker = seat_at_file) -> None:
+        self.begin(make_seat)
+        for each in self._replicated:
+            each.await_ready(Deadline.after(READY))
+        self.book = tuple(self._await(*each) for each in zip(self._seats, self._channels, strict=False))
+
+    def begin(self, make_seat: SeatMaker = seat_at_file) -> None:
+        """Start the processes, and wait for none of them; see `is_ready`."""
         if not self.services:
             return
-        self._folder = Path(tempfile.mkdtemp(prefix="shoal-servers-"))
+        self._deadline = Deadline.after(READY)
+        self.folder.open()
         for number, service in enumerate(self.services):
-            seat = make_seat(number, self._folder)
+            seat = make_seat(number, service_file(self.folder.path, self._plan, number))
             self._seats.append(seat)
             if service.replicas == 1:
                 self._fork(service, seat)
@@ -108,9 +122,14 @@ class ServiceProcesses:
                 starter = self._starter(service, seat)
                 self._replicated.append(ServiceReplicas(number, service.name, self._replacements, starter))
                 self._replicated[-1].begin()
-        for each in self._replicated:
-            each.await_ready(Deadline.after(READY))
-        self.book = tuple(self._await(*each) for each in zip(self._seats, self._channels, strict=False))
+
+    def is_ready(self) -> bool:
+        """Return whether all listen at their files. ShoalError: they have taken too long."""
+        files = [Path(seat.address.removeprefix("ipc://")) for seat in self._seats]
+        ready = all(file.is_socket() for file in files) and all(each.is_ready() for each in self._replicated)
+        if not ready and self._deadline.expired:
+            raise ShoalError(f"{len(files)} servers were not ready within {READY:.0f} s")
+        return ready
 
     def _fork(self, service: RunService, seat: ServiceSeat) -> None:
         pid, channel = self._fork_one(service, seat, wants_channel=seat.keys is not None)
@@ -129,8 +148,8 @@ class ServiceProcesses:
                 self.forget()
                 if own is not None:
                     own.close()
-                assert self._folder is not None
-                _become(service, replace(seat, channel=theirs), self._folder, parent, self._leave)
+                file = service_file(self.folder.path, self._plan, seat.number)
+                _become(service, replace(seat, channel=theirs), file, parent, self._leave)
         if theirs is not None:
             theirs.close()
         return pid, own
@@ -195,12 +214,13 @@ class ServiceProcesses:
                 os.waitpid(pid, 0)
         self._pids.clear()
         self.forget()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
+        if self._is_shared:
+            self.folder.clear(self._plan)
+        else:
+            self.folder.close()
 
 
-def _become(service: RunService, seat: ServiceSeat, folder: Path, parent: int, leave: Callable[[], object]) -> NoReturn:
+def _become(service: RunService, seat: ServiceSeat, file: str, parent: int, leave: Callable[[], object]) -> NoReturn:
     """In the new process."""
     code = 1
     try:
@@ -208,12 +228,12 @@ def _become(service: RunService, seat: ServiceSeat, folder: Path, parent: int, l
         os.setpgid(0, 0)  # Ctrl-C is for the launcher, which ends this one last
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, lambda *_: _leave(folder, parent))
+        signal.signal(signal.SIGTERM, lambda *_: _leave(Path(file).parent, parent))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
         if sys.platform == "linux":  # a launcher that is killed leaves nothing behind
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
         start = "" if seat.replica is None else f".{seat.replica.start}"
-        (folder / f"{seat.number}{start}.pid").write_text(str(os.getpid()))
+        Path(f"{file}{start}.pid").write_text(str(os.getpid()))
         if os.getppid() == parent:
             seat.enter()
             service.serve(seat)

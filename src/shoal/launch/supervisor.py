@@ -25,6 +25,7 @@ from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
 from shoal.membership.launcher_channel import CoordinatorFailed, ReplicaHeld, StopCoordinator
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
+from shoal.membership.plan_requests import PreparePlan
 from shoal.membership.server import CoordinatorSetup
 from shoal.membership.session import member_name, slot_of, start_of
 from shoal.membership.wal import Written, members, read
@@ -47,7 +48,10 @@ class RunSupervisor:
         self.scaling = WorkerScaling(self.slots, 0 if job.remote_slots else job.capacity, board)
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
         self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
-        log, rules = directory / "members.log", MembershipRules(members=workers, remote=place.expects)
+        log, rules = (
+            directory / "members.log",
+            MembershipRules(members=workers, remote=place.expects, prepares=place.services_change),
+        )
         setup = CoordinatorSetup(
             run,
             coordinator_endpoint.address,
@@ -77,6 +81,9 @@ class RunSupervisor:
         self.plan = self.asked = self.switched = ""
         """The plan of the view, once it was switched; tokens of the switch that is asked for, and of the last one."""
         self._wanted = ""
+        self.switches = 0
+        """How often the plan of the view was switched."""
+        self._questions: list[PreparePlan] = []
         self.over = False
         """Whether some worker has done its work: nobody new is needed."""
 
@@ -195,6 +202,11 @@ class RunSupervisor:
         if self.asked and plan == self._wanted:
             self.asked, self.switched = "", self.asked
 
+    def take_questions(self) -> list[PreparePlan]:
+        """What the coordinator has asked to be prepared, since the last call."""
+        questions, self._questions = self._questions, []
+        return questions
+
     def finish(self) -> None:
         """Note that a worker has done its work, so that nobody is started any more."""
         self.over = True
@@ -226,7 +238,10 @@ class RunSupervisor:
                 self._entered.update(said.install.view.members)
             self.members = tuple(slot_of(member) for member in said.install.view.members)
             self.view = ServiceView(self._generation, said.install.view.members, said.install.infos)
+            self.switches = said.install.view.switches
             self._follow_plan(said.install.view.plan)
+        elif isinstance(said, PreparePlan):
+            self._questions.append(said)
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)
         elif isinstance(said, ReplicaHeld):

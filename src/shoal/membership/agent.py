@@ -153,13 +153,17 @@ class MembershipAgent:
         with self._changed:
             self._member.streamed = True
 
-    def begin(self, step: int, deadline: Deadline) -> None:
-        """Call before every step: newcomers enter here, and this worker waits while they do."""
+    def begin(self, step: int, deadline: Deadline, admits: bool = True) -> bool:
+        """Call before every step: newcomers enter here, and this worker waits while they do.
+
+        Returns False if newcomers go on waiting, because the step does not admit any: call it again at one that does.
+        """
         with self._changed:
             self.check()
-            while (standing := self._member.begin(step)) is not None:
+            while (standing := self._member.begin(step, admits)) is not None:
                 self._unsaid, self.disturbed = standing, True
                 self._wait_free(deadline)
+            return not self._member.keeps_out(step, admits)
 
     @property
     def proposed(self) -> bool:

@@ -11,6 +11,7 @@ from shoal.membership.bounds import false_number
 from shoal.membership.failure_detector import FailureDetector, MembershipRules
 from shoal.membership.lease_book import LeaseBook
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, Effect, Entry, LogState, SendMessage, training_over
+from shoal.membership.plan_requests import PlanPrepared, PlanUnprepared
 from shoal.membership.proposal import ViewProposal
 from shoal.membership.protocol import (
     Heartbeat,
@@ -112,6 +113,14 @@ class MembershipCoordinator:
         self.views.plans.ask(plan, self.view)
         return self.tick(now)
 
+    def hear_launcher(self, said: PlanPrepared | PlanUnprepared, now: float) -> list[Effect]:
+        """Take in whether what the next plan needs runs."""
+        if isinstance(said, PlanPrepared):
+            self.views.plans.note_prepared(said)
+        else:
+            self.views.unprepare(said, now)
+        return self.tick(now)
+
     def expect(self, remote: int, now: float) -> list[Effect]:
         """Let the first view wait for this many workers of other machines, and no more."""
         self.views.rules = replace(self.rules, remote=remote)
@@ -133,6 +142,7 @@ class MembershipCoordinator:
         if self.views.is_due(now):
             self.views.propose(now)
         self.views.put_off(now)
+        self.views.prepare(now)
         self.views.admit(now)
         self.views.remind(now)
         return self._take_effects()

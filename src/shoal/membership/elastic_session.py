@@ -270,6 +270,7 @@ class ElasticSession(MembershipSession):
     def leases(self) -> LeaseClient | None:
         return self.agent.leases
 
-    def begin(self, step: int) -> None:
-        self.agent.begin(step, Deadline.after(self.seconds))
+    def begin(self, step: int, admits: bool = True) -> bool:
+        begun = self.agent.begin(step, Deadline.after(self.seconds), admits)
         self._look()
+        return begun

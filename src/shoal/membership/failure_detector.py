@@ -18,6 +18,8 @@ class MembershipRules:
 
     members: int = 1
     """Members of the first view of a run, begun or resumed; later ones enter between two steps."""
+    prepares: bool = False
+    """Whether the launcher starts what a plan needs before a view may have it."""
     remote: int = 0
     """Workers of other machines in the first view; the launcher lowers the number if a machine cannot start."""
     gather: float = 120.0

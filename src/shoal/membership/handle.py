@@ -26,6 +26,7 @@ from shoal.membership.launcher_channel import (
     StopCoordinator,
     SwitchPlan,
 )
+from shoal.membership.plan_requests import PlanPrepared, PlanUnprepared
 from shoal.membership.protocol import ProcessExited
 from shoal.membership.server import CoordinatorServer, CoordinatorSetup
 
@@ -125,6 +126,11 @@ class CoordinatorHandle:
         self.setup = replace(self.setup, rules=replace(self.setup.rules, remote=remote))
         if self._channel is not None:
             self._channel.send(ExpectRemote(count=remote))
+
+    def answer(self, said: PlanPrepared | PlanUnprepared) -> None:
+        """Say whether what a plan needs runs. Never waits; the coordinator asks again if this gets lost."""
+        if self._channel is not None:
+            self._channel.send(said)
 
     def switch(self, plan: str) -> None:
         """Ask for another plan. Never waits; see `switched`."""

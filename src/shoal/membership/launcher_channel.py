@@ -2,6 +2,7 @@
 
 launcher ── ProcessExited, ExpectRemote, SwitchPlan, StopCoordinator ──▶ coordinator
 launcher ◀── CoordinatorReady, MemberLost, ViewInstalled, ReplicaHeld, CoordinatorFailed ── coordinator
+launcher ◀── PreparePlan ── coordinator; PlanPrepared, PlanUnprepared ──▶      (plan_requests.py)
 """
 
 import contextlib
@@ -11,6 +12,7 @@ import socket
 import msgspec
 
 from shoal.membership.log_entries import MemberLost, ViewInstalled
+from shoal.membership.plan_requests import PlanPrepared, PlanUnprepared, PreparePlan
 from shoal.membership.protocol import Count, ProcessExited, Text
 from shoal.membership.view import Name, PlanString
 
@@ -61,8 +63,8 @@ class ReplicaHeld(ChannelMessage, frozen=True, kw_only=True):
     fingerprint: Text
 
 
-Command = ProcessExited | StopCoordinator | ExpectRemote | SwitchPlan
-News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled | ReplicaHeld
+Command = ProcessExited | StopCoordinator | ExpectRemote | SwitchPlan | PlanPrepared | PlanUnprepared
+News = CoordinatorReady | CoordinatorFailed | MemberLost | ViewInstalled | ReplicaHeld | PreparePlan
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Command | News] = msgspec.msgpack.Decoder(Command | News)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from shoal.membership.plan_requests import PreparePlan
 from shoal.membership.protocol import InstallView, Order
 from shoal.membership.view import WIRE_NAMES, MembershipView
 
@@ -88,4 +89,11 @@ class SendMessage:
     order: Order
 
 
-Effect = WriteEntry | SendMessage
+@dataclass(frozen=True)
+class AskLauncher:
+    """Ask the launcher for what the next plan needs."""
+
+    question: PreparePlan
+
+
+Effect = WriteEntry | SendMessage | AskLauncher

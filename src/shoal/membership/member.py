@@ -128,13 +128,25 @@ class MemberState:
             return None
         return self._leave(said)
 
-    def begin(self, step: int) -> ProposeAck | None:
-        """Note that a step is about to begin; return the answer to the proposal that waited for it, if there is one."""
+    def begin(self, step: int, admits: bool = True) -> ProposeAck | None:
+        """Note that a step is about to begin; return the answer to the proposal that waited for it, if there is one.
+
+        Unless it `admits` newcomers, a proposal with some goes on waiting, and the step is not begun: see `keeps_out`.
+        """
         waiting = self.waiting
+        if self.keeps_out(step, admits):
+            return None
         if waiting is None or step < waiting.step:
             self.begun = step
             return None
         return self._leave(waiting, between=step == waiting.step)
+
+    def keeps_out(self, step: int, admits: bool) -> bool:
+        """Return whether newcomers would enter before this step, though it does not admit any."""
+        waiting = self.waiting
+        if admits or waiting is None or step < waiting.step:
+            return False
+        return any(member not in self.view for member in waiting.view.members)
 
     def _leave(self, said: ProposeView, between: bool = False) -> ProposeAck:
         self.promised, self.waiting = said.view.generation, None

@@ -24,7 +24,8 @@ from shoal.membership.launcher_channel import (
     StopCoordinator,
     SwitchPlan,
 )
-from shoal.membership.log_entries import Effect, Entry, MemberLost, ViewInstalled, WriteEntry
+from shoal.membership.log_entries import AskLauncher, Effect, Entry, MemberLost, ViewInstalled, WriteEntry
+from shoal.membership.plan_requests import PlanPrepared, PlanUnprepared
 from shoal.membership.protocol import (
     LONGEST_TEXT,
     JoinRefused,
@@ -118,6 +119,8 @@ class CoordinatorServer:
                 self._do(self.machine.expect(said.count, now()))
             elif isinstance(said, SwitchPlan):
                 self._do(self.machine.switch(said.plan, now()))
+            elif isinstance(said, PlanPrepared | PlanUnprepared):
+                self._do(self.machine.hear_launcher(said, now()))
             elif isinstance(said, StopCoordinator):
                 self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
         if self.channel.over:
@@ -238,5 +241,7 @@ class CoordinatorServer:
                 self.wal.append(effect.entry)
                 if isinstance(effect.entry, MemberLost | ViewInstalled):
                     self.channel.send(effect.entry)
+            elif isinstance(effect, AskLauncher):
+                self.channel.send(effect.question)
             else:
                 self._tell(effect.member, effect.order)

@@ -5,7 +5,7 @@
     session.arrived()      some have; after the last, the session announces the result while it is being decoded
     session.complete()     everybody holds the result; ViewEnded if the view ended before
     session.settle()       after ViewEnded: waits for the new view; True: the operation counts, False: do it again
-    session.begin(step)    between two steps: lets newcomers in
+    session.begin(step)    between two steps: lets newcomers in, and other plans
 
 Only the training thread calls these. `view` changes inside `enter`, `settle` and `begin`, and nowhere else, so code in
 between sees one view.
@@ -91,7 +91,9 @@ class MembershipSession(ABC):
     def settle(self) -> bool: ...
 
     @abstractmethod
-    def begin(self, step: int) -> None: ...
+    def begin(self, step: int, admits: bool = True) -> bool:
+        """Let a view begin before this step. Unless it `admits` newcomers, a view with some goes on waiting, and the
+        step counts as not begun: returns False, and is called again for it at a later one."""
 
     def remote(self, member: str) -> bool:
         """Return whether a member runs on another machine than the run began on, so that its messages are checked."""
@@ -180,8 +182,8 @@ class FixedSession(MembershipSession):
     def settle(self) -> bool:
         raise AssertionError("a fixed view does not end")
 
-    def begin(self, step: int) -> None:
-        pass
+    def begin(self, step: int, admits: bool = True) -> bool:
+        return True
 
 
 def member_name(slot: int, start: int = 0) -> str:

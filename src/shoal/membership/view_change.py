@@ -10,6 +10,7 @@ A pure state machine: what has to be written and sent is collected in `effects`,
 from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.log_entries import (
     LEFT,
+    AskLauncher,
     Effect,
     LogState,
     MemberLost,
@@ -18,7 +19,7 @@ from shoal.membership.log_entries import (
     ViewProposed,
     WriteEntry,
 )
-from shoal.membership.plan_requests import PlanRequests, WantedPlan
+from shoal.membership.plan_requests import PlanRequests, PlanUnprepared, WantedPlan
 from shoal.membership.proposal import ViewProposal, entry_step
 from shoal.membership.protocol import MemberEvicted, Order, ProposeAck, printable
 from shoal.membership.roster import MemberRoster
@@ -40,7 +41,7 @@ class ViewChange:
         """`over`: one of the run's own workers has left because the training has come to its end."""
         self.rules, self.memory, self.roster, self.suspicions = rules, memory, roster, suspicions
         self.proposal: ViewProposal | None = None
-        self.plans = PlanRequests()
+        self.plans = PlanRequests(rules.prepares)
         self.effects: list[Effect] = []
         self._over = over
         self._first_join: float | None = None
@@ -110,7 +111,7 @@ class ViewChange:
             and now >= status.not_before
             and not self.suspicions.kept_out(self.roster.machine_of(member), now)
         )
-        wanted = self.plans.wanted if not self._over else None
+        wanted = self.plans.ready if not self._over else None
         if self.proposal is not None or not (new or wanted) or not self.view.members:
             return
         beats = self.roster.settled_beats(self.view)
@@ -120,9 +121,23 @@ class ViewChange:
             members = self.view.members + (() if wanted else new)
             self._make(members, entry_step(own, self._ahead), now, wanted)
 
+    def prepare(self, now: float) -> None:
+        """Ask the launcher for what the plan that is wanted needs."""
+        if (question := self.plans.next_question(now, self.rules.repeat)) is not None:
+            self.effects.append(AskLauncher(question))
+
+    def unprepare(self, said: PlanUnprepared, now: float) -> None:
+        """What a plan needs has ended: propose again, without it, if a view with it is not installed yet."""
+        self.plans.note_unprepared(said)
+        proposed = self.proposal.view.switches if self.proposal is not None else 0
+        if proposed == said.number > self.view.switches:
+            self.propose(now)
+
     def _make(self, members: tuple[str, ...], step: int, now: float, wanted: WantedPlan | None = None) -> None:
         """Propose a view with the plan `wanted`, else with the current one; the first plan if nobody has a state."""
         goes_on = any(member in self.view for member in members)
+        if self.view.members and not goes_on:
+            self.plans.drop()  # their numbers follow plans of a training that is lost
         plan, switches = wanted or ((self.view.plan, self.view.switches) if goes_on else ("", 0))
         # Remote workers come last: worker 0 writes ledger and checkpoints, so it must see the run's folder.
         ranked = tuple(sorted(members, key=self.roster.is_remote))

@@ -1,8 +1,9 @@
 """Which plan a running job may be switched to: what cannot be built in the middle of a run is refused before.
 
-Synchronous plans and plans of local rounds may follow each other. The model itself stays what it is, so terms that
-change it (few bits for weights) must be the same in both. Rounds that travel while others train, or whose samples are
-leased, are begun with a run: how a pass deals its samples is settled when it begins.
+Plans of all-reduce and of servers may follow each other, where all replicas are equal at the end of a step or a round.
+The model itself stays what it is, so terms that change it (few bits for weights) must be the same in both. Rounds that
+travel while others train, or whose samples are leased, are begun with a run: how a pass deals its samples is settled
+when it begins.
 """
 
 from shoal.core.errors import UsageError
@@ -11,18 +12,28 @@ from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
 from shoal.plan.rules import check
-from shoal.plan.terms import AllReduceTerm, EveryTerm
+from shoal.plan.terms import AllReduceTerm, AsyncTerm, EveryTerm, ServerTerm, StaleTerm
+
+BETWEEN_HOSTS = "workers of several hosts know servers by keys that are handed out when the run begins"
 
 
-def check_switch(before: Plan, after: Plan, workers: int) -> list[str]:
-    """Return the warnings of all rules for `after`; raise UsageError where a run of `before` cannot go on by it."""
+def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = "") -> list[str]:
+    """Return the warnings of all rules for `after`; raise UsageError where a run of `before` cannot go on by it.
+
+    `servers_stay`: why this run's servers can neither be started nor ended while it trains; empty if they can.
+    """
     for plan in (before, after):
-        if any(not isinstance(each.exchange, AllReduceTerm) or not _is_switchable(each) for each in plan.plans):
+        if not all(map(_is_switchable, plan.plans)):
             raise UsageError(
-                f"'{plan}' is neither an all-reduce with every(1) nor one with local(…) without overlap, fragments and "
-                "leased samples, and only such plans can be switched from or to while a run goes on; start a run with "
-                f"--plan '{after}'"
+                f"'{plan}' is neither an all-reduce nor servers, with every(1), local(…) without overlap, fragments "
+                "and leased samples, or on servers stale(…) or async without leased samples, and only such plans can "
+                f"be switched from or to while a run goes on; start a run with --plan '{after}'"
             )
+    if servers_stay and (_is_served(before) or _is_served(after)):
+        raise UsageError(
+            f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "
+            f"stop it, then shoal run --resume --plan '{after}'"
+        )
     kept, wanted = _precision(before), _precision(after)
     if kept != wanted:
         terms = ", ".join(map(str, kept)) or "none"
@@ -36,10 +47,28 @@ def check_switch(before: Plan, after: Plan, workers: int) -> list[str]:
     return check(after, workers)
 
 
+def keeps_own_optimizers(plan: Plan) -> bool:
+    """Return whether each worker makes steps of its own, so that the state of its optimizers is its own too."""
+    return not isinstance(plan.pace, EveryTerm)
+
+
+def steps_on_servers(plan: Plan) -> bool:
+    """Return whether workers push the changes of every step to servers."""
+    return isinstance(plan.exchange, ServerTerm) and isinstance(plan.pace, StaleTerm | AsyncTerm)
+
+
+def _is_served(plan: Plan) -> bool:
+    return any(isinstance(each.exchange, ServerTerm) for each in plan.plans)
+
+
 def _is_switchable(plan: Plan) -> bool:
-    pace = plan.pace
+    pace, served = plan.pace, isinstance(plan.exchange, ServerTerm)
+    if not served and not isinstance(plan.exchange, AllReduceTerm):
+        return False
     if isinstance(pace, LocalTerm):
         return not pace.streams and pace.samples == "static"
+    if isinstance(pace, StaleTerm | AsyncTerm):
+        return served and pace.samples == "static"
     return pace == EveryTerm()
 
 

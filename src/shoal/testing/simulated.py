@@ -291,6 +291,8 @@ class SimulatedMember:
         self._beside += known is content and self.lineage != self.world.lineage
         assert self._beside <= 1, f"seed {self.world.seed}: {self.id} trains on beside a newer run"
         self.history.append(content)
+        if self.world.services and self.lineage == self.world.lineage:
+            self.world.launcher.meet(self.machine.view.switches)
         self.pool.use(content.positions)
         self._parts, self._lease = {}, None
         self._begin()

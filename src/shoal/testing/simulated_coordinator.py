@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shoal.membership.coordinator import MembershipCoordinator
 from shoal.membership.failure_detector import MembershipRules
-from shoal.membership.log_entries import Effect, Entry, WriteEntry
+from shoal.membership.log_entries import AskLauncher, Effect, Entry, WriteEntry
+from shoal.membership.plan_requests import PlanPrepared, PlanUnprepared
 
 if TYPE_CHECKING:
     from shoal.testing.simulator import SimulatedWorld
@@ -48,6 +50,11 @@ class SimulatedCoordinator:
         if self.machine is not None:
             self._do(self.machine.switch(plan, self.world.now))
 
+    def hear_launcher(self, said: PlanPrepared | PlanUnprepared) -> None:
+        """The launcher says whether what a plan needs runs."""
+        if self.machine is not None:
+            self._do(self.machine.hear_launcher(said, self.world.now))
+
     def _do(self, effects: Sequence[Effect]) -> None:
         """One after the other; a kill may come between any two."""
         for effect in effects:
@@ -57,5 +64,7 @@ class SimulatedCoordinator:
                 return
             if isinstance(effect, WriteEntry):
                 self.disk.append(effect.entry)
+            elif isinstance(effect, AskLauncher):
+                self.world.later(0.05, partial(self.world.launcher.hear, effect.question))
             else:
                 self.world.send("coordinator", effect.member, effect.order)

@@ -18,6 +18,7 @@ from typing import Any
 from shoal.membership.failure_detector import MembershipRules
 from shoal.testing.simulated import LEASE, SimulatedMember
 from shoal.testing.simulated_coordinator import SimulatedCoordinator
+from shoal.testing.simulated_launcher import SimulatedLauncher
 from shoal.testing.simulated_work import OperationContent
 
 SWITCH_SECONDS = 4.0
@@ -30,11 +31,19 @@ class SimulatedWorld:
     """A coordinator, members, a network between them, and what goes wrong."""
 
     def __init__(
-        self, seed: int, members: int = 4, *, faults: bool = True, streaming: bool = True, switches: bool = False
+        self,
+        seed: int,
+        members: int = 4,
+        *,
+        faults: bool = True,
+        streaming: bool = True,
+        switches: bool = False,
+        services: bool = False,
     ) -> None:
-        """`streaming`: some newcomers wait for a stream of the state first; `switches`: the plan is switched."""
+        """`streaming`: some newcomers wait for a stream of the state first; `switches`: the plan is switched;
+        `services`: each plan needs processes of its own, which end now and then before a view has it."""
         self.random, self.now, self.seed = random.Random(seed), 0.0, seed
-        self.faults, self.streaming, self.switches = faults, streaming, switches
+        self.faults, self.streaming, self.switches, self.services = faults, streaming, switches, services
         self.user_plan = ""
         """What the user asked for last, and asks for again whenever another plan is in its place."""
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
@@ -49,7 +58,10 @@ class SimulatedWorld:
         self.started = itertools.count()
         self.members: dict[str, SimulatedMember] = {}
         self.graves: list[SimulatedMember] = []
-        self.coordinator = SimulatedCoordinator(self, MembershipRules(members=members, lease=LEASE))
+        self.coordinator = SimulatedCoordinator(
+            self, MembershipRules(members=members, lease=LEASE, prepares=switches and services)
+        )
+        self.launcher = SimulatedLauncher(self)
         for _ in range(members):
             self.add_member()
 
@@ -89,6 +101,8 @@ class SimulatedWorld:
             moment += self.random.expovariate(1 / 4.0)
         for number in range(int(seconds / SWITCH_SECONDS) if self.switches else 0):
             self.later(self.random.uniform(5.0, seconds), partial(self._switch, f"plan {number}"))
+            if self.services and self.faults and self.random.random() < 0.5:
+                self.later(self.random.uniform(5.0, seconds), self.launcher.end_one)
         if self.switches:
             self.later(seconds, lambda: self._ask("last"))
         self.later(seconds, self._heal)
@@ -182,6 +196,8 @@ class SimulatedWorld:
             )
             taken = [position for content in member.history for position in content.positions]
             assert len(taken) == len(set(taken)), f"seed {self.seed}: a sample was used twice"
+        if self.services:
+            self.launcher.check()
         for member in self.living if self.switches else ():
             assert member.plan[0] == self.user_plan, (
                 f"seed {self.seed}: {member.id} trains by {member.plan}, the user asked for {self.user_plan!r}"

@@ -52,7 +52,7 @@ class WorkerWorld:
         name: str = "run",
         checkpoint: str = "auto",
         resume: Path | None = None,
-        servers: tuple[str, ...] = (),
+        servers: str = "",
     ) -> Run:
         """A run of this world, as `shoal.start()` would give it; several need different names."""
         place = self.dir / name

@@ -59,6 +59,8 @@ class SampleDealing:
         self.stood_in: int | None = None
         """The step in which this worker had no samples, until its loader continues."""
         self._nobody_trains = False
+        self.is_pass_over = False
+        """Whether the last round of a pass has just ended: a newcomer would get no batch, but the plan may change."""
         self._asked: float | None = None
         """When the script asked for a batch, while the last step is not closed yet."""
         self._batch: tuple[LoaderPass, LoaderStep] | None = None
@@ -131,7 +133,9 @@ class SampleDealing:
             self.rounds.close()
             if givers := self.rounds.take_givers():
                 self._short_steps.adopt(gradients=False, givers=givers)
+            self.is_pass_over = True
             self._owner.step_ended(self.progress.step + self.progress.stepped)
+            self.is_pass_over = False
         if self._asked is not None:
             self.progress.load_began(self._asked if step is not None else None)
             self._asked = None

@@ -24,6 +24,7 @@ from shoal.sync.local.round_totals import RoundTotals
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.sync.state import State
 from shoal.sync.statistics import RunningStatistics
 from shoal.sync.synchronizer import Part, Synchronizer, Transactions
@@ -86,6 +87,8 @@ class JoinedModels:
         """Exchanges that have begun."""
         self.round_totals = synchronizer.totals if isinstance(synchronizer, LocalStepsSynchronizer) else RoundTotals()
         """Of local rounds under all plans so far."""
+        self._served: ServerStepsSynchronizer | None = None
+        """Under the last plan before this one that pushed every step to servers: its totals go on."""
         self.precision: dict[str, ModelPrecision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.evidence = GradientSums(members.parameters)
@@ -117,6 +120,10 @@ class JoinedModels:
         synchronizer.spent = self.synchronizer.spent
         if isinstance(synchronizer, LocalStepsSynchronizer):
             synchronizer.totals = self.round_totals
+        if isinstance(self.synchronizer, ServerStepsSynchronizer):
+            self._served = self.synchronizer
+        if isinstance(synchronizer, ServerStepsSynchronizer) and self._served is not None:
+            synchronizer.count_on(self._served)
         same_pace = self.lockstep == synchronizer.lockstep
         self.exchange, self.synchronizer, self.lockstep = exchange, synchronizer, synchronizer.lockstep
         with self.members.trained_as(self._trained):  # a newcomer lays out the same

@@ -236,13 +236,15 @@ class LocalRounds:
         else:
             raise DivergedError(f"{text}; lower the learning rate")
 
-    def begin_steps(self, number: int) -> None:
-        """Let newcomers enter, and plans be switched. Proposals name a step, so all steps of a round begin here, on all
-        workers; without rounds, one step does."""
+    def begin_steps(self, number: int, admits: bool = True) -> None:
+        """Let newcomers enter if it `admits` any, and plans be switched. Proposals name a step, so all steps of a round
+        begin here, on all workers; without rounds, one step does."""
         view = self.session.view
         first = (self._begun or 0) + 1 if self.synchronizers else number
         for step in range(first, number + 1):
-            self.session.begin(step)
+            if not self.session.begin(step, admits):
+                self._begun = step - 1
+                return
             if self.session.view is not view and self.session.fresh:  # a newcomer begins with the next round
                 break
         self._begun = number

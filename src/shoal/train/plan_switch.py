@@ -3,12 +3,14 @@
     a view has another plan (all members stand before the same step, or have no state yet)
         settle -> take the state -> memory and channels of this plan's number -> build -> open -> give the state
 
-Precision and samples are not touched. Residuals go on if the new codec has them; else each worker adds its
-own to its next gradient, so that the sum over workers stays what it was. What else a codec remembers (a momentum of its
-own, factors) is dropped where the new one has no place for it, and named.
+The launcher has started the servers of a new plan before its view is made, and ends those of the plan before after it;
+the values of a shard are those that all workers hold then. Precision and samples are not touched. Residuals go on if
+the new codec has them; else each worker adds its own to its next gradient, so that the sum over workers stays what it
+was. What else a codec remembers (a momentum of its own, factors) is dropped where the new one has no place for it, and
+named.
 
-Between every(1) and local(…) residuals are dropped too: what waits is a part of gradients there and of parameters here.
-From local(…) to every(1) all optimizers take over worker 0's state, because each has made steps of its own.
+Between every(1) and other paces residuals are dropped too: what waits is a part of gradients there and of parameters
+here. From a pace under which workers make steps of their own to every(1) all optimizers take over worker 0's state.
 """
 
 import sys
@@ -21,11 +23,11 @@ from shoal.groups.base import WorkerGroup
 from shoal.membership.listener import ListenerStage
 from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
-from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.switching import check_switch
-from shoal.plan.terms import AllReduceTerm
+from shoal.plan.switching import check_switch, keeps_own_optimizers, steps_on_servers
+from shoal.plan.terms import AllReduceTerm, AsyncTerm
 from shoal.sync.engine.chooser import EngineChooser
+from shoal.sync.server.synchronizer import check_served
 from shoal.sync.state import State, StateTensor
 from shoal.train.balance import ShareBalancer
 from shoal.train.build import build_exchange
@@ -33,6 +35,7 @@ from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.joined import JoinedModels
 from shoal.train.kernel_loading import KernelLoader
 from shoal.train.progress import StepProgress
+from shoal.train.servers import connect_servers, why_servers_stay
 from shoal.train.state import adopt_state
 from shoal.train.state_check import check_states
 from shoal.train.synchronizers import build_synchronizer
@@ -55,8 +58,19 @@ class PlanSwitcher:
     """Of one worker; `plan` is the one it trains by."""
 
     def __init__(
-        self, plan: Plan, group: WorkerGroup, engines: EngineChooser, seed: int, progress: StepProgress
+        self,
+        plan: Plan,
+        group: WorkerGroup,
+        engines: EngineChooser,
+        seed: int,
+        progress: StepProgress,
+        joined: Sequence[JoinedModels] = (),
+        servers: str = "",
     ) -> None:
+        """`joined`: all that is joined so far; `servers`: the folder of this host's server processes."""
+        self._joined, self._servers = joined, servers
+        self._moved = 0, 0
+        """Bytes that went to servers of earlier plans, and came from them."""
         self.plan, self._first = plan, plan
         self._group, self._engines, self._seed, self._progress = group, engines, seed, progress
         self._number = 0
@@ -69,8 +83,11 @@ class PlanSwitcher:
 
     def request(self, plan: Plan) -> None:
         """Ask for a switch; refuses what this run cannot be switched to, before anybody hears of it."""
-        for warning in check_switch(self.plan, plan, self._group.size):
+        for warning in check_switch(self.plan, plan, self._group.size, why_servers_stay(self._group)):
             self._progress.warn(warning)
+        if steps_on_servers(plan):
+            for each in self._joined:
+                check_served(each.members.names, each.members.parameters, each.members.optimizers)
         text = str(plan)
         if text == (self._requested or str(self.plan)):
             return
@@ -110,7 +127,15 @@ class PlanSwitcher:
         group.begin_plan(view.switches)
         session.listeners.remove_all(ListenerStage.exchange)
         self._engines.by = self.plan.exchange.algorithm if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
+        servers = self._engines.servers
+        if servers is not None:
+            self._moved = servers.sent, servers.got
+        self._engines.servers = found = connect_servers(self.plan, group, self._servers, self._number)
+        if found is not None:
+            found.sent, found.got = self._moved
         states = [self._replace(each) for each in joined]
+        if servers is not None:
+            servers.close()
         session.rigid = "" if session.rigid == UNREPEATABLE else session.rigid
         if any(not each.alone and not each.exchange.retryable for each in joined):
             session.forbid_loss(UNREPEATABLE)
@@ -120,9 +145,11 @@ class PlanSwitcher:
             keeper.set_plan(str(self.plan))
         if session.member not in session.fresh:  # a newcomer has not trained by another
             carried, dropped = sort_kinds(states)
+            if isinstance(before.pace, AsyncTerm) and before.pace.rule == "adagrad":
+                dropped.append("squares of adagrad at the servers")
             self._tell(before, self._progress.step + self._progress.stepped, carried, dropped)
-            self._optimizers_differ |= isinstance(before.pace, LocalTerm)
-        self._optimizers_differ &= not isinstance(self.plan.pace, LocalTerm)
+            self._optimizers_differ |= keeps_own_optimizers(before)
+        self._optimizers_differ &= not keeps_own_optimizers(self.plan)
         return True
 
     def agree_on_optimizers(self, joined: Sequence[JoinedModels]) -> None:

@@ -62,13 +62,15 @@ class Run:
         self.device = default_device(group.rank)
         by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
         self._engines = EngineChooser(group, context.dir, by)
-        self._engines.servers = connect_servers(plan, context)
+        self._engines.servers = connect_servers(plan, group, context.servers)
         warnings = without_effect(plan, group)
         make_folder(context, plan)
         self._journal = EventJournal(record.worker_file(context.dir, group.slot))
         self._progress = StepProgress(self._journal, group, context.speed)
         self._together = StepCoordinator(group, self._progress)
-        self._switcher = PlanSwitcher(plan, group, self._engines, context.seed, self._progress)
+        self._switcher = PlanSwitcher(
+            plan, group, self._engines, context.seed, self._progress, self._together.joined, context.servers
+        )
         self._together.switcher = self._switcher
         self._reports = RunReports(self._journal, group, self._progress)
         self._epochs = TrainingEpochs(self._together, self._reports)

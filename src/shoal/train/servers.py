@@ -4,11 +4,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from shoal.core.errors import UsageError
+from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
-from shoal.launch.context import WorkerContext
+from shoal.launch.service_folder import service_file
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
+from shoal.plan.switching import BETWEEN_HOSTS
 from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.link_connection import LinkServerConnection
@@ -18,6 +20,11 @@ from shoal.sync.server.socket_connection import SocketServerConnection
 
 if TYPE_CHECKING:
     from shoal.wire.codec import GradientCodec
+
+
+def make_services(text: str, workers: int, grows: bool, joinable: bool) -> tuple[RunService, ...]:
+    """`plan_services` as a launcher asks for them: by the text of a plan. `grows`: one worker may be many."""
+    return plan_services(Plan.parse(text), workers, alone=not (joinable or grows))
 
 
 def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunService, ...]:
@@ -48,17 +55,26 @@ def build_payloads(plan: Plan, workers: int, seed: int, rank: int) -> ShardPaylo
     return ShardPayloads() if codec is None else CodedPayloads(codec, seed, rank)
 
 
-def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | None:
-    """Return this worker's connection to the servers of its run; None where the plan needs none."""
-    group, exchange = context.group, plan.exchange
+def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0) -> ServerConnection | None:
+    """Return this worker's connection to the servers of its run; None where the plan needs none.
+
+    `folder`: of the servers of this host. `number`: how often the plan was switched before.
+    """
+    exchange = plan.exchange
     if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
         return None
-    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards:
+    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards and not number:
         return LinkServerConnection(group)
-    if len(context.servers) != exchange.shards or not isinstance(group, SharedGroup):
+    if not folder or not isinstance(group, SharedGroup):
         raise UsageError(
-            f"'{plan}' needs {exchange.shards} server processes and there are {len(context.servers)}: servers are "
-            "started by shoal run; start it so, or write allreduce"
+            f"'{plan}' needs {exchange.shards} server processes, and nobody has started any: servers are started by "
+            "shoal run; start it so, or write allreduce"
         )
     kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
-    return kind(context.servers, group.session.member, group.board, group.seconds)
+    addresses = [f"ipc://{service_file(folder, number, shard)}" for shard in range(exchange.shards)]
+    return kind(addresses, group.session.member, group.board, group.seconds)
+
+
+def why_servers_stay(group: WorkerGroup) -> str:
+    """Return why servers can neither be started nor ended while this worker's run trains; empty if they can."""
+    return "" if isinstance(group, SharedGroup) else BETWEEN_HOSTS

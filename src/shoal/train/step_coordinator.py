@@ -248,9 +248,10 @@ class StepCoordinator(MembershipListener):
             self.catch_up_sender.between()
         if self._is_wanted_back():
             self._leave()
-        if self.dealing.enough_left():
+        admits = self.dealing.enough_left()
+        if admits or self.dealing.is_pass_over:
             self._between = True
-            self.rounds.begin_steps(number)
+            self.rounds.begin_steps(number, admits)
             self._between = False
         if self.switcher is not None:
             self.switcher.agree_on_optimizers(self.joined)

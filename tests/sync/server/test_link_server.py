@@ -78,7 +78,7 @@ class ServedRun:
 @contextmanager
 def served() -> Iterator[ServedRun]:
     services = ServiceProcesses((RunService(SERVER, serve_shards),))
-    services.open(lambda number, _: ServiceSeat(SERVER, number, "tcp://127.0.0.1:*", "run", CurveKeyPair.new()))
+    services.open(lambda number, _: ServiceSeat(number, "tcp://127.0.0.1:*", "run", CurveKeyPair.new()))
     run = ServedRun(services)
     try:
         yield run

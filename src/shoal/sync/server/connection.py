@@ -69,6 +69,9 @@ class ServerConnection(ABC):
     def poll(self, server: int, milliseconds: int = 0) -> None:
         """Take in what has come, waiting at most so long for the first."""
 
+    def close(self) -> None:  # noqa: B027
+        """Nothing more is asked here; what was asked needs no answer."""
+
     def _declare(self, server: int, request: DeclareRequest) -> None:  # noqa: B027
         """Say what will come, where the server wants to know."""
 

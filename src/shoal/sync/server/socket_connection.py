@@ -46,6 +46,11 @@ class SocketServerConnection(ServerConnection):
         socket.connect(self.addresses[server])
         return socket
 
+    def close(self) -> None:
+        for socket in self._sockets if self._owner == os.getpid() else ():
+            socket.close(linger=0)
+        self._sockets, self._owner = [], 0
+
     def _transmit(self, server: int, channel: int, head: bytes, arrays: Sequence[Any]) -> None:
         # a reference to the arrays, not a copy, where they are large
         self._open()[server].send_multipart([head, *arrays], copy=False)

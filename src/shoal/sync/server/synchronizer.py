@@ -87,6 +87,15 @@ class ServerTotals:
     """Member -> milliseconds that pulls have waited for it."""
 
 
+def check_served(names: Sequence[str], parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
+    """UsageError if servers cannot keep these parameters, or if nothing says when a step is made."""
+    if not optimizers:
+        raise UsageError("stale(…) and async push after an optimizer's step, and join() got none; give it one too")
+    odd = next((n for n, p in zip(names, parameters, strict=True) if p.dtype != torch.float32), None)
+    if odd is not None:
+        raise UsageError(f"parameter {odd!r} is not of float32, which is all that servers keep; write every(1)")
+
+
 class ServerStepsSynchronizer(LocalStepsSynchronizer):
     """Of one part. `steps`: from one round to the next."""
 
@@ -102,6 +111,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         super().__init__(exchange, AverageOuter(), steps)
         self.servers, self.pace, self.payloads = servers, pace, payloads or ShardPayloads()
         self.server_totals = ServerTotals()
+        self._counted = servers.sent
+        """Bytes that totals have."""
         self._kept: dict[str, int] = {}
         """Of members that were lost in the last round: how many of their pushes count."""
         self._samples_kept: dict[str, list[TrainedSamples]] = {}
@@ -115,12 +126,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         """The newest view that the servers were told of by this worker."""
         self._round = self._clock = self._minimum = 0
 
+    def count_on(self, before: "ServerStepsSynchronizer") -> None:
+        """Go on with the totals of an earlier plan."""
+        self.server_totals = before.server_totals
+        self.payloads.up, self.payloads.down = before.payloads.up, before.payloads.down
+
     def open(self, part: Part, state: State | None = None) -> None:
-        if not part.optimizers:
-            raise UsageError("stale(…) and async push after an optimizer's step, and join() got none; give it one too")
-        odd = next((n for n, p in zip(part.names, part.parameters, strict=True) if p.dtype != torch.float32), None)
-        if odd is not None:
-            raise UsageError(f"parameter {odd!r} is not of float32, which is all that servers keep; write every(1)")
+        check_served(part.names, part.parameters, part.optimizers)
         self._names, self._parameters = list(part.names), list(part.parameters)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
         self.payloads.open(self._names, self._parameters, len(self.servers))
@@ -287,7 +299,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         # all numbers are equal if the mean of the squares is the square of the mean
         self.part.weights.rescale(members * squares != numbers * numbers)
         totals.rounds, totals.steps = totals.rounds + 1, totals.steps + made
-        totals.sent = totals.wire = self.servers.sent
+        sent, self._counted = self.servers.sent - self._counted, self.servers.sent
+        totals.sent, totals.wire = totals.sent + sent, totals.wire + sent
         self._made, self._open = 0, False
         totals.seconds += now() - began
 

@@ -1,0 +1,94 @@
+"""The services of a run from its launcher's side: started, told of the members, changed with the plan, ended.
+
+launcher's tick ── members ──────────────────▶ services between hosts
+                ◀─ members that misbehave ───
+                ── PlanPrepared … ───────────▶ coordinator, which has asked for those of the next plan
+"""
+
+from collections.abc import Callable
+
+from shoal.core.errors import ShoalError
+from shoal.hosts.status_board import StatusBoard
+from shoal.launch.job import LaunchJob
+from shoal.launch.placement import WorkerPlacement
+from shoal.launch.plan_services import PlanServices
+from shoal.launch.service_folder import ServiceFolder
+from shoal.launch.services import REPLACEMENTS, ServiceProcesses
+from shoal.launch.supervisor import RunSupervisor
+
+
+class LauncherServices:
+    """Of one launcher, which starts no thread."""
+
+    def __init__(
+        self, job: LaunchJob, place: WorkerPlacement, board: StatusBoard, leave: Callable[[], object] = lambda: None
+    ) -> None:
+        """`leave`: called in a new process, to close what is the launcher's alone."""
+        self._job, self._place, self._board, self._leave_launcher = job, place, board, leave
+        self._folder = ServiceFolder()
+        self._plans = PlanServices(self._make(job.plan, 0), self._begin)
+
+    def _make(self, plan: str, number: int) -> ServiceProcesses:
+        survive = self._job.survive
+        replacements = REPLACEMENTS if survive is None else survive.restarts
+        services = self._job.make_services(plan, self._job.workers if number == 0 else self._job.capacity, number > 0)
+        return ServiceProcesses(services, replacements, self._leave, self._folder, number)
+
+    def _begin(self, plan: str, number: int) -> ServiceProcesses:
+        made = self._make(plan, number)
+        if made.services and not self._place.services_change:
+            raise ShoalError("between hosts servers are started with the run")
+        made.begin(self._place.service_seat)
+        return made
+
+    @property
+    def folder(self) -> str:
+        """Where workers of this host reach them."""
+        return str(self._folder.path)
+
+    def open(self) -> None:
+        """Start those of the first plan; ShoalError if they do not listen."""
+        current = self._plans.current
+        current.open(self._place.service_seat)
+        if current.book:
+            self._place.add_servers(current.book)
+
+    def tick(self, supervisor: RunSupervisor | None) -> list[str]:
+        """Several times a second; returns a line for each thing that the user should know."""
+        if supervisor is not None:
+            self._follow_plans(supervisor)
+            self._plans.current.tell(supervisor.view)
+            for accused in self._plans.current.take_accused():
+                supervisor.accuse(accused.member, accused.reason)
+        notes = [*self._plans.take_notes(), *self._plans.current.tick(self._board)]
+        for note in notes if supervisor is not None else ():
+            supervisor.warn(note)  # type: ignore[union-attr]
+        return notes
+
+    def _follow_plans(self, supervisor: RunSupervisor) -> None:
+        if not self._place.services_change:
+            return
+        for question in supervisor.take_questions():
+            if (answer := self._plans.prepare(question)) is not None:
+                supervisor.handle.answer(answer)
+        self._plans.follow(supervisor.switches)
+        for loss in self._plans.tick():
+            supervisor.handle.answer(loss)
+
+    def find_dead(self) -> tuple[str, int] | None:
+        """Return the name of a service the run cannot go on without, and the signal it died of (0: none)."""
+        return self._plans.find_dead()
+
+    def _leave(self) -> None:
+        """In the new process of a service: what follows is the launcher's alone."""
+        self.forget()
+        self._leave_launcher()
+
+    def forget(self) -> None:
+        """In another process: the channels are the launcher's."""
+        for each in self._plans.list_started():
+            each.forget()
+
+    def close(self) -> None:
+        self._plans.close()
+        self._folder.close()

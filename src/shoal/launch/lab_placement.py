@@ -14,6 +14,7 @@ from shoal.groups.links import LinkedGroup, trusted
 from shoal.groups.process_group import TorchGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
+from shoal.lab.apply import apply
 from shoal.lab.lab import NetworkLab
 from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
@@ -99,7 +100,7 @@ class LabPlacement(WorkerPlacement):
             board.gate(self.timeline.next_step)
             return
         for due in self.timeline.due(second, step or 0):
-            self.lab.apply(due.action)
+            apply(self.lab, due.action)
             applied = due.applied(second, step or 0)
             self._note(applied.event, applied.planned, applied.second, applied.step)
         board.gate(self.timeline.next_step)

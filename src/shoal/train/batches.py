@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal.core.errors import PayloadError
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import Range, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup

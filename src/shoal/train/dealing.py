@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from shoal.core.clock import now
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.groups.base import WorkerGroup

@@ -13,7 +13,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.train.build import build_exchange
-from shoal.train.checkpoint import handover
+from shoal.train.catchup import handover
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.joined import JoinedModels
 from shoal.train.latency import InferenceLatency

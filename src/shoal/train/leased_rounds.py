@@ -21,7 +21,7 @@ import msgspec
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.data.allocate.leased import LeaseQueue, LeaseTerms
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import Range, Ranges, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup

@@ -34,7 +34,7 @@ from shoal.core.ledger import (
     rewrite_ledger,
 )
 from shoal.core.log import ChecksummedLog
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import joined
 from shoal.data.source.base import LoaderStep
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from shoal.core.errors import DivergedError, PayloadError, UsageError
 from shoal.core.events import RoundsMade, ServerCounted
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.delayed import DelayedAverageSynchronizer

@@ -24,11 +24,12 @@ from shoal.sync.batch_tag import BatchTag
 from shoal.sync.synchronizer import TransactionParticipant
 from shoal.sync.trained import TrainedSamples
 from shoal.train.balance import ShareBalancer
+from shoal.train.catchup import handover
 from shoal.train.catchup.sender import CatchUpSender
-from shoal.train.checkpoint import handover
-from shoal.train.checkpoint.coordinator import CheckpointCoordinator, SyncSchedule
+from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.checkpoint.sync_schedule import SyncSchedule
 from shoal.train.dealing import SampleDealing
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels

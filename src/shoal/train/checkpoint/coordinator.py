@@ -1,6 +1,4 @@
-"""Workers synchronize now and then at the end of a step: to compare replicas, take a checkpoint, or stop together; and
-the schedule of these synchronizations.
-"""
+"""Workers synchronize now and then at the end of a step: to compare replicas, take a checkpoint, or stop together."""
 
 import sys
 import time
@@ -11,67 +9,24 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.clock import now
-from shoal.core.errors import DivergedError, PayloadError, PeerLost, RunEnded
+from shoal.core.errors import RunEnded
 from shoal.core.events import CheckpointSaved, SharesChanged, WarningRaised
 from shoal.core.journal import EventJournal
 from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState
-from shoal.membership.view import MOST_MEMBERS
-from shoal.train.balance import ShareBalancer, check_rate
+from shoal.train.balance import ShareBalancer
 from shoal.train.checkpoint.interval import CheckpointInterval, guess
 from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest
 from shoal.train.checkpoint.snapshot import SnapshotBuffer, TrainingPosition, common, own
+from shoal.train.checkpoint.sync_schedule import MOST_STEPS, SyncSchedule, steps_between
+from shoal.train.checkpoint.sync_vote import SyncVote, check_equal, check_same, check_vote
 from shoal.train.checkpoint.writer import CheckpointWriter
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
 
-MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
-MEET_SHARE = 0.005
-"""Of the time, at most for meetings."""
-SOON_SECONDS = 3.0
-"""Up to which the fewest steps count, and not the seconds alone."""
-FEWEST_STEPS, MOST_STEPS = 4, 100
-"""Steps from one meeting to the next; the latter also from one comparison of parameters to the next."""
-
-
-class SyncSchedule(msgspec.Struct, frozen=True):
-    """What a newcomer is told."""
-
-    next: int = 0
-    """The step of the next meeting."""
-    compared: int = 0
-    saved: int = 0
-    """Steps of the last comparison and the last checkpoint."""
-    meetings: int = 0
-    """How many there were."""
-    shares: dict[str, int] = {}
-    """How much of every batch each member is dealt; empty: all the same."""
-
-
-def steps_between(step: float, meeting: float) -> int:
-    """Steps until the next meeting, from the seconds of a step and of a meeting."""
-    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
-    return max(1, min(MOST_STEPS, int(min(wanted, SELDOM_SECONDS) / max(step, 1e-6))))
-
-
 GRACE = 8.0
 """Seconds a run that was asked to stop may take to finish its last checkpoint."""
-
-
-class SyncVote(msgspec.Struct):
-    """What a worker says at a meeting; of `save`, `stop` and `next`, worker 0's counts."""
-
-    step: int
-    epoch_ended: bool
-    fingerprint: int
-    samples: int
-    save: bool = False
-    stop: bool = False
-    next: int = 0
-    slot: int = 0
-    rate: float = 0.0
-    """Samples per second this worker was busy; 0 if that is not known."""
 
 
 class CheckpointCoordinator:
@@ -132,7 +87,7 @@ class CheckpointCoordinator:
         self.group.board.enter_sync(self.group.slot)
         words = [
             msgspec.json.decode(data, type=SyncVote)
-            for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
+            for data in self.group.gather(msgspec.json.encode(word), check=partial(check_vote, word))
         ]
         self.group.board.note(self.group.slot, WorkerState.computing)
         check_same(words)
@@ -274,46 +229,6 @@ def seen_from_home(samples: Sequence[int], remote: int) -> list[int]:
     """Samples of each worker whose state is kept; worker 0 carries those of remote workers, which come last."""
     first, *rest = samples[: len(samples) - remote]
     return [first + sum(samples[len(samples) - remote :]), *rest]
-
-
-def _check(mine: SyncVote, said: bytes) -> None:
-    """Of a remote worker: one that is elsewhere, or holds other numbers, is spared; it does not end the run."""
-    word = msgspec.json.decode(said, type=SyncVote)
-    if (word.step, word.epoch_ended) != (mine.step, mine.epoch_ended):
-        raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
-    if word.fingerprint != mine.fingerprint:
-        raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
-    check_rate(word.rate)
-    if not 0 <= word.slot < MOST_MEMBERS:
-        raise PayloadError(f"slot {word.slot}; a run has at most {MOST_MEMBERS}")
-    if not 0 <= word.samples < 1 << 53:
-        raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
-
-
-def check_same(words: Sequence[SyncVote]) -> None:
-    """PeerLost if some workers ended their epoch where others went on: they will never agree again."""
-    kinds = [(word.epoch_ended, word.step) for word in words]
-    if len(set(kinds)) > 1:
-        first, last = kinds.index(min(kinds)), kinds.index(max(kinds))
-        raise PeerLost(
-            f"worker {first} waits for worker {last}, which has ended its epoch after step {words[last].step}; "
-            "all workers must make the same number of steps"
-        )
-
-
-def check_equal(prints: Sequence[tuple[int, int]], step: int) -> None:
-    """DivergedError if the fingerprints of workers, by slot, differ; names those that are not of the majority."""
-    found = [one for _, one in prints]
-    if len(set(found)) <= 1:
-        return
-    most = max(found, key=found.count)
-    who = ", ".join(f"worker {slot}" for slot, one in prints if one != most)
-    like = prints[found.index(most)][0]
-    few = found.count(most) * 2 <= len(found)
-    raise DivergedError(
-        f"after step {step} {who} and worker {like} hold different parameters"
-        f"{'' if few else f', so {who} has gone astray'}; does the script change them on some workers only?"
-    )
 
 
 def base(run: str, plan: str, seed: int, workers: int, step: int) -> CheckpointManifest:

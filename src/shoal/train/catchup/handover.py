@@ -1,7 +1,7 @@
 """The state of a run, handed by a worker that trains to those that come later: what worker 0 puts into a checkpoint,
 and what all exchanges remember alike (the factors of lowrank, how far a guard has tightened, a choice that was made).
 
-donor      state and where the training stands ── cluster/transfer ──>
+donor      state and where the training stands ── groups/state_transfer ──>
 newcomer   takes that of the view it was let in with, and goes on as the donor does
 """
 
@@ -21,11 +21,11 @@ from shoal.train.catchup.receiver import CatchUpReceiver
 from shoal.train.catchup.rehearsal import EntryRehearsal
 from shoal.train.catchup.sender import StreamRest
 from shoal.train.catchup.update import UPDATE, bulk, proof
-from shoal.train.checkpoint.coordinator import SyncSchedule
 from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import TrainingPosition, common
+from shoal.train.checkpoint.sync_schedule import SyncSchedule
 from shoal.train.joined import JoinedModels
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shoal.train.checkpoint.coordinator import FEWEST_STEPS, MEET_SECONDS, MEET_SHARE, MOST_STEPS, SELDOM_SECONDS
-from shoal.train.checkpoint.coordinator import steps_between as between
+from shoal.train.checkpoint.sync_schedule import FEWEST_STEPS, MEET_SECONDS, MEET_SHARE, MOST_STEPS, SELDOM_SECONDS
+from shoal.train.checkpoint.sync_schedule import steps_between as between
 
 
 @pytest.mark.parametrize(

@@ -248,11 +248,11 @@ class _SessionWatcher:
         return self._session.disturbed
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        self._session.agent.doubt(peers)
+        self._session.agent.reports.doubt(peers)
 
     def late(self, member: str, reason: str) -> None:
         if self._session.remote(member):  # for the run's own workers the launcher and their beats tell
-            self._session.agent.accuse(member, reason, late=True)
+            self._session.agent.reports.accuse(member, reason, late=True)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         self._session.blame(member, error)

@@ -251,7 +251,7 @@ class ElasticSession(MembershipSession):
     def distrust(self, member: str, error: ShoalError) -> None:
         if not self.remote(member) or member == self.member:
             raise error
-        self.agent.accuse(member, str(error))
+        self.agent.reports.accuse(member, str(error))
         self._accused = (self.view.generation, Deadline.after(min(EVICTION, self.seconds)))
 
     def _await_eviction(self) -> None:
@@ -264,7 +264,7 @@ class ElasticSession(MembershipSession):
     def request_plan(self, plan: str) -> None:
         # The coordinator ignores remote workers; the run's own workers run the same script, and ask too.
         if not self.agent.info.remote:
-            self.agent.request_plan(plan)
+            self.agent.reports.request_plan(plan, self.agent.view)  # which may be ahead of `self.view`
 
     @property
     def leases(self) -> LeaseClient | None:

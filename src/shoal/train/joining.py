@@ -74,7 +74,7 @@ class ModelJoiner:
         together.resume = ResumeState.from_donor(handed.state, self.group.slot, self.seed)
         progress.step, progress.epoch = together.resume.where.step, together.resume.where.epoch
         self.journal.emit(msgspec.structs.replace(told, step=progress.step))
-        if together.keeper is not None:
-            together.keeper.follow(handed.agenda, progress.step)
+        if together.checkpoints is not None:
+            together.checkpoints.follow(handed.schedule, progress.step)
         if together.ledger is not None:
             together.ledger.begin(progress.step, self.attempt, self.group.size)

@@ -1,16 +1,16 @@
-"""How far the next meeting is away, in steps."""
+"""How many steps away the next synchronization is."""
 
 import pytest
 
-from shoal.train.checkpoint.sync_schedule import FEWEST_STEPS, MEET_SECONDS, MEET_SHARE, MOST_STEPS, SELDOM_SECONDS
+from shoal.train.checkpoint.sync_schedule import FEWEST_STEPS, MOST_STEPS, SELDOM_SECONDS, SYNC_SECONDS, SYNC_SHARE
 from shoal.train.checkpoint.sync_schedule import steps_between as between
 
 
 @pytest.mark.parametrize(
-    ("step", "meeting", "steps"),
+    ("step", "sync", "steps"),
     [
-        (0.01, 0.0001, MEET_SECONDS / 0.01),
-        (0.01, 0.004, 0.004 / MEET_SHARE / 0.01),
+        (0.01, 0.0001, SYNC_SECONDS / 0.01),
+        (0.01, 0.004, 0.004 / SYNC_SHARE / 0.01),
         (0.6, 0.0001, FEWEST_STEPS),
         (2.0, 0.0001, 1),
         (2.0, 1.0, SELDOM_SECONDS / 2.0),
@@ -27,11 +27,11 @@ from shoal.train.checkpoint.sync_schedule import steps_between as between
         "long steps",
     ],
 )
-def test_steps_between(step: float, meeting: float, steps: float) -> None:
-    assert between(step, meeting) == int(steps)
+def test_steps_between(step: float, sync: float, steps: float) -> None:
+    assert between(step, sync) == int(steps)
 
 
-def test_a_wait_for_the_next_meeting_is_bounded() -> None:
+def test_a_wait_for_the_next_synchronization_is_bounded() -> None:
     for step in (0.001, 0.1, 0.7, 3.0, 9.0):
-        assert between(step, meeting=5.0) * step <= SELDOM_SECONDS
-        assert 1 <= between(step, meeting=0.001) <= MOST_STEPS
+        assert between(step, sync=5.0) * step <= SELDOM_SECONDS
+        assert 1 <= between(step, sync=0.001) <= MOST_STEPS

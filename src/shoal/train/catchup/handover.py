@@ -35,14 +35,14 @@ class HandedState:
 
     state: State
     dealt: MembershipView
-    agenda: SyncSchedule
+    schedule: SyncSchedule
 
 
 def write(
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
     dealt: MembershipView,
-    agenda: SyncSchedule,
+    schedule: SyncSchedule,
     rest: StreamRest | None = None,
     why: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -64,7 +64,7 @@ def write(
     texts |= {
         "where": msgspec.json.encode(where).decode(),
         "dealt": msgspec.json.encode(dealt).decode(),
-        "agenda": msgspec.json.encode(agenda).decode(),
+        "agenda": msgspec.json.encode(schedule).decode(),
         "why": msgspec.json.encode(why or {}).decode(),
     }
     return b"".join(pieces(tensors, texts))
@@ -74,7 +74,7 @@ def give(
     group: WorkerGroup,
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
-    agenda: SyncSchedule,
+    schedule: SyncSchedule,
     rests: Mapping[str, StreamRest | str],
 ) -> None:
     """To all newcomers of the view what each needs.
@@ -85,11 +85,11 @@ def give(
     why = {member: rest for member, rest in rests.items() if isinstance(rest, str)}
     whole = [member for member in session.fresh if member not in rests or member in why]
     if whole:
-        transfer.give(session.view, whole, write(joined, where, session.committed_view, agenda, why=why))
+        transfer.give(session.view, whole, write(joined, where, session.committed_view, schedule, why=why))
     for member in session.fresh:
         rest = rests.get(member)
         if rest is not None and not isinstance(rest, str):
-            transfer.give(session.view, [member], write(joined, where, session.committed_view, agenda, rest))
+            transfer.give(session.view, [member], write(joined, where, session.committed_view, schedule, rest))
 
 
 def read(data: bytes | bytearray) -> HandedState:

@@ -50,7 +50,7 @@ class CheckpointCoordinator:
         self._camera = SnapshotBuffer()
         self._next = self._compared = self._ended = base.step
         self._met = (base.step, now())
-        self._meeting = 0.0
+        self._sync_seconds = 0.0
         self._saved, self._due = base.step, 0.0
         self._cost: float | None = None
         self._paused = 0.0
@@ -64,7 +64,7 @@ class CheckpointCoordinator:
 
     def catch_up(self, step: int, samples: int) -> None:
         """Before an epoch's end: a script that left its loop after `step` has asked for no further batch, and others,
-        who had none to leave at, have met here already."""
+        who had none to leave at, have been here already."""
         if self._ended < step:
             self.step_ended(step, samples)
 
@@ -75,52 +75,52 @@ class CheckpointCoordinator:
             self._flush = False
             self.sink.flush()
         if step >= self._next and self.joined:
-            self.meet(step, samples)
+            self.synchronize(step, samples)
 
-    def meet(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
+    def synchronize(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
         began = now()
         compare = epoch_ended or step - self._compared >= MOST_STEPS
-        word = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
-        word.slot, word.rate = self.group.slot, self.balancer.take_rate()
+        vote = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
+        vote.slot, vote.rate = self.group.slot, self.balancer.take_rate()
         if self.group.rank == 0:
-            word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+            vote.save, vote.stop, vote.next = self._due_now(step), self.group.board.stopping, self._next_sync(step)
         self.group.board.enter_sync(self.group.slot)
-        words = [
+        votes = [
             msgspec.json.decode(data, type=SyncVote)
-            for data in self.group.gather(msgspec.json.encode(word), check=partial(check_vote, word))
+            for data in self.group.gather(msgspec.json.encode(vote), check=partial(check_vote, vote))
         ]
         self.group.board.note(self.group.slot, WorkerState.computing)
-        check_same(words)
-        self._meeting = min(self._meeting or 1.0, now() - began)
+        check_same(votes)
+        self._sync_seconds = min(self._sync_seconds or 1.0, now() - began)
         if compare:
             self._compared = step
-            check_equal([(word.slot, word.fingerprint) for word in words], step)
-        self._balance(words, step)
+            check_equal([(vote.slot, vote.fingerprint) for vote in votes], step)
+        self._balance(votes, step)
         self._tell()
-        first, self._next = words[0], words[0].next
+        first, self._next = votes[0], votes[0].next
         if first.stop and not self.interval.off:
             self._writer.wait(GRACE)
         if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
-            self._save(step, [word.samples for word in words])
+            self._save(step, [vote.samples for vote in votes])
         if first.stop:
             self.close()
             if self.group.remote:
                 raise RunEnded("the run was stopped where it began", well=False)
             raise KeyboardInterrupt
 
-    def _balance(self, words: Sequence[SyncVote], step: int) -> None:
+    def _balance(self, votes: Sequence[SyncVote], step: int) -> None:
         """Deal the next steps by what everybody said of its speed; worker 0 records a change."""
         members = self.group.session.committed_view.members
-        rates = [word.rate for word in words]
-        changed = self.balancer.update(members, [word.slot for word in words], rates)
+        rates = [vote.rate for vote in votes]
+        changed = self.balancer.update(members, [vote.slot for vote in votes], rates)
         if changed and self.group.rank == 0:
             shares = self.balancer.shares(members) or (1,) * len(members)
-            by_slot = {str(word.slot): share / sum(shares) for word, share in zip(words, shares, strict=True)}
-            measured = {str(word.slot): round(word.rate, 1) for word in words if word.rate}
+            by_slot = {str(vote.slot): share / sum(shares) for vote, share in zip(votes, shares, strict=True)}
+            measured = {str(vote.slot): round(vote.rate, 1) for vote in votes if vote.rate}
             self.sink.emit(SharesChanged(at=time.time(), step=step, shares=by_slot, rates=measured))
 
     @property
-    def agenda(self) -> SyncSchedule:
+    def schedule(self) -> SyncSchedule:
         """For a newcomer."""
         return SyncSchedule(
             self._next,
@@ -130,19 +130,19 @@ class CheckpointCoordinator:
             self.balancer.of_member,
         )
 
-    def follow(self, agenda: SyncSchedule, step: int) -> None:
+    def follow(self, schedule: SyncSchedule, step: int) -> None:
         """A newcomer begins after `step`."""
-        self._next, self._compared, self._saved, meetings, shares = msgspec.structs.astuple(agenda)
+        self._next, self._compared, self._saved, syncs, shares = msgspec.structs.astuple(schedule)
         self._met, self._ended = (self._next, now()), step
         self.balancer.of_member = shares
-        self.group.board.set_syncs(self.group.slot, meetings)
+        self.group.board.set_syncs(self.group.slot, syncs)
 
-    def _next_meeting(self, step: int) -> int:
-        """As far away as the last steps and the shortest meeting say."""
+    def _next_sync(self, step: int) -> int:
+        """As far away as the last steps and the shortest synchronization say."""
         before, at = self._met
         self._met = (step, now())
         seconds = (self._met[1] - at) / max(1, step - before)
-        following = step + steps_between(seconds, self._meeting)
+        following = step + steps_between(seconds, self._sync_seconds)
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 
     def is_due(self, step: int) -> bool:

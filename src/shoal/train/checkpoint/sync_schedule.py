@@ -2,21 +2,21 @@
 
 import msgspec
 
-MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
-"""Seconds from one meeting to the next: the fewest, and the most, since a run that is to stop is told so there."""
-MEET_SHARE = 0.005
-"""The share of the time that meetings may take."""
+SYNC_SECONDS, SELDOM_SECONDS = 0.5, 10.0
+"""The fewest and the most seconds from one synchronization to the next; a run that is to stop learns of it there."""
+SYNC_SHARE = 0.005
+"""The share of the time that synchronizations may take."""
 FEWEST_STEPS, MOST_STEPS = 4, 100
-"""Steps from one meeting to the next; the latter also from one comparison of parameters to the next."""
+"""Steps from one synchronization to the next; the latter also from one comparison of parameters to the next."""
 SOON_SECONDS = 3.0
-"""Fewer than `FEWEST_STEPS` lie between two meetings only if they would take longer than this."""
+"""Fewer than `FEWEST_STEPS` lie between two of them only if they would take longer than this."""
 
 
 class SyncSchedule(msgspec.Struct, frozen=True):
     """Where the others are in it, for a newcomer."""
 
     next: int = 0
-    """The step of the next meeting."""
+    """The step of the next synchronization."""
     compared: int = 0
     saved: int = 0
     """Steps of the last comparison and the last checkpoint."""
@@ -26,7 +26,7 @@ class SyncSchedule(msgspec.Struct, frozen=True):
     """How much of every batch each member is dealt; empty: all the same."""
 
 
-def steps_between(step: float, meeting: float) -> int:
-    """Steps until the next meeting, from the seconds of a step and of a meeting."""
-    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
+def steps_between(step: float, sync: float) -> int:
+    """Steps until the next synchronization, from the seconds of a step and of a synchronization."""
+    wanted = max(SYNC_SECONDS, sync / SYNC_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
     return max(1, min(MOST_STEPS, int(min(wanted, SELDOM_SECONDS) / max(step, 1e-6))))

@@ -11,7 +11,7 @@ from shoal.train.balance import check_rate
 
 
 class SyncVote(msgspec.Struct):
-    """What a worker says at a meeting; of `save`, `stop` and `next`, worker 0's counts."""
+    """What a worker says when all synchronize; of `save`, `stop` and `next`, worker 0's counts."""
 
     step: int
     epoch_ended: bool
@@ -27,25 +27,25 @@ class SyncVote(msgspec.Struct):
 
 def check_vote(mine: SyncVote, said: bytes) -> None:
     """Of a remote worker: one that is elsewhere, or holds other numbers, is spared; it does not end the run."""
-    word = msgspec.json.decode(said, type=SyncVote)
-    if (word.step, word.epoch_ended) != (mine.step, mine.epoch_ended):
-        raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
-    if word.fingerprint != mine.fingerprint:
+    vote = msgspec.json.decode(said, type=SyncVote)
+    if (vote.step, vote.epoch_ended) != (mine.step, mine.epoch_ended):
+        raise PayloadError(f"it is at step {vote.step}, the others are at {mine.step}")
+    if vote.fingerprint != mine.fingerprint:
         raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
-    check_rate(word.rate)
-    if not 0 <= word.slot < MOST_MEMBERS:
-        raise PayloadError(f"slot {word.slot}; a run has at most {MOST_MEMBERS}")
-    if not 0 <= word.samples < 1 << 53:
-        raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
+    check_rate(vote.rate)
+    if not 0 <= vote.slot < MOST_MEMBERS:
+        raise PayloadError(f"slot {vote.slot}; a run has at most {MOST_MEMBERS}")
+    if not 0 <= vote.samples < 1 << 53:
+        raise PayloadError(f"{vote.samples} samples; a worker has 0 or more")
 
 
-def check_same(words: Sequence[SyncVote]) -> None:
+def check_same(votes: Sequence[SyncVote]) -> None:
     """PeerLost if some workers ended their epoch where others went on: they will never agree again."""
-    kinds = [(word.epoch_ended, word.step) for word in words]
+    kinds = [(vote.epoch_ended, vote.step) for vote in votes]
     if len(set(kinds)) > 1:
         first, last = kinds.index(min(kinds)), kinds.index(max(kinds))
         raise PeerLost(
-            f"worker {first} waits for worker {last}, which has ended its epoch after step {words[last].step}; "
+            f"worker {first} waits for worker {last}, which has ended its epoch after step {votes[last].step}; "
             "all workers must make the same number of steps"
         )
 

@@ -92,7 +92,7 @@ def test_a_ratio_equals_one_process(plan: str) -> None:
         run, model = world.start(plan), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(size))
         train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
-        return parameters(model) | {"samples": torch.tensor(run._progress.samples)}
+        return parameters(model) | {"samples": torch.tensor(run.samples)}
 
     model = make()
     train(model, sgd(model), [batches(data(), epoch) for epoch in range(EPOCHS)])

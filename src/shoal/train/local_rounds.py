@@ -131,6 +131,7 @@ class LocalRounds:
         group, stepped = self.batches.group, self.progress.stepped
         said = [read_count(data) for data in group.gather(b"%d" % (self.progress.step + stepped), check=read_count)]
         members = zip(self.session.committed_view.members, said, strict=True)
+        # a remote worker's word must not move the others' number
         self.progress.step = max(steps for member, steps in members if not self.session.remote(member)) - stepped
 
     def close_others(self) -> None:

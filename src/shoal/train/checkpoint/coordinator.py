@@ -83,6 +83,7 @@ class CheckpointCoordinator:
         vote = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
         vote.slot, vote.rate = self.group.slot, self.balancer.take_rate()
         if self.group.rank == 0:
+            # one worker's clock decides for all, or some would save and others not
             vote.save, vote.stop, vote.next = self._due_now(step), self.group.board.stopping, self._next_sync(step)
         self.group.board.enter_sync(self.group.slot)
         votes = [
@@ -91,6 +92,7 @@ class CheckpointCoordinator:
         ]
         self.group.board.note(self.group.slot, WorkerState.computing)
         check_same(votes)
+        # the shortest so far: a longer one includes the wait for a slower worker
         self._sync_seconds = min(self._sync_seconds or 1.0, now() - began)
         if compare:
             self._compared = step
@@ -106,7 +108,7 @@ class CheckpointCoordinator:
             self.close()
             if self.group.remote:
                 raise RunEnded("the run was stopped where it began", well=False)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # as Ctrl-C does, so that the script ends in the way it knows
 
     def _balance(self, votes: Sequence[SyncVote], step: int) -> None:
         """Deal the next steps by what everybody said of its speed; worker 0 records a change."""

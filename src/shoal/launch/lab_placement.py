@@ -83,7 +83,7 @@ class LabPlacement(WorkerPlacement):
             return TorchGroup(store, rank, size, board)
         keys, hosts = self._keys, self.lab.hosts
         if session is not None:
-            self._keys, self._pairs = [], []
+            self._keys, self._pairs = [], []  # the secrets of others are not this worker's
             endpoint = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
             return LinkedGroup(self.directory.name, {}, rank, endpoint, board, session, servers=self.servers)
         book = {r: BookEntry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}

@@ -164,6 +164,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         task, self._told = self._told, None
         assert task is not None
         self.mesh.wait(task, self.seconds)
+        # a remote worker may send anything: a rest that is no whole word is left out
         said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
         for listener in self.confirmation_listeners:
             listener.heard([words.get(listener.channel) for words in said])
@@ -182,6 +183,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         task = AllGather(data, limit)
         self._do(task)
         for member, said in zip(self.session.view.members, task.result, strict=True):
+            # the workers of the run's own machine are believed
             if check is not None and self.session.remote(member) and member != self.session.member:
                 self._checked(member, said, check)
         return task.result
@@ -198,7 +200,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
 
     def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         for tensor in tensors:
-            staged = tensor.detach().cpu().contiguous()
+            staged = tensor.detach().cpu().contiguous()  # links send and receive host memory, in one run
             self._do(ChainBroadcast(as_bytes(staged).numpy(), root))
             if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
@@ -248,11 +250,11 @@ class _SessionWatcher:
         return self._session.disturbed
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        self._session.agent.doubt(peers)
+        self._session.agent.reports.doubt(peers)
 
     def late(self, member: str, reason: str) -> None:
         if self._session.remote(member):  # for the run's own workers the launcher and their beats tell
-            self._session.agent.accuse(member, reason, late=True)
+            self._session.agent.reports.accuse(member, reason, late=True)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         self._session.blame(member, error)

@@ -76,6 +76,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self._round = self.base
         if self._loop is not None:
             self._loop.set_peers(self._names())
+        # never downwards: a member that is still in the last view may be waiting for the old number
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.slot]), self._round))
 
@@ -147,6 +148,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             chunk = np.frombuffer(data[sent : sent + room], np.uint8)
             sent += len(chunk)
             box = self._boxes[self.slot]
+            # the whole length in every round: the longest decides, on all workers alike, how many rounds there are
             box[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(data)), np.uint8)
             box[_LENGTH.size : _LENGTH.size + len(chunk)] = chunk
             self._meet()

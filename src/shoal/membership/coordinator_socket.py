@@ -40,7 +40,7 @@ class CoordinatorSocket:
     def __init__(self, address: str, lock: ServerCredentials | None) -> None:
         check_address(address, lock)
         self._lock = lock
-        self._context = zmq.Context(io_threads=1)
+        self._context = zmq.Context(io_threads=1)  # of its own: `close` destroys it, with all its sockets
         self._authenticator: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
         self._unfinished: UnfinishedLimiter | None = None

@@ -16,7 +16,7 @@ from functools import partial
 
 from shoal.core.errors import DivergedError, PayloadError, UsageError
 from shoal.core.events import RoundsMade, ServerCounted
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.delayed import DelayedAverageSynchronizer
@@ -131,6 +131,7 @@ class LocalRounds:
         group, stepped = self.batches.group, self.progress.stepped
         said = [read_count(data) for data in group.gather(b"%d" % (self.progress.step + stepped), check=read_count)]
         members = zip(self.session.committed_view.members, said, strict=True)
+        # a remote worker's word must not move the others' number
         self.progress.step = max(steps for member, steps in members if not self.session.remote(member)) - stepped
 
     def close_others(self) -> None:

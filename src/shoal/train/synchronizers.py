@@ -32,6 +32,7 @@ from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
@@ -60,9 +61,9 @@ def build_synchronizer(
     if isinstance(plan.pace, StaleTerm) and not isinstance(plan.exchange, ServerTerm):
         return DelayedAverageSynchronizer(exchange, plan.pace.bound, sums=members.loss == "sum")
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
-        assert engines.servers is not None  # a rule: these paces are for servers
+        assert isinstance(engines.servers, ServerEngines)  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        return _build_served(plan.pace, exchange, engines.servers, payloads)
+        return _build_served(plan.pace, exchange, engines.servers.connection, payloads)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)

@@ -28,6 +28,18 @@ HELD = 0
 """The one item of the flags: this worker holds all sums of the exchange."""
 
 
+class ServerEngines:
+    """Makes an engine for every exchange of a worker whose sums are made by servers."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+
+    def make_engine(self, group: WorkerGroup) -> AllReduceEngine:
+        if isinstance(group, SharedGroup):
+            return SharedServerEngine(group, self.connection)
+        return ServerEngine(group, self.connection)
+
+
 class ServerEngine(AllReduceEngine):
     """For workers of several hosts; tensors on the CPU."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from served import MemorySource, Scaled, core_of, x
 
-from shoal.serve.core import CoreSettings
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.errors import ModelMissing
 from shoal.serve.manager import ServableManager
 from shoal.serve.stream import VersionStream

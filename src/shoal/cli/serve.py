@@ -13,6 +13,7 @@ from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
     from shoal.cli.serve_core import CoreMaker
+    from shoal.launch.engines.base import LaunchEngine
     from shoal.serve.core_settings import CoreSettings
     from shoal.serve.scaling import ScalingGoal
     from shoal.serve.server import ServerOptions
@@ -56,7 +57,8 @@ def serve(
         maker = CoreMaker(tuple(what or ()), models, settings, read_size(capacity.memory, "--memory"), followed)
         if followed is not None:
             await_checkpoint(followed)
-        start(maker, options, ScalingGoal(least, most, settings.goal))
+        engine = find_engine(capacity)
+        start(maker, options, ScalingGoal(least, most, settings.goal), engine)
 
 
 def check_packages() -> None:
@@ -105,15 +107,36 @@ def server_options(address: AddressOptions, poll: str) -> "ServerOptions":
     return ServerOptions(address.host, address.port, token, period, address.grpc_port, tls)
 
 
-def start(make: "CoreMaker", options: "ServerOptions", goal: "ScalingGoal") -> None:
+def find_engine(capacity: CapacityOptions) -> "LaunchEngine | None":
+    """What starts replicas; None: this machine computes itself."""
+    if capacity.on is None:
+        if capacity.replicas is not None:
+            raise UsageError(f"--replicas {capacity.replicas} is for an engine; say which with --on ray")
+        return None
+    from shoal.core import record
+    from shoal.core.ids import new_id
+    from shoal.launch.engines.base import EngineOptions
+    from shoal.launch.engines.table import make_engine, split_on
+
+    if capacity.processes != "1":
+        raise UsageError(f"--processes {capacity.processes} --on {capacity.on}: replicas compute; drop --processes")
+    name, where = split_on(capacity.on)
+    nodes = capacity.replicas + 1 if capacity.replicas is not None else None
+    return make_engine(name, EngineOptions(where, nodes, name=new_id(), runs=record.runs_root().absolute()))
+
+
+def start(make: "CoreMaker", options: "ServerOptions", goal: "ScalingGoal", engine: "LaunchEngine | None") -> None:
     from shoal.core.http_access import is_loopback
+    from shoal.serve.replicas.machines import ReplicaMachines
     from shoal.serve.server import serve as serve_models
-    from shoal.serve.server import serve_processes
+    from shoal.serve.server import serve_processes, serve_replicated
 
     if not is_loopback(options.host) and options.tls is None:
         say("note: answers are not encrypted: on a network that is not yours, put a TLS proxy in front, or use ssh -L")
     with contextlib.suppress(KeyboardInterrupt):  # the usual way to end it
-        if goal.least == goal.most == 1:
+        if engine is not None:
+            serve_replicated(make.replicated, options, ReplicaMachines(engine, say), say)
+        elif goal.least == goal.most == 1:
             serve_models(make(None), options, say)
         else:
             serve_processes(make, options, goal, say)

@@ -2,6 +2,7 @@
 
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from shoal.serve.core_settings import CoreSettings
 from shoal.serve.follow import FilledModules, FollowSource, RefreshedPrograms, has_checkpoint, wait_for_checkpoint
 from shoal.serve.mapped import MappedPrograms
 from shoal.serve.model import CompositeModel
+from shoal.serve.replicas.hub import ReplicaHub
+from shoal.serve.replicas.loader import ReplicatedSource
 from shoal.serve.source import LoadOptions, VersionSource
 from shoal.serve.targets import SourceFinder
 from shoal.watch.record import RunRecord, resolve
@@ -38,10 +41,15 @@ class CoreMaker:
 
     def __call__(self, shared: Path | None) -> ServingCore:
         """`shared` is a folder that the processes of one server have in common."""
+        return self._core(self._sources(shared), shared)
+
+    def replicated(self, hub: ReplicaHub) -> ServingCore:
+        """The same, computed by replicas."""
+        return self._core([ReplicatedSource(each, hub) for each in self._sources(None)], None)
+
+    def _core(self, sources: Sequence[VersionSource], shared: Path | None) -> ServingCore:
         composites = [CompositeModel.parse(word) for word in self.models.combine or ()]
-        return ServingCore(
-            self._sources(shared), self.settings, composites=composites, budget=self.budget, shared=shared
-        )
+        return ServingCore(sources, self.settings, composites=composites, budget=self.budget, shared=shared)
 
     def _sources(self, shared: Path | None) -> list[VersionSource]:
         mapped = MappedPrograms(shared) if shared is not None else None

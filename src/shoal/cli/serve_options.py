@@ -9,7 +9,7 @@ MODELS = "Models"
 ADDRESS = "Address and access"
 BATCHES = "Batches"
 VERSIONS = "Versions"
-CAPACITY = "Processes and memory"
+CAPACITY = "Processes, machines and memory"
 
 
 @dataclass(frozen=True)
@@ -169,4 +169,15 @@ class CapacityOptions:
     memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Loads that do not fit this are refused: 2GB.", rich_help_panel=CAPACITY),
+    ] = None
+    on: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ENGINE",
+            help="Machines that compute: ssh:A,B=2, ray, local; this one answers.",
+            rich_help_panel=CAPACITY,
+        ),
+    ] = None
+    replicas: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Of --on ray and local: machines.", rich_help_panel=CAPACITY)
     ] = None

@@ -11,7 +11,7 @@ from shoal.serve.cache import ResultCache, input_digest
 from shoal.serve.core_settings import CoreSettings
 from shoal.serve.errors import BodyTooLarge, RequestError
 from shoal.serve.metrics import VersionMetrics
-from shoal.serve.servable import Servable, is_batchable
+from shoal.serve.servable import RemoteServable, Servable, is_batchable
 from shoal.serve.sizing import BatchSizer, FixedSizer, SizingPolicy
 from shoal.serve.slots import ComputeSlots
 from shoal.serve.tensors import Tensors, check_inputs, rows_of
@@ -71,8 +71,14 @@ class VersionBatchers:
     def _batcher(self, version: ServableVersion, servable: Servable, metrics: VersionMetrics) -> RequestBatcher:
         key = (version.name, version.number)
         if (found := self._batchers.get(key)) is None:
-            execute, sizer = self._executor(servable), self._sizer(servable)
-            found = RequestBatcher(execute, sizer, self._settings.batch, metrics, clock.now, self._slots)
+            sizer = self._sizer(servable)
+            if isinstance(servable, RemoteServable):
+                far = _executor_elsewhere(servable)
+                width = lambda: servable.width  # noqa: E731
+                found = RequestBatcher(far, sizer, self._settings.batch, metrics, clock.now, width=width)
+            else:
+                near = self._executor(servable)
+                found = RequestBatcher(near, sizer, self._settings.batch, metrics, clock.now, self._slots)
             self._batchers[key] = found
         return found
 
@@ -99,3 +105,10 @@ class VersionBatchers:
         """Let what is being computed finish; nothing new comes."""
         await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in list(self._batchers.values())))
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _executor_elsewhere(servable: RemoteServable) -> Any:
+    async def execute(inputs: Tensors) -> Tensors:
+        return await asyncio.wrap_future(servable.submit(inputs))
+
+    return execute

@@ -80,8 +80,8 @@ PRESETS: dict[str, NamedPlan] = {
     "spec-sync": NamedPlan(
         text="server, async(speculate=0.5)",
         cites='Zhang et al. 2018, "Stay Fresh: Speculative Synchronization for Fast Distributed Machine Learning"',
-        note="a step begins again when half of the others have pushed before its forward pass has ended; the paper tunes "
-        "that moment and that number while it trains",
+        note="a step begins again when half of the others have pushed before its forward pass has ended; the paper "
+        "tunes that moment and that number while it trains",
     ),
     "tf-ps": NamedPlan(
         text="server(shards=2), async",

@@ -79,8 +79,8 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
 
     Costs: a push and a pull of the parameters' size per step; one more pull and forward pass for each restart.
     Cites: Dean et al. 2012, "Large Scale Distributed Deep Networks" (Downpour SGD, with Adagrad at the server);
-    Mitliagkas et al. 2016, "Asynchrony begets momentum"; Zhang et al. 2018, "Stay Fresh: Speculative Synchronization for
-    Fast Distributed Machine Learning" (speculate).
+    Mitliagkas et al. 2016, "Asynchrony begets momentum"; Zhang et al. 2018, "Stay Fresh: Speculative Synchronization
+    for Fast Distributed Machine Learning" (speculate).
     Avoid: with high momentum, because asynchrony adds about 1 - 1/p of its own for p workers.
     """
 

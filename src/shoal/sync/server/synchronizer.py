@@ -66,8 +66,8 @@ class ServerPace:
     adaptive: bool = False
     """Whether a push counts the less the staler it is."""
     speculate: float = 0.0
-    """Without a bound: a step begins again when so many updates of each other worker have come (`speculative_steps.py`);
-    0: it never does."""
+    """Without a bound: a step begins again when so many updates of each other worker have come; 0: it never does
+    (`speculative_steps.py`)."""
     deadline: StepDeadline | None = None
     """With bound 0: steps are taken without the slowest (`deadline_steps.py`)."""
 

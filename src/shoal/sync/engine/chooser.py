@@ -79,7 +79,10 @@ class EngineChooser:
         if self.servers is not None:
             if isinstance(self.group, SharedGroup):
                 return SharedServerEngine(self.group, self.servers)
-            return ServerEngine(self.group, self.servers)
+            server = ServerEngine(self.group, self.servers)
+            if isinstance(self.group, LinkedGroup) and self.group.local is not None:
+                return HierarchicalEngine(self.group, between=server)
+            return server
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return SharedMemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):

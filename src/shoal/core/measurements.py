@@ -232,6 +232,10 @@ class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
     """Under `deadline(…)`: pushes whose step had been taken without them."""
     unused: int = 0
     """Samples of those that came to nothing; they were leased again."""
+    restarts: int = 0
+    """Under `async(speculate=…)`: forward passes that were made again on fresher values."""
+    gained: int = 0
+    """Updates of others that these values had more."""
 
 
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):

@@ -77,6 +77,12 @@ PRESETS: dict[str, NamedPlan] = {
         note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model, and add "
         "samples=leased where a worker is always slower",
     ),
+    "spec-sync": NamedPlan(
+        text="server, async(speculate=0.5)",
+        cites='Zhang et al. 2018, "Stay Fresh: Speculative Synchronization for Fast Distributed Machine Learning"',
+        note="a step begins again when half of the others have pushed before its forward pass has ended; the paper "
+        "tunes that moment and that number while it trains",
+    ),
     "tf-ps": NamedPlan(
         text="server(shards=2), async",
         cites='Abadi et al. 2016, "TensorFlow: A system for large-scale machine learning"',

@@ -262,6 +262,8 @@ class LocalRounds:
             refused=sum(each.refused for each in totals),
             late=sum(each.late for each in totals),
             unused=sum(each.unused for each in totals),
+            restarts=sum(each.restarts for each in totals),
+            gained=sum(each.gained for each in totals),
             pulls=sum(each.pulls for each in totals),
             up=servers.sent,
             down=servers.got,

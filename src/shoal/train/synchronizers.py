@@ -32,6 +32,7 @@ from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
 from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
@@ -113,7 +114,9 @@ def _build_served(
     if isinstance(pace, DeadlineTerm):
         terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
         return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
-    served = ServerStepsSynchronizer(exchange, servers, build_server_pace(pace), pace.round, payloads)
+    found = build_server_pace(pace)
+    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
+    served = kind(exchange, servers, found, pace.round, payloads)
     served.leased = pace.samples == "leased"
     return served
 
@@ -134,7 +137,8 @@ def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
     """What the servers are told, and how often values are pulled."""
     if isinstance(pace, StaleTerm):
         return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
-    return ServerPace(None, pace.rule, {} if pace.rate is None else {"rate": pace.rate})
+    settings = {} if pace.rate is None else {"rate": pace.rate}
+    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)
 
 
 def build_outer(pace: LocalTerm) -> OuterOptimizer:

@@ -24,7 +24,7 @@ from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGath
 from shoal.sync.engine.algorithms.ring import RingAllReduce
 from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce, edge_tree
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.base import LeaderSumEngine
 from shoal.sync.engine.link_tasks import LinkTasks
 from shoal.sync.sum_cost import MIDDLE, choose_way
 from shoal.transport.tasks import CollectiveTask
@@ -34,7 +34,7 @@ TUNED = 4 << 20
 """Bytes of all tensors beyond which latencies do not count: large ones take the ring, and nothing is tried."""
 
 
-class LinkEngine(LinkTasks, AllReduceEngine, MembershipListener):
+class LinkEngine(LinkTasks, LeaderSumEngine, MembershipListener):
     """Over the links of a group; tensors on the CPU."""
 
     def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, algorithm: str = "auto") -> None:

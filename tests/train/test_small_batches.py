@@ -1,7 +1,7 @@
 """Row 41 of docs/systems.toml: eight replicas of small batches, kept together by a central average, need fewer passes.
 
-Both train the same 8,000 samples of MNIST in each pass, on eight workers with the same perceptron. Synchronous SGD takes
-the best of four learning rates, model averaging the smallest of them alone.
+Both train the same 8,000 samples of MNIST in each pass, on eight workers with the same perceptron. Synchronous SGD
+takes the best of four learning rates, model averaging the smallest of them alone.
 """
 
 import sys
@@ -59,5 +59,4 @@ def passes_to_target(plan: str, batch: int, rate: float) -> int:
 def test_small_batches_under_model_averaging_need_fewer_passes_than_large_ones_under_synchronous_sgd() -> None:
     averaging = passes_to_target("crossbow", SMALL, RATES[0])
     synchronous = {rate: passes_to_target("bsp", LARGE, rate) for rate in RATES}
-    print(averaging, synchronous)
     assert averaging < min(synchronous.values()), (averaging, synchronous)

@@ -15,9 +15,10 @@ Name = Annotated[str, typer.Option("--name", help="Of the pool.")]
 READY = 300.0
 LATE = """
 encodings.idna rich.live torch.profiler
-shoal.cli.again shoal.cli.consent shoal.cli.relay shoal.cli.resume shoal.lab.lab shoal.launch.engines.lease
-shoal.launch.engines.placement shoal.launch.engines.pool shoal.launch.join shoal.launch.lab_placement
-shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compiling shoal.watch.export.follow
+shoal.cli.again shoal.cli.consent shoal.cli.opening shoal.cli.relay shoal.cli.resume shoal.cli.visit shoal.lab.lab
+shoal.launch.engines.lease shoal.launch.engines.placement shoal.launch.engines.pool shoal.launch.join
+shoal.launch.lab_placement shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compiling
+shoal.watch.export.follow
 shoal.watch.export.mlflow shoal.watch.export.opentelemetry shoal.watch.live shoal.watch.summary
 shoal.watch.tensorboard shoal.watch.worker
 """

@@ -12,7 +12,7 @@ from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.server_time import transfer_seconds
-from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, MixTerm, Pace, ServerTerm, SharedTerm
+from shoal.plan.terms import AllReduceTerm, AloneTerm, DatagramsTerm, EveryTerm, MixTerm, Pace, ServerTerm, SharedTerm
 from shoal.sync.price import NetworkEstimate, summed
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.sum_cost import HALF, sum_cost
@@ -36,7 +36,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     """Elements; taken as square matrices if shapes are not known."""
     meets: str
-    """sum, gather, twostage, server, pairs, or nothing."""
+    """sum, gather, twostage, server, pairs, datagrams, or nothing."""
     sent: int
     """Bytes a worker sends, at most."""
     plain: int
@@ -69,6 +69,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
             "twostage": "payloads meet in two stages",
             "server": "servers add up payloads",
             "pairs": "a worker sends its parameters to one partner",
+            "datagrams": "a worker sends its changes to all others as often as its rate allows, here once",
             "nothing": "nothing travels",
         }[self.meets]
         text = (
@@ -122,6 +123,9 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
         return StepTraffic(meets="server", sent=4 * parameters, depth=2, **facts)
     if isinstance(plan.exchange, MixTerm):
         return StepTraffic(meets="pairs", sent=4 * parameters, depth=1, added=parameters, **facts)
+    if isinstance(plan.exchange, DatagramsTerm):
+        sent, added = 4 * parameters * (workers - 1), parameters * (workers - 1)
+        return StepTraffic(meets="datagrams", sent=sent, depth=1, added=added, **facts)
     if plan.factors is not None:
         raise UsageError(f"--workers with '{plan.factors}': layers differ in shape, so give the model too: --model RUN")
     if not plan.wire:

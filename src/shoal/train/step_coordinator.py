@@ -65,7 +65,7 @@ class StepCoordinator(MembershipListener):
         self._quiet = self._between = self._parts_checked = False
         self.dealing = SampleDealing(self, self._step_check.agreed)
         self.rounds = self.dealing.rounds
-        progress.reports += [self.rounds.told, self.rounds.told_servers]
+        progress.reports += [self.rounds.told, self.rounds.told_servers, self.rounds.told_datagrams]
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)

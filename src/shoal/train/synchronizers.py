@@ -2,6 +2,7 @@
 
 from shoal.core.errors import UsageError
 from shoal.groups.shared_memory import SharedGroup
+from shoal.plan.datagrams import DatagramsTerm
 from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
@@ -56,6 +57,8 @@ def build_synchronizer(
         return _build_shared(plan.exchange, plan.pace, exchange, engines)
     if isinstance(exchange, PairExchange) and isinstance(plan.exchange, MixTerm):
         return ButterflyMixingSynchronizer(exchange, plan.exchange.steps)
+    if isinstance(plan.exchange, DatagramsTerm):
+        return _build_datagrams(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
@@ -91,6 +94,19 @@ def _build_shared(
             "several; write shared, local(16) for a copy on each host, or allreduce"
         )
     return LockFreeSynchronizer(exchange, group, term.steps)
+
+
+def _build_datagrams(term: DatagramsTerm, exchange: GradientExchange, engines: EngineChooser) -> LocalStepsSynchronizer:
+    try:
+        from shoal.sync.datagrams.rounds import DatagramRoundsSynchronizer
+    except ModuleNotFoundError as error:
+        if error.name != "cryptography":
+            raise
+        raise UsageError(
+            f"'{term}' encrypts with the package cryptography, which is not installed; install it with: pip install "
+            "'shoal[datagrams]'"
+        ) from None
+    return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, term.bytes_a_second)
 
 
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:

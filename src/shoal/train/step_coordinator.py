@@ -303,7 +303,8 @@ class StepCoordinator(MembershipListener):
     def _begin_plan(self) -> None:
         """All joins have been replaced."""
         for joined in self.joined:
-            self._guards[id(joined)].alone = not joined.lockstep
+            if id(joined) in self._guards:
+                self._guards[id(joined)].alone = not joined.lockstep
         self._step_check.begin_plan()
         self._set_quiet(self._quiet)
 

@@ -10,6 +10,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.server import ServerTerm
 from shoal.plan.shared import SharedTerm
 from shoal.plan.stale import AsyncTerm, StaleTerm
+from shoal.plan.terms import EveryTerm
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
@@ -51,7 +52,7 @@ def build_synchronizer(
     plan: Plan, exchange: GradientExchange, engines: EngineChooser, members: JoinedMembers, seed: int = 0
 ) -> Synchronizer:
     """The null member where nothing is exchanged, whatever the plan says. `seed`: of codecs that draw numbers."""
-    if isinstance(exchange, NoExchange):
+    if isinstance(exchange, NoExchange) or (not _has_part(members) and _has_steps_of_its_own(plan)):
         return IndependentSynchronizer()
     if isinstance(plan.exchange, SharedTerm):
         return _build_shared(plan.exchange, plan.pace, exchange, engines)
@@ -74,6 +75,16 @@ def build_synchronizer(
     overlapping = OVERLAPPING.get(plan.order.by)
     kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
     return kind(exchange)
+
+
+def _has_part(members: JoinedMembers) -> bool:
+    """Return False for a join of a loader or a scheduler alone, of which there is nothing to agree on."""
+    return bool(members.models or members.optimizers)
+
+
+def _has_steps_of_its_own(plan: Plan) -> bool:
+    """Return whether replicas agree after steps, and not in every backward pass."""
+    return isinstance(plan.exchange, SharedTerm | MixTerm) or not isinstance(plan.pace, EveryTerm)
 
 
 def _build_shared(

@@ -17,8 +17,6 @@ from test_serve import WAIT, address, doubler, end
 sys.path.append(str(Path(__file__).parents[1] / "launch" / "engines"))
 from sshd import SSHD, SshMachines
 
-pytestmark = pytest.mark.usefixtures("tidy")
-
 
 def replicas(ancestor: int, name: str) -> list[int]:
     """Process ids of the replicas of a machine that descend from a process; from 1: all of that name."""
@@ -28,9 +26,9 @@ def replicas(ancestor: int, name: str) -> list[int]:
             words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdecimal() else []
         except OSError:
             continue
-        if words[2:4] == [b"shoal", b"replica"] and b"--name" in words:
-            if words[words.index(b"--name") + 1] == name.encode() and belongs(int(entry.name), ancestor):
-                found.append(int(entry.name))
+        is_named = words[2:4] == [b"shoal", b"replica"] and words[words.index(b"--name") + 1] == name.encode()
+        if is_named and belongs(int(entry.name), ancestor):
+            found.append(int(entry.name))
     return found
 
 
@@ -73,6 +71,7 @@ def asking(base: str, clients: int = 3) -> Iterator[list[object]]:
             each.join(WAIT)
 
 
+@pytest.mark.usefixtures("tidy")
 def test_no_request_fails_when_a_replica_is_killed_and_it_comes_back(tmp_path: Path) -> None:
     (tmp_path / "scale.onnx").write_bytes(doubler(2.0))
     running = command(tmp_path, "serve", "scale.onnx", "--on", "local", "--replicas", "2", "--port", "0")
@@ -131,6 +130,7 @@ def test_what_cannot_be_served_so_is_refused_on_one_line(tmp_path: Path, words: 
     assert (outcome.code, error in outcome.err, outcome.err.count("\n")) == (2, True, 1), outcome.err
 
 
+@pytest.mark.usefixtures("tidy")
 def test_code_of_this_machine_is_not_sent_to_others(tmp_path: Path) -> None:
     (tmp_path / "code.py").write_text("class Sum:\n    def predict(self, x): return x.sum()\nmake = Sum\n")
     outcome = shoal(tmp_path, "serve", "code.py:make", "--on", "local:a", "--port", "0")
@@ -144,7 +144,7 @@ def test_code_of_this_machine_is_not_sent_to_others(tmp_path: Path) -> None:
 def test_replicas_on_machines_that_ssh_reaches(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     machines = SshMachines(tmp_path_factory.mktemp("ssh") / "sshd", "a", "b")
     (tmp_path / "scale.onnx").write_bytes(doubler(2.0))
-    try:
+    try:  # without `tidy`: ssh leaves the folder of its connections
         words = ["scale.onnx", "--on", "ssh:a,b=2", "--port", "0"]
         running = command(tmp_path, "serve", *words, SHOAL_SSH=machines.command)
         base = address(running)

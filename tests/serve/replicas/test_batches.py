@@ -39,7 +39,7 @@ def test_what_a_lost_replica_was_asked_goes_to_another_before_what_came_later() 
     first, second, later = batch(), batch(), batch()
     for each in (first, second, later):
         dealer.add(each)
-    asked = dict((route, each) for route, each in dealer.deal())
+    asked = dict(dealer.deal())
     dealer.lose(b"a")
     dealer.finish(b"b", asked[b"b"], OUTPUTS)
     assert dealer.deal() == [(b"b", asked[b"a"])]

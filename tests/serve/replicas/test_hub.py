@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -28,7 +28,7 @@ from shoal.transport.keys import CurveKeyPair
 WAIT = 60.0
 
 
-class Leave(Exception):
+class LeaveError(Exception):
     """Ends a replica that runs in a thread."""
 
 
@@ -56,13 +56,11 @@ class HubRig:
 
         def check() -> None:
             if over.is_set():
-                raise Leave
+                raise LeaveError
 
         def run() -> None:
-            try:
+            with suppress(LeaveError):
                 ReplicaWorker(self.address, self.key, ReplicaIdentity(name), check).run()
-            except Leave:
-                pass
 
         thread = threading.Thread(target=run)
         thread.start()

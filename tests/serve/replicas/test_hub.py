@@ -21,7 +21,7 @@ from shoal.serve.programs import OnnxLoader
 from shoal.serve.replicas import protocol
 from shoal.serve.replicas.hub import ReplicaHub
 from shoal.serve.replicas.loader import ReplicatedLoader, ReplicatedServable
-from shoal.serve.replicas.protocol import LARGEST_MESSAGE, AnswerPiece, BatchPiece, HeldProgram, ReplicaState
+from shoal.serve.replicas.protocol import LARGEST_MESSAGE, AnswerPiece, BatchPiece, HeldProgram, ReplicaNews
 from shoal.serve.replicas.worker import ReplicaIdentity, ReplicaWorker
 from shoal.transport.keys import CurveKeyPair
 
@@ -140,7 +140,7 @@ class Liar:
         self.socket.send_multipart([msgspec.msgpack.encode(word), data])
 
     def state(self, *held: HeldProgram, version: str = __version__) -> None:
-        self.say(ReplicaState(self.name, version, 1, held))
+        self.say(ReplicaNews(self.name, version, 1, held))
 
     def hear(self, kind: type) -> msgspec.Struct:
         """The next word of a kind; it keeps saying that it lives."""

@@ -15,7 +15,6 @@ from shoal.core import record
 from shoal.core.errors import DivergedError, UsageError
 from shoal.core.journal import EventJournal
 from shoal.core.seeds import seed_all
-from shoal.data.loader import ShardedLoader
 from shoal.launch.context import WorkerContext, find
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
@@ -175,19 +174,7 @@ class Run:
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
         self._progress.has_loader = True
-        number = len(self._epochs.loaders)
-        loader = ShardedLoader(
-            thing,
-            rank=self.rank,
-            size=self.size,
-            seed=self._seed,
-            observer=self._together.dealing,
-            number=number,
-            standing=self._resume.standing(number) if self._resume is not None else None,
-            place=self._together.place,
-        )
-        self._epochs.loaders.append(loader)
-        return loader
+        return self._epochs.add_loader(thing, self._seed)
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks.

@@ -20,8 +20,8 @@ from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
 from shoal.sync.engine.chooser import EngineChooser
-from shoal.train.checkpoint.export import export
 from shoal.train.checkpoint.resume import ResumeState
+from shoal.train.checkpoint.weights import write_weights
 from shoal.train.closing import RunClosing
 from shoal.train.epochs import TrainingEpochs
 from shoal.train.final_comparison import compare_at_end, fail_at_exit
@@ -204,7 +204,7 @@ class Run:
             raise UsageError("save() has no model; give one to join() first")
         if self.is_main:
             with self._together.agreed_parameters():
-                export(models, Path(path))
+                write_weights(models, Path(path))
 
     def register(self, name: str, *, example: Any = None, note: str = "", now: bool = False) -> None:
         """Register this run as a version of the model `name` when it ends well; `now`: also as it is at this moment.

@@ -24,7 +24,7 @@ from shoal.membership.protocol import MemberInfo
 from shoal.membership.session import FixedSession, MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.transport.collectives import AllGather, ChainBroadcast
-from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint
+from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint, host_of
 from shoal.transport.mesh import SILENCE, LinkMesh
 from shoal.transport.messenger import Messenger
 from shoal.transport.rate_limit import rate_limit_from_environment
@@ -94,6 +94,8 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.mesh = LinkMesh(run, book, slot, endpoint, self.board, silence=silence, allowance=allowance)
         atexit.register(self.close)
         self.rank, self.size = slot, max(len(book), 2)
+        self._addresses = {rank: entry.address for rank, entry in book.items()}
+        """Of each member's links, by its slot."""
         if session is None:
             self.rank, self.size = slot, len(book)
             self.mesh.wait_for_peers(self.seconds)
@@ -143,6 +145,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         slots = [slot_of(member) for member in view.members]
         infos = zip(slots, view.members, session.install.infos, strict=True)
         members = {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
+        self._addresses = {slot: entry.address for slot, entry in members.items()}
         self.mesh.set_peers({**members, **self.servers})
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
@@ -216,6 +219,9 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     @property
     def copy_host(self) -> CopyHost:
         return self.local or SoleWorker()
+
+    def datagram_hosts(self) -> dict[str, str]:
+        return {member: host_of(self._addresses[slot_of(member)]) for member in self.session.view.members}
 
     def hosts_of_members(self) -> dict[str, str]:
         return dict(self._hosts)

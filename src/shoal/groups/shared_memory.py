@@ -94,6 +94,9 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def copy_host(self) -> CopyHost:
         return self
 
+    def datagram_hosts(self) -> dict[str, str]:
+        return dict.fromkeys(self.session.view.members, "127.0.0.1")
+
     def hosts_of_members(self) -> dict[str, str]:
         return dict.fromkeys(self.session.view.members, "here")
 

@@ -23,6 +23,7 @@ from shoal.plan.shared_rules import copies_of_hosts_are_averaged, shared_sends_n
 from shoal.plan.terms import (
     AllReduceTerm,
     AloneTerm,
+    DatagramsTerm,
     EveryTerm,
     LocalTerm,
     MixTerm,
@@ -203,6 +204,22 @@ def edges_name_the_workers(plan: Plan, workers: int) -> None:
             raise UsageError(f"'{plan.exchange}' is a tree of {nodes}, and there are {workers} workers; leave some out")
 
 
+def datagrams_carry_changes(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.exchange, DatagramsTerm):
+        return
+    if plan.wire:
+        raise UsageError(
+            f"'{plan.wire[0]}' with '{plan.exchange}': changes travel as they are, and lose nothing that a later "
+            "datagram does not bring; remove it, or write allreduce"
+        )
+    if plan.pace != EveryTerm():
+        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': nobody waits for a step there; remove one of the two")
+    if plan.balance.shares != "even":
+        raise UsageError(
+            f"'{plan.balance}' with '{plan.exchange}': the changes of all count alike, whatever their share; remove it"
+        )
+
+
 def mix_sends_parameters(plan: Plan, workers: int) -> None:
     if not isinstance(plan.exchange, MixTerm):
         return
@@ -244,5 +261,6 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     shared_sends_nothing,
     copies_of_hosts_are_averaged,
     mix_sends_parameters,
+    datagrams_carry_changes,
     edges_name_the_workers,
 )

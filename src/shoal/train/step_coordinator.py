@@ -61,7 +61,7 @@ class StepCoordinator(MembershipListener):
         self._quiet = self._between = self._parts_checked = False
         self.dealing = SampleDealing(self, self._step_check.agreed)
         self.rounds = self.dealing.rounds
-        progress.reports += [self.rounds.told, self.rounds.told_servers]
+        progress.reports += [self.rounds.told, self.rounds.told_servers, self.rounds.told_datagrams]
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)
@@ -294,6 +294,7 @@ class StepCoordinator(MembershipListener):
     def _begin_plan(self) -> None:
         """All joins have been replaced."""
         for joined in self.joined:
-            self._guards[id(joined)].alone = not joined.lockstep
+            if id(joined) in self._guards:
+                self._guards[id(joined)].alone = not joined.lockstep
         self._step_check.begin_plan()
         self._set_quiet(self._quiet)

@@ -24,8 +24,7 @@ from shoal.sync.batch_tag import BatchTag
 from shoal.sync.synchronizer import TransactionParticipant
 from shoal.sync.trained import TrainedSamples
 from shoal.train.balance import ShareBalancer
-from shoal.train.catchup import handover
-from shoal.train.catchup.sender import CatchUpSender
+from shoal.train.catchup.donor import StateDonor
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
@@ -42,8 +41,6 @@ from shoal.train.script_state import ScriptState
 from shoal.train.step_transaction import StepTransaction
 from shoal.train.stepcheck import StepCheck
 
-NO_STREAM = "the donor streams nothing"
-
 
 class StepCoordinator(MembershipListener):
     """The observer of every join, and the owner of the run's steps; `dealing` observes its loaders."""
@@ -57,8 +54,7 @@ class StepCoordinator(MembershipListener):
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[JoinedModels] = []
-        server = group.state_stream_server()
-        self.catch_up_sender = CatchUpSender(server, self.joined) if server is not None else None
+        self._donor = StateDonor(group, self.joined)
         self.transaction = StepTransaction(group.session, self._announce)
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
@@ -128,8 +124,7 @@ class StepCoordinator(MembershipListener):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
             self._guards[id(joined)].check(optimizer)
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.updating(joined, optimizer, closure)
+        self._donor.before_step(joined, optimizer, closure)
 
     def _step_began(self, closure: bool) -> None:
         """A step of each worker's own, unless the plan was switched right before it: then all exchange its gradients,
@@ -144,8 +139,7 @@ class StepCoordinator(MembershipListener):
         """The step is made."""
         self._step_check.after(joined, optimizer, closure)
         self.rounds.commit(self.progress.step + self.progress.stepped)
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.updated()
+        self._donor.after_step()
 
     def _announce(self, participants: Sequence[TransactionParticipant]) -> None:
         """A transaction begins."""
@@ -244,9 +238,7 @@ class StepCoordinator(MembershipListener):
         self.boundary = None  # all members have taken part in a step since
         if self.switcher is not None:
             self.switcher.step_ended()
-        self.group.transfer.release()
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.between()
+        self._donor.between_steps()
         if self._is_wanted_back():
             self._leave()
         if self.dealing.enough_left():
@@ -296,9 +288,8 @@ class StepCoordinator(MembershipListener):
                 self.ledger.cut(self.boundary[0].step)
         if newcomers and session.gives:
             with self.agreed_parameters():  # another donor may have been lost in the middle of a round
-                self._hand_over()
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.change(view.members)
+                self._donor.hand_over(*(self.boundary or self.stand()))
+        self._donor.follow(view)
 
     def _begin_plan(self) -> None:
         """All joins have been replaced."""
@@ -307,10 +298,3 @@ class StepCoordinator(MembershipListener):
                 self._guards[id(joined)].alone = not joined.lockstep
         self._step_check.begin_plan()
         self._set_quiet(self._quiet)
-
-    def _hand_over(self) -> None:
-        """Newcomers wait for the state, and this worker is the one to give it."""
-        where, schedule = self.boundary or self.stand()
-        streamed, sender = self.group.session.streamed, self.catch_up_sender
-        rests = {member: sender.rest(member) if sender is not None else NO_STREAM for member in streamed}
-        handover.give(self.group, self.joined, where, schedule, rests)

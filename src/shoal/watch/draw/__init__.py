@@ -10,9 +10,8 @@ from rich.text import Text
 from shoal.core.record import RunSummary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import BrailleCurve
-from shoal.watch.draw.exchange import decisions, exchange_section
+from shoal.watch.draw.exchange import decisions, exchange_section, hidden_line
 from shoal.watch.draw.header import header
-from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.tables import (
     datagrams_table,

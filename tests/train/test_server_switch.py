@@ -16,10 +16,11 @@ from torch import nn
 from shoal.core.errors import UsageError
 from shoal.core.events import PlanSwitched, ServerCounted
 from shoal.launch.context import WorkerContext
+from shoal.launch.placement import SERVICES_STAY
 from shoal.launch.service_folder import ServiceFolder
 from shoal.launch.services import ServiceProcesses
 from shoal.plan.plan import Plan
-from shoal.plan.switching import BETWEEN_HOSTS, check_switch
+from shoal.plan.switching import check_switch
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.run import Run
 from shoal.train.servers import plan_services
@@ -187,5 +188,5 @@ def test_plans_that_are_begun_with_a_run_are_refused(plan: str, why: str) -> Non
 def test_servers_between_hosts_stay() -> None:
     for pair in ((Plan(), Plan.parse("server")), (Plan.parse("server"), Plan.parse("server(shards=2)"))):
         with pytest.raises(UsageError, match="starts or ends servers"):
-            check_switch(*pair, 2, BETWEEN_HOSTS)
-    assert check_switch(Plan(), Plan.parse("int8"), 2, BETWEEN_HOSTS) == []
+            check_switch(*pair, 2, SERVICES_STAY)
+    assert check_switch(Plan(), Plan.parse("int8"), 2, SERVICES_STAY) == []

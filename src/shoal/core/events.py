@@ -18,6 +18,7 @@ from shoal.core.measurements import BucketFigures as BucketFigures
 from shoal.core.measurements import BucketTimes as BucketTimes
 from shoal.core.measurements import ChoiceMade as ChoiceMade
 from shoal.core.measurements import CodecPriced as CodecPriced
+from shoal.core.measurements import DatagramsCounted as DatagramsCounted
 from shoal.core.measurements import GuardChecked as GuardChecked
 from shoal.core.measurements import InferenceTimed as InferenceTimed
 from shoal.core.measurements import LayerTimes as LayerTimes
@@ -67,6 +68,8 @@ class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     """Layer (a module that owns parameters) -> its class, and the elements of its parameters; in the model's order."""
     shapes: dict[str, list[int]] = {}
     """Parameter -> its shape, by the names that patterns of a plan match; in the model's order."""
+    unserved: str = ""
+    """Why servers cannot keep these parameters and take every step's changes; empty if they can."""
 
 
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):
@@ -212,6 +215,7 @@ AnyEvent = (
     | ResultsReported
     | TrafficCounted
     | RoundsMade
+    | DatagramsCounted
     | ServerCounted
     | WarningRaised
     | StepSkipped

@@ -11,6 +11,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.process import HostProcess
 from shoal.hosts.arena import SharedArena
+from shoal.lab.load import write_lab
 from shoal.launch.failures import WorkerProcess
 from shoal.launch.job import LaunchJob
 from shoal.launch.live_runs import NoticeSlot, RunNotice, live, own_namespace, post, remove
@@ -21,7 +22,8 @@ from shoal.launch.supervisor import RunSupervisor
 class RunAnnouncement:
     """Of one run. What cannot be written is said once, and the run goes on without it."""
 
-    def __init__(self, job: LaunchJob, arena: SharedArena) -> None:
+    def __init__(self, job: LaunchJob, arena: SharedArena, services_stay: str = "") -> None:
+        """`services_stay`: why the run's services can neither be started nor ended while it trains; empty: they can."""
         self._lab = job.lab is not None
         self._told: RunNotice | None = None
         self._failed = False
@@ -33,8 +35,9 @@ class RunAnnouncement:
             launcher=HostProcess.of(os.getpid()),
             since=time.time(),
             board=arena.descriptor,
-            lab=str(job.lab or ""),
+            lab=write_lab(job.lab) if job.lab is not None else "",
             attempt=job.attempt,
+            services_stay=services_stay,
             namespace=own_namespace(),
         )
 

@@ -7,7 +7,6 @@ launcher's tick ── members ────────────────�
 
 from collections.abc import Callable
 
-from shoal.core.errors import ShoalError
 from shoal.hosts.status_board import StatusBoard
 from shoal.launch.job import LaunchJob
 from shoal.launch.placement import WorkerPlacement
@@ -36,8 +35,6 @@ class LauncherServices:
 
     def _begin(self, plan: str, number: int) -> ServiceProcesses:
         made = self._make(plan, number)
-        if made.services and not self._place.services_change:
-            raise ShoalError("between hosts servers are started with the run")
         made.begin(self._place.service_seat)
         return made
 
@@ -66,7 +63,7 @@ class LauncherServices:
         return notes
 
     def _follow_plans(self, supervisor: RunSupervisor) -> None:
-        if not self._place.services_change:
+        if self._place.services_stay:
             return
         for question in supervisor.take_questions():
             if (answer := self._plans.prepare(question)) is not None:

@@ -60,6 +60,8 @@ class RunNotice(msgspec.Struct, frozen=True, kw_only=True):
     """Token of the last request for more or fewer workers that was carried out."""
     room: int = 0
     """How many workers can be added."""
+    services_stay: str = ""
+    """Why servers can neither be started nor ended while it trains; empty if they can."""
     least: int = 1
     """Fewer living workers end the run."""
     namespace: str = ""

@@ -53,7 +53,7 @@ class LocalLauncher:
         self.place = self._go_to()
         self.workers: list[WorkerProcess] = []
         self.supervisor: RunSupervisor | None = None
-        self.announcement = RunAnnouncement(job, self.arena)
+        self.announcement = RunAnnouncement(job, self.arena, self.place.services_stay)
         self._memory = OutOfMemoryWatch()
         self._first: tuple[float, int] | None = None
         """When the first step was seen, and which one it was."""

@@ -15,6 +15,8 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.membership.grants import JoinPolicy
 from shoal.transport.endpoint import BookEntry
 
+SERVICES_STAY = "workers of several hosts know servers by keys that are handed out when the run begins"
+
 
 @dataclass(frozen=True)
 class PlacementNews:
@@ -47,8 +49,8 @@ class WorkerPlacement(ABC):
     """How many workers of other machines the run begins with; may fall while they are on their way."""
     servers: Sequence[BookEntry] = ()
     """The run's servers, where its workers are on several hosts."""
-    services_change: bool = False
-    """Whether services can be started and ended while the run trains."""
+    services_stay: str = SERVICES_STAY
+    """Why services can neither be started nor ended while the run trains; empty if they can."""
     replay: bool = False
     """Whether workers sleep instead of computing, once it is known how long it takes."""
 
@@ -94,7 +96,7 @@ class WorkerPlacement(ABC):
 class LocalPlacement(WorkerPlacement):
     """Here: the null member."""
 
-    services_change = True
+    services_stay = ""
 
     def __init__(self, arena: SharedArena) -> None:
         self.arena = arena

@@ -50,7 +50,7 @@ class RunSupervisor:
         self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
         log, rules = (
             directory / "members.log",
-            MembershipRules(members=workers, remote=place.expects, prepares=place.services_change),
+            MembershipRules(members=workers, remote=place.expects, prepares=not place.services_stay),
         )
         setup = CoordinatorSetup(
             run,
@@ -90,6 +90,7 @@ class RunSupervisor:
     def open(self) -> None:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
+                # the log still lists them as members, and nobody will hear of them again
                 self.handle.gone(member, "of an earlier attempt")
             self._generation = max(
                 (e.install.view.generation for e in self._log() if isinstance(e, ViewInstalled)), default=0

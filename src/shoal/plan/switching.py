@@ -14,8 +14,6 @@ from shoal.plan.precision import PrecisionTerm
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduceTerm, AsyncTerm, EveryTerm, ServerTerm, StaleTerm
 
-BETWEEN_HOSTS = "workers of several hosts know servers by keys that are handed out when the run begins"
-
 
 def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = "") -> list[str]:
     """Return the warnings of all rules for `after`; raise UsageError where a run of `before` cannot go on by it.
@@ -26,8 +24,8 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
         if not all(map(_is_switchable, plan.plans)):
             raise UsageError(
                 f"'{plan}' is neither an all-reduce nor servers, with every(1), local(…) without overlap, fragments "
-                "and leased samples, or on servers stale(…) or async without leased samples, and only such plans can "
-                f"be switched from or to while a run goes on; start a run with --plan '{after}'"
+                "and leased samples, or on servers stale(…) or async without leased samples and speculate, and only "
+                f"such plans can be switched from or to while a run goes on; start a run with --plan '{after}'"
             )
     if servers_stay and (_is_served(before) or _is_served(after)):
         raise UsageError(
@@ -68,7 +66,7 @@ def _is_switchable(plan: Plan) -> bool:
     if isinstance(pace, LocalTerm):
         return not pace.streams and pace.samples == "static"
     if isinstance(pace, StaleTerm | AsyncTerm):
-        return served and pace.samples == "static"
+        return served and pace.samples == "static" and not (isinstance(pace, AsyncTerm) and pace.speculate)
     return pace == EveryTerm()
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from shoal.core.errors import UsageError
 from shoal.core.events import PlanSwitched
 from shoal.groups.base import WorkerGroup
 from shoal.membership.listener import ListenerStage
@@ -27,13 +28,15 @@ from shoal.plan.plan import Plan
 from shoal.plan.switching import check_switch, keeps_own_optimizers, steps_on_servers
 from shoal.plan.terms import AllReduceTerm, AsyncTerm
 from shoal.sync.engine.chooser import EngineChooser
-from shoal.sync.server.synchronizer import check_served
+from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.state import State, StateTensor
 from shoal.train.balance import ShareBalancer
 from shoal.train.build import build_exchange
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.joined import JoinedModels
 from shoal.train.kernel_loading import KernelLoader
+from shoal.train.opening import why_unserved
 from shoal.train.progress import StepProgress
 from shoal.train.servers import connect_servers, why_servers_stay
 from shoal.train.state import adopt_state
@@ -86,8 +89,8 @@ class PlanSwitcher:
         for warning in check_switch(self.plan, plan, self._group.size, why_servers_stay(self._group)):
             self._progress.warn(warning)
         if steps_on_servers(plan):
-            for each in self._joined:
-                check_served(each.members.names, each.members.parameters, each.members.optimizers)
+            for why in filter(None, (why_unserved(each.members) for each in self._joined)):
+                raise UsageError(why)
         text = str(plan)
         if text == (self._requested or str(self.plan)):
             return
@@ -127,11 +130,11 @@ class PlanSwitcher:
         group.begin_plan(view.switches)
         session.listeners.remove_all(ListenerStage.exchange)
         self._engines.by = self.plan.exchange.algorithm if isinstance(self.plan.exchange, AllReduceTerm) else "auto"
-        servers = self._engines.servers
+        servers = self._connection
         if servers is not None:
             self._moved = servers.sent, servers.got
-        self._engines.servers = found = connect_servers(self.plan, group, self._servers, self._number)
-        if found is not None:
+        self._engines.servers = connect_servers(self.plan, group, self._servers, self._number)
+        if (found := self._connection) is not None:
             found.sent, found.got = self._moved
         states = [self._replace(each) for each in joined]
         if servers is not None:
@@ -151,6 +154,12 @@ class PlanSwitcher:
             self._optimizers_differ |= keeps_own_optimizers(before)
         self._optimizers_differ &= not keeps_own_optimizers(self.plan)
         return True
+
+    @property
+    def _connection(self) -> ServerConnection | None:
+        """To the servers of the plan, if it has some."""
+        servers = self._engines.servers
+        return servers.connection if isinstance(servers, ServerEngines) else None
 
     def agree_on_optimizers(self, joined: Sequence[JoinedModels]) -> None:
         """After a switch from local(…) to every(1): all take over worker 0's. A collective call, between two steps."""

@@ -7,16 +7,16 @@ from shoal.core.errors import UsageError
 from shoal.groups.base import WorkerGroup
 from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
+from shoal.launch.placement import SERVICES_STAY
 from shoal.launch.service_folder import service_file
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
-from shoal.plan.switching import BETWEEN_HOSTS
 from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
-from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.replicated_connection import ReplicatedServerConnection
 from shoal.sync.server.socket_connection import SocketServerConnection
+from shoal.sync.server.sum_engine import ServerEngines
 
 if TYPE_CHECKING:
     from shoal.wire.codec import GradientCodec
@@ -55,7 +55,7 @@ def build_payloads(plan: Plan, workers: int, seed: int, rank: int) -> ShardPaylo
     return ShardPayloads() if codec is None else CodedPayloads(codec, seed, rank)
 
 
-def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0) -> ServerConnection | None:
+def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0) -> ServerEngines | None:
     """Return this worker's connection to the servers of its run; None where the plan needs none.
 
     `folder`: of the servers of this host. `number`: how often the plan was switched before.
@@ -64,7 +64,7 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
     if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
         return None
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards and not number:
-        return LinkServerConnection(group)
+        return ServerEngines(LinkServerConnection(group))
     if not folder or not isinstance(group, SharedGroup):
         raise UsageError(
             f"'{plan}' needs {exchange.shards} server processes, and nobody has started any: servers are started by "
@@ -72,9 +72,9 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
         )
     kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
     addresses = [f"ipc://{service_file(folder, number, shard)}" for shard in range(exchange.shards)]
-    return kind(addresses, group.session.member, group.board, group.seconds)
+    return ServerEngines(kind(addresses, group.session.member, group.board, group.seconds))
 
 
 def why_servers_stay(group: WorkerGroup) -> str:
     """Return why servers can neither be started nor ended while this worker's run trains; empty if they can."""
-    return "" if isinstance(group, SharedGroup) else BETWEEN_HOSTS
+    return "" if isinstance(group, SharedGroup) else SERVICES_STAY

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from shoal.core.errors import UsageError
+from shoal.core.events import ModelsJoined
 from shoal.launch.live_runs import RunNotice
 from shoal.plan.parts import check_all_used
 from shoal.plan.plan import Plan
-from shoal.plan.switching import check_switch
+from shoal.plan.switching import check_switch, steps_on_servers
 from shoal.watch.model_shapes import joined_shapes
 from shoal.watch.record import RunRecord
 
@@ -27,4 +28,15 @@ def check_request(notice: RunNotice, plan: Plan) -> list[str]:
                 f"run {notice.run!r} has recorded no parameters yet, and parts go by their names; try again"
             )
         check_all_used(plan.patterns, names)
-    return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)))
+    if steps_on_servers(plan) and (why := _find_unserved(RunRecord.open(Path(notice.dir)))):
+        raise UsageError(why)
+    return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)), notice.services_stay)
+
+
+def _find_unserved(record: RunRecord) -> str:
+    """Why servers cannot take every step's changes of what was joined; empty if they can, or nothing is joined yet."""
+    for rank in record.ranks:
+        for event in record.events(rank):
+            if isinstance(event, ModelsJoined) and event.unserved:
+                return event.unserved
+    return ""

@@ -63,8 +63,8 @@ def test_scaled_to_four_workers_and_back_a_run_ends_with_the_same_loss_and_nobod
     scaled = train(tmp_path / "scaled", ["+2", "-2"])
     (plain, *_) = train(tmp_path / "plain", [])
     assert len(scaled) == 2
-    assert all(exit == "ok" for exit in ends(tmp_path / "scaled").values())  # nobody was started again
+    assert ends(tmp_path / "scaled") == {0: "done", 1: "done", 2: "left", 3: "left"}  # nobody was started again
     assert scaled[0][2:] == scaled[1][2:]
     assert float(scaled[0][2]) > 0
-    assert abs(float(scaled[0][0]) / float(plain[0]) - 1) < 0.05
+    assert abs(float(scaled[0][0]) / float(plain[0]) - 1) < 0.01
     assert max(float(each[1]) for each in scaled) < 5.0  # seconds between two steps

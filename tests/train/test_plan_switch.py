@@ -147,6 +147,7 @@ def test_a_world_of_one_takes_any_plan() -> None:
 
     def body(world: WorkerWorld) -> Result:
         run = world.start("allreduce")
+        run.switch("server(shards=2)")  # which has nothing to serve
         run.switch("allreduce, int8")
         assert str(run.plan) == "allreduce, every(1), int8(1024)"
         return {}

@@ -66,7 +66,7 @@ def test_local_steps_meet_at_the_servers() -> None:
 
 def test_workers_without_servers_say_what_is_missing() -> None:
     with pytest.raises(
-        WorldError, match=r"needs 1 server processes and there are 0: servers are\s+started by shoal run"
+        WorldError, match=r"needs 1 server processes, and nobody has started any: servers\s+are started by\s+shoal run"
     ):
         run_world(2, lambda world: world.start("server") and None)
 

@@ -49,7 +49,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     links = spec is not None or place is not None
     warm(chosen, workers + spare, links)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
-    from shoal.train.servers import make_services
+    from shoal.train.servers import count_tuned_servers, make_services, write_servers
 
     text = write_lab(spec) if spec is not None else ""
     started = open_run(directory, describe(options, run_id, chosen, workers, text), attempts, spec)
@@ -69,6 +69,8 @@ def prepare(options: RunOptions) -> "LaunchJob":
         survive=survive,
         place=place,
         make_services=partial(make_services, joinable=place is not None),
+        tuned_servers=count_tuned_servers,
+        write_servers=write_servers,
         spare=spare,
         tunes=options.tunes,
     )

@@ -63,6 +63,11 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
     if options.lab is not None and trusted():
         raise UsageError(f"--trusted with '{plan.exchange}': servers are reached over links under keys; drop --trusted")
     elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
+    if plan.exchange.shards == "auto" and (option := next((name for name, value in elsewhere.items() if value), None)):
+        raise UsageError(
+            f"{option} with '{plan.exchange}': servers come and go on one host only, because workers of several know "
+            "them by keys that are handed out when the run begins; write server(2)"
+        )
     if plan.exchange.replicas > 1 and (option := next((name for name, value in elsewhere.items() if value), None)):
         raise UsageError(
             f"{option} with '{plan.exchange}': replicas of servers work on one host only; between hosts a killed "

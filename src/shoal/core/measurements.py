@@ -154,14 +154,17 @@ class GuardChecked(RunEvent, tag="guarded", frozen=True, kw_only=True):
 
 class ChoiceMade(RunEvent, tag="chosen", frozen=True, kw_only=True):
     """`wire(auto)` has chosen what gradients travel as, `order(auto)` what leaves first, or `local(auto)` how many
-    steps a round has, from the next step on."""
+    steps a round has, from the next step on; or the launcher of a plan with `server(auto)`, how many servers there are.
+    """
 
     step: int
     codec: str
-    """Empty: values as they are. Of `order(auto)`: the order. Of `local(auto)`: the rounds, as `local(24)`."""
+    """Empty: values as they are. Of `order(auto)`: the order. Of `local(auto)`: the rounds, as `local(24)`. Of
+    `server(auto)`: the plan."""
     reason: str
     steps: dict[str, float]
-    """Codec -> seconds a step: measured without one (empty name), by the model with the others. Orders are measured."""
+    """Codec -> seconds a step: measured without one (empty name), by the model with the others. Orders are measured.
+    Of `server(auto)`: number of servers -> samples/s, measured."""
 
 
 class ValuesLogged(RunEvent, tag="logged", frozen=True, kw_only=True):

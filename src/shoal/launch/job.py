@@ -43,6 +43,10 @@ class LaunchJob:
     make_services: "Callable[[str, int, bool], tuple[RunService, ...]]" = lambda plan, workers, grows: ()
     """(plan, workers, whether one worker may be many) -> processes beside the workers, which the plan needs."""
 
+    tuned_servers: Callable[[str], int] = lambda plan: 0
+    """How many servers a plan has whose number is tuned; 0: none is."""
+    write_servers: Callable[[str, int], str] = lambda plan, servers: plan
+    """Such a plan with another number."""
     spare: int = 0
     """Slots above the workers' own that are kept free for workers added later."""
     tunes: bool = False

@@ -28,6 +28,7 @@ from shoal.launch.lab_placement import LabPlacement
 from shoal.launch.launcher_services import LauncherServices
 from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
+from shoal.launch.server_choice import ServerChoice
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.user_requests import UserRequests
@@ -60,7 +61,9 @@ class LocalLauncher:
         self._outlets = WorkerOutput(lambda *said: self.watcher.line(*said), self._reported)
         self._noticed: tuple[Deadline, WorkerProcess] | None = None
         self._requests = StopRequests()
-        self._user = UserRequests(self.announcement, WorkerTuner(job.capacity) if job.tunes else None)
+        self._user = UserRequests(
+            self.announcement, WorkerTuner(job.capacity) if job.tunes else None, ServerChoice(job)
+        )
         self._services = LauncherServices(job, self.place, self.board, self._leave)
         self._service_failure: RunFailure | None = None
 

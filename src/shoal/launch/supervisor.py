@@ -9,7 +9,7 @@ from pathlib import Path
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import ShoalError
-from shoal.core.events import RemoteWorkerEnded, WarningRaised, WorkerLost, WorkersScaled
+from shoal.core.events import RemoteWorkerEnded, RunEvent, WarningRaised, WorkerLost, WorkersScaled
 from shoal.core.journal import EventJournal
 from shoal.core.record import launcher_file
 from shoal.hosts.status_board import StatusBoard
@@ -280,7 +280,10 @@ class RunSupervisor:
 
     def warn(self, text: str) -> None:
         """Write a line into the run's record."""
-        self._journal.emit(WarningRaised(at=time.time(), text=text))
+        self.record(WarningRaised(at=time.time(), text=text))
+
+    def record(self, event: RunEvent) -> None:
+        self._journal.emit(event)
         self._journal.flush()
 
     def close(self, well: bool = True) -> None:

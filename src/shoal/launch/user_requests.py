@@ -1,10 +1,11 @@
-"""Requests of `shoal switch` and `shoal scale` to a run, and the workers that `--workers auto` adds by itself."""
+"""Requests of `shoal switch` and `shoal scale` to a run, and what is tuned: workers, servers."""
 
 from collections import Counter
 
 from shoal.core.clock import now
 from shoal.launch.announcement import RunAnnouncement
 from shoal.launch.run_requests import ScaleRequest, SwitchRequest
+from shoal.launch.server_choice import ServerChoice
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.worker_tuning import WorkerTuner
 
@@ -15,8 +16,8 @@ AUTO_TOKEN = "auto"
 class UserRequests:
     """Reads requests from the run's announcement, and passes them on to its supervisor."""
 
-    def __init__(self, announcement: RunAnnouncement, tuner: WorkerTuner | None) -> None:
-        self._announcement, self._tuner = announcement, tuner
+    def __init__(self, announcement: RunAnnouncement, tuner: WorkerTuner | None, servers: ServerChoice) -> None:
+        self._announcement, self._tuner, self._servers = announcement, tuner, servers
 
     def follow(self, supervisor: RunSupervisor, *, stopping: bool) -> list[str]:
         """Do what is asked; return a line for each thing done."""
@@ -28,6 +29,8 @@ class UserRequests:
             self._tuner = None  # from now on the user decides
         if self._tuner is not None and not supervisor.scaling.asked and not stopping:
             notes += self._tune(supervisor, self._tuner)
+        if not stopping:
+            notes += self._servers.follow(supervisor)
         return notes
 
     def _tune(self, supervisor: RunSupervisor, tuner: WorkerTuner) -> list[str]:

@@ -50,6 +50,11 @@ PRESETS: dict[str, NamedPlan] = {
         'Learning Platform"',
         note="SINGA's synchronous topology: one group of workers, one group of servers; DistBelief ran L-BFGS on it",
     ),
+    "dolphin": NamedPlan(
+        text="server(auto), stale(3, round=20)",
+        cites='Chun et al. 2016, "Dolphin: Runtime Optimization for Distributed Machine Learning"',
+        note="the number of servers is tuned while the run trains, between two rounds; workers are yours to scale",
+    ),
     "ssp": NamedPlan(
         text="server, stale(3)",
         cites='Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"',

@@ -18,6 +18,7 @@ from shoal.plan.served_rules import (
     a_delay_is_a_number_of_steps,
     changes_are_compared_with_values,
     servers_get_what_there_is,
+    tuned_servers_are_switched,
 )
 from shoal.plan.shared_rules import copies_of_hosts_are_averaged, shared_sends_nothing
 from shoal.plan.terms import (
@@ -253,6 +254,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     servers_get_what_there_is,
     a_delay_is_a_number_of_steps,
     a_deadline_needs_one_server,
+    tuned_servers_are_switched,
     changes_are_compared_with_values,
     local_sends_after_the_step,
     local_codes_changes,

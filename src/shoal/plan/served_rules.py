@@ -3,6 +3,7 @@
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
+from shoal.plan.switchable import is_switchable
 from shoal.plan.terms import AllReduceTerm, AsyncTerm, DeadlineTerm, ServerTerm, StaleTerm
 from shoal.plan.wrappers import MeetTerm
 from shoal.wire.settings import CodecSettings
@@ -83,10 +84,20 @@ def a_delay_is_a_number_of_steps(plan: Plan, workers: int) -> None:
         )
 
 
+def tuned_servers_are_switched(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.exchange, ServerTerm) or plan.exchange.shards != "auto":
+        return
+    if not is_switchable(plan):
+        raise UsageError(
+            f"'{plan.exchange}' with '{plan.pace}': another number of servers is a switch of the plan, and this one is "
+            "begun with a run; write server(2), or a pace that can be switched"
+        )
+
+
 def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:
     if not isinstance(plan.pace, DeadlineTerm) or not isinstance(plan.exchange, ServerTerm):
         return
-    if plan.exchange.shards > 1:
+    if plan.exchange.servers > 1:
         raise UsageError(
             f"'{plan.exchange}' with '{plan.pace}': each server would choose for itself which pushes came in time, so "
             "one could count in a part of the model alone; write server"

@@ -1,7 +1,8 @@
 """The exchange through parameter servers: processes beside the workers that hold shards."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
+from shoal.core.errors import UsageError
 from shoal.plan.term import Axis, PlanTerm
 from shoal.wire.settings import check_whole
 
@@ -19,23 +20,38 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     gets p/k of them from p workers; on one host a copy through sockets that allreduce does not need. With replicas=2
     all that workers send travels once more, is computed twice, and is answered when both processes have it.
     Cites: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Dean et al. 2012, "Large
-    Scale Distributed Deep Networks".
+    Scale Distributed Deep Networks"; Chun et al. 2016, "Dolphin: Runtime Optimization for Distributed Machine Learning"
+    (auto).
     Avoid: for synchronous training, where allreduce sends less through any one process.
     """
 
     axis: ClassVar[Axis] = "exchange"
     name: ClassVar[str] = "server"
 
-    shards: int = 1
-    """Servers, each with a part of what travels."""
+    shards: int | Literal["auto"] = 1
+    """Servers, each with a part of what travels; auto: the launcher tries other numbers while the run trains, each for
+    some seconds, and keeps the one with which all workers train the most samples a second."""
     replicas: int = 1
     """Processes of each server. With 2 the second does all that the first does and takes over when it is killed."""
+    now: int = 0
+    """With auto: how many servers there are by now; 0: one. A run begins with them, and its plan says what it has."""
 
     def __post_init__(self) -> None:
-        check_whole(self, "shards", self.shards, 1, MOST_SHARDS)
+        if self.shards != "auto":
+            check_whole(self, "shards", self.shards, 1, MOST_SHARDS)
+            if self.now:
+                raise UsageError(f"{self}: now is how many servers auto has come to; write server({self.now})")
+        check_whole(self, "now", self.now, 0, MOST_SHARDS)
         check_whole(self, "replicas", self.replicas, 1, MOST_REPLICAS)
 
     def __str__(self) -> str:
-        written = {"shards": self.shards, "replicas": self.replicas}
-        changed = ", ".join(f"{name}={value}" for name, value in written.items() if value != 1)
-        return f"{self.name}({changed})" if changed else self.name
+        written = {"shards": (self.shards, 1), "replicas": (self.replicas, 1), "now": (self.now, 0)}
+        changed = ["auto"] if self.shards == "auto" else []
+        named = {name: value for name, (value, usual) in written.items() if value not in (usual, "auto")}
+        changed += [f"{name}={value}" for name, value in named.items()]
+        return f"{self.name}({', '.join(changed)})" if changed else self.name
+
+    @property
+    def servers(self) -> int:
+        """How many there are."""
+        return self.shards if self.shards != "auto" else max(1, self.now)

@@ -8,11 +8,11 @@ when it begins.
 
 from shoal.core.errors import UsageError
 from shoal.membership.view import LONGEST_PLAN
-from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
 from shoal.plan.rules import check
-from shoal.plan.terms import AllReduceTerm, AsyncTerm, EveryTerm, ServerTerm, StaleTerm
+from shoal.plan.switchable import is_switchable
+from shoal.plan.terms import AsyncTerm, EveryTerm, ServerTerm, StaleTerm
 
 
 def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = "") -> list[str]:
@@ -21,7 +21,7 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
     `servers_stay`: why this run's servers can neither be started nor ended while it trains; empty if they can.
     """
     for plan in (before, after):
-        if not all(map(_is_switchable, plan.plans)):
+        if not all(map(is_switchable, plan.plans)):
             raise UsageError(
                 f"'{plan}' is neither an all-reduce nor servers, with every(1), local(…) without overlap, fragments "
                 "and leased samples, or on servers stale(…) or async without leased samples and speculate, and only "
@@ -57,17 +57,6 @@ def steps_on_servers(plan: Plan) -> bool:
 
 def _is_served(plan: Plan) -> bool:
     return any(isinstance(each.exchange, ServerTerm) for each in plan.plans)
-
-
-def _is_switchable(plan: Plan) -> bool:
-    pace, served = plan.pace, isinstance(plan.exchange, ServerTerm)
-    if not served and not isinstance(plan.exchange, AllReduceTerm):
-        return False
-    if isinstance(pace, LocalTerm):
-        return not pace.streams and pace.samples == "static"
-    if isinstance(pace, StaleTerm | AsyncTerm):
-        return served and pace.samples == "static" and not (isinstance(pace, AsyncTerm) and pace.speculate)
-    return pace == EveryTerm()
 
 
 def _precision(plan: Plan) -> list[PrecisionTerm]:

@@ -189,7 +189,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     rate, rtt = min(link.rate_mbit for link in cluster.links), max(link.rtt_ms for link in cluster.links)
     network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
     if isinstance(plan.exchange, ServerTerm):
-        where = (found.workers, plan.exchange.shards, len(cluster.workers))
+        where = (found.workers, plan.exchange.servers, len(cluster.workers))
         seconds, plain = (transfer_seconds(size, *where, network) for size in (found.sent, 4 * found.parameters))
     else:
         seconds = network.seconds(found.sent, found.depth)

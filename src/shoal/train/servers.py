@@ -1,7 +1,9 @@
 """The servers of a plan, from the launcher's side and from a worker's."""
 
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.groups.base import WorkerGroup
@@ -36,8 +38,22 @@ def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunServ
 
     # from here and not from a worker: a server decodes only what its plan says
     serve = partial(serve_shards, codec=push_codec(plan, workers))
-    shards, replicas = plan.exchange.shards, plan.exchange.replicas
+    shards, replicas = plan.exchange.servers, plan.exchange.replicas
     return tuple(RunService(f"server {number}", serve, replicas) for number in range(shards))
+
+
+@lru_cache(maxsize=8)
+def count_tuned_servers(text: str) -> int:
+    """Return how many servers a plan has whose number the launcher tunes; 0 if it tunes none."""
+    exchange = Plan.parse(text).exchange
+    return exchange.servers if isinstance(exchange, ServerTerm) and exchange.shards == "auto" else 0
+
+
+def write_servers(text: str, servers: int) -> str:
+    """Return such a plan with another number of servers."""
+    plan = Plan.parse(text)
+    assert isinstance(plan.exchange, ServerTerm)
+    return str(msgspec.structs.replace(plan, exchange=msgspec.structs.replace(plan.exchange, now=servers)))
 
 
 def push_codec(plan: Plan, workers: int) -> "GradientCodec | None":
@@ -63,18 +79,18 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
     exchange = plan.exchange
     if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
         return None
-    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards and not number:
+    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers and not number:
         return ServerEngines(LinkServerConnection(group))
     if not folder or not isinstance(group, SharedGroup):
         raise UsageError(
-            f"'{plan}' needs {exchange.shards} server processes, and nobody has started any: servers are started by "
+            f"'{plan}' needs {exchange.servers} server processes, and nobody has started any: servers are started by "
             "shoal run; start it so, or write allreduce"
         )
     kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
-    addresses = [f"ipc://{service_file(folder, number, shard)}" for shard in range(exchange.shards)]
+    addresses = [f"ipc://{service_file(folder, number, shard)}" for shard in range(exchange.servers)]
     return ServerEngines(kind(addresses, group.session.member, group.board, group.seconds))
 
 
 def why_servers_stay(group: WorkerGroup) -> str:
     """Return why servers can neither be started nor ended while this worker's run trains; empty if they can."""
-    return "" if isinstance(group, SharedGroup) else SERVICES_STAY
+    return SERVICES_STAY if isinstance(group, LinkedGroup) else ""

@@ -41,6 +41,9 @@ class Table:
         self.given.append(data)
         return len(self.given) - 1
 
+    def withdraw(self, member: str, data: bytes) -> None:
+        self.given[self.passed :] = [data]
+
     def arrived(self, member: str) -> int:
         return self.passed
 
@@ -299,6 +302,7 @@ def test_a_stream_is_withdrawn_when_as_much_as_the_state_waits_for_the_link(side
         here.step(share=1.0)
         sender.between()
     assert "bytes of updates wait for the link" in refusal(table)
+    assert table.pending == 1, "nothing but the refusal is still on its way"
     assert not receiver.receive(None)
     assert "wait for the link" in receiver.why
     assert "wait for the link" in str(sender.rest("w7.0"))

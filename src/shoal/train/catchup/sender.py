@@ -249,7 +249,7 @@ class CatchUpSender:
     def _withdraw(self, member: str, reason: str) -> None:
         stream = self._streams[member]
         stream.refused, stream.unsure = reason, {}
-        self.server.give(member, _refusal(reason))
+        self.server.withdraw(member, _refusal(reason))
 
     def rest(self, member: str) -> StreamRest | str:
         """What a newcomer may lack of the updates when it enters; a text: why its stream does not count."""

@@ -1,4 +1,4 @@
-"""What papers promise of agreeing less often, on MNIST with four workers: rows 9, 21 and 200 of docs/systems.toml;
+"""What papers promise of agreeing less often, on MNIST with four workers: rows 9, 21, 43 and 200 of docs/systems.toml;
 row 40 with one worker four times slower.
 
 Two epochs of 250 steps. The end of an epoch ends a round, so rounds of 16 steps are 32, not 31.25.
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.soak("mnist"), pytest.mark.timeout(1100)]
 SAMPLES, WORKERS, POINT = 8000, 4, 0.01
 
 
-def reached(plan: str, *more: float) -> float:
-    return accuracy(plan, WORKERS, SAMPLES, *more)
+def reached(plan: str, *more: float, seeds: int = 1) -> float:
+    return accuracy(plan, WORKERS, SAMPLES, *more, seeds=seeds)
 
 
 def sent(plan: str) -> float:
@@ -36,10 +36,11 @@ def test_int8_quarters_the_bytes_of_rounds_within_a_point() -> None:
 
 
 def test_bmuf_every_32_steps_reaches_sgd_and_plain_averaging_is_worse() -> None:
-    """At a learning rate that leaves room: the block momentum of four workers makes steps four times as long."""
-    bmuf = reached("local(32, bmuf)", 0.02, 0.0)
-    assert bmuf >= reached("bsp", 0.02, 0.0)
-    assert reached("local(32)", 0.02, 0.0) < bmuf - POINT
+    """Row 43, the means of three seeds, at a learning rate that leaves room: the block momentum of four workers makes
+    steps four times as long."""
+    bmuf = reached("local(32, bmuf)", 0.02, 0.0, seeds=3)
+    assert bmuf >= reached("bsp", 0.02, 0.0, seeds=3)
+    assert reached("local(32)", 0.02, 0.0, seeds=3) < bmuf - POINT
 
 
 def test_butterfly_mixing_within_a_point_of_all_reduce() -> None:

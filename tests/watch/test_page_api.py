@@ -12,11 +12,11 @@ from shoal.core.errors import UsageError
 from shoal.core.events import CheckpointSaved, TrafficCounted
 from shoal.core.http_access import read_token
 from shoal.core.record import worker_file
-from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import launching
 from shoal.watch.page.app import WatchApp
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import LaunchForm, RunLauncher
+from shoal.watch.page.prometheus import metrics_text
 from shoal.watch.page.run_state import RunState
 from shoal.watch.worker_logs import LogWriter, read_log
 

@@ -52,10 +52,10 @@ class TrainingEpochs:
 
     def _epoch_ended(self, epoch: int) -> None:
         """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
-        keeper = self._together.keeper
-        if keeper is not None and self._together.joined:
+        checkpoints = self._together.checkpoints
+        if checkpoints is not None and self._together.joined:
             self._together.settle()
-            keeper.catch_up(self._progress.step, self._progress.samples)
+            checkpoints.catch_up(self._progress.step, self._progress.samples)
             self._next = epoch + 1
-            keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
+            checkpoints.synchronize(self._progress.step, self._progress.samples, epoch_ended=True)
             self._next = None

@@ -2,6 +2,7 @@
 
 from shoal.core.errors import UsageError
 from shoal.groups.shared_memory import SharedGroup
+from shoal.plan.datagrams import DatagramsTerm
 from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
@@ -33,6 +34,8 @@ from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
+from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
@@ -55,15 +58,17 @@ def build_synchronizer(
         return _build_shared(plan.exchange, plan.pace, exchange, engines)
     if isinstance(exchange, PairExchange) and isinstance(plan.exchange, MixTerm):
         return ButterflyMixingSynchronizer(exchange, plan.exchange.steps)
+    if isinstance(plan.exchange, DatagramsTerm):
+        return _build_datagrams(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
     if isinstance(plan.pace, StaleTerm) and not isinstance(plan.exchange, ServerTerm):
         return DelayedAverageSynchronizer(exchange, plan.pace.bound, sums=members.loss == "sum")
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
-        assert engines.servers is not None  # a rule: these paces are for servers
+        assert isinstance(engines.servers, ServerEngines)  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        return _build_served(plan.pace, exchange, engines.servers, payloads)
+        return _build_served(plan.pace, exchange, engines.servers.connection, payloads)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
@@ -102,6 +107,19 @@ def _build_shared(
     return LockFreeSynchronizer(exchange, group, term.steps)
 
 
+def _build_datagrams(term: DatagramsTerm, exchange: GradientExchange, engines: EngineChooser) -> LocalStepsSynchronizer:
+    try:
+        from shoal.sync.datagrams.rounds import DatagramRoundsSynchronizer
+    except ModuleNotFoundError as error:
+        if error.name != "cryptography":
+            raise
+        raise UsageError(
+            f"'{term}' encrypts with the package cryptography, which is not installed; install it with: pip install "
+            "'shoal[datagrams]'"
+        ) from None
+    return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, term.bytes_a_second)
+
+
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:
     outer = build_outer(pace)
     if pace.streams and pace.steps != "auto":
@@ -123,7 +141,9 @@ def _build_served(
     if isinstance(pace, DeadlineTerm):
         terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
         return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
-    served = ServerStepsSynchronizer(exchange, servers, build_server_pace(pace), pace.round, payloads)
+    found = build_server_pace(pace)
+    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
+    served = kind(exchange, servers, found, pace.round, payloads)
     served.leased = pace.samples == "leased"
     return served
 
@@ -144,7 +164,8 @@ def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
     """What the servers are told, and how often values are pulled."""
     if isinstance(pace, StaleTerm):
         return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
-    return ServerPace(None, pace.rule, {} if pace.rate is None else {"rate": pace.rate})
+    settings = {} if pace.rate is None else {"rate": pace.rate}
+    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)
 
 
 def build_outer(pace: LocalTerm) -> OuterOptimizer:

@@ -15,6 +15,7 @@ from shoal.watch.draw.header import header
 from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.tables import (
+    datagrams_table,
     failures,
     happenings,
     losses,
@@ -61,6 +62,7 @@ def _sections(
         ("plans", plan_history(record, workers)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),
+        ("datagrams", datagrams_table(workers)),
         ("servers", servers_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),

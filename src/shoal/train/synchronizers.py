@@ -31,6 +31,7 @@ from shoal.train.local_synchronizers import build_local, build_outer
 from shoal.train.members import JoinedMembers
 from shoal.train.served_synchronizers import build_served
 from shoal.train.servers import build_payloads
+from shoal.transport.rate_limit import rate_limit_from_environment
 
 OVERLAPPING: dict[str, type[LockstepSynchronizer]] = {"needed": NeededOrderSynchronizer, "auto": AutoOrderSynchronizer}
 """Orders under which steps overlap, where an engine works in the background and members stay."""
@@ -105,7 +106,9 @@ def _build_datagrams(term: DatagramsTerm, exchange: GradientExchange, engines: E
             f"'{term}' encrypts with the package cryptography, which is not installed; install it with: pip install "
             "'shoal[datagrams]'"
         ) from None
-    return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, term.bytes_a_second)
+    limit = rate_limit_from_environment()  # between meetings links are idle, so datagrams may have all of it
+    rate = min(term.bytes_a_second, limit.rate) if limit is not None else term.bytes_a_second
+    return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, rate)
 
 
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:

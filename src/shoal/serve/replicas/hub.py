@@ -34,7 +34,7 @@ from shoal.serve.replicas.protocol import (
     PieceCollector,
     ProgramPiece,
     RefuseReplica,
-    ReplicaState,
+    ReplicaNews,
     ServerWord,
     WantedProgram,
     WantedPrograms,
@@ -176,7 +176,7 @@ class ReplicaHub:
             if len(message.frames) != 2:
                 raise ValueError(f"{len(message.frames)} frames")
             word = decode_replica_word.decode(message.frames[0])
-            if isinstance(word, ReplicaState):
+            if isinstance(word, ReplicaNews):
                 self._hear_state(route, word, message.peer)
             elif (link := self._links.get(route)) is None:
                 return  # it counts as lost; its next state makes it known again
@@ -191,7 +191,7 @@ class ReplicaHub:
         self._lose(route, reason)
         self._send(route, RefuseReplica(reason))
 
-    def _hear_state(self, route: bytes, state: ReplicaState, peer: tuple[str, int] | None) -> None:
+    def _hear_state(self, route: bytes, state: ReplicaNews, peer: tuple[str, int] | None) -> None:
         if state.version != __version__:
             self._refuse(route, f"it has Shoal {state.version[:40]} and the server {__version__}; install the same")
             return

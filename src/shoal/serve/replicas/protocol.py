@@ -1,7 +1,7 @@
 """What a server and its replicas say to each other, over one connection that the replica makes.
 
-    replica ── ReplicaState ────────────> server     it lives, what it has loaded; several times a second
-            <── WantedPrograms ──────────            what to hold; the answer to every ReplicaState
+    replica ── ReplicaNews ────────────> server     it lives, what it has loaded; several times a second
+            <── WantedPrograms ──────────            what to hold; the answer to every ReplicaNews
             ── AskProgram(at) ───────────>           a piece of a program that it has not
             <── ProgramPiece ────────────
             <── BatchPiece … ────────────            a batch to compute, in pieces
@@ -52,7 +52,7 @@ class HeldProgram(msgspec.Struct, frozen=True):
     error: Words = ""
 
 
-class ReplicaState(msgspec.Struct, frozen=True, tag=True):
+class ReplicaNews(msgspec.Struct, frozen=True, tag=True):
     name: Name
     version: Name
     slots: Annotated[int, msgspec.Meta(ge=1, le=256)]
@@ -102,7 +102,7 @@ class RefuseReplica(msgspec.Struct, frozen=True, tag=True):
     reason: Words
 
 
-ReplicaWord = ReplicaState | AskProgram | AnswerPiece
+ReplicaWord = ReplicaNews | AskProgram | AnswerPiece
 ServerWord = WantedPrograms | ProgramPiece | BatchPiece | RefuseReplica
 encode = msgspec.msgpack.Encoder().encode
 decode_replica_word: msgspec.msgpack.Decoder[ReplicaWord] = msgspec.msgpack.Decoder(ReplicaWord)

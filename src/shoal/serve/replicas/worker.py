@@ -32,7 +32,7 @@ from shoal.serve.replicas.protocol import (
     PieceCollector,
     ProgramPiece,
     RefuseReplica,
-    ReplicaState,
+    ReplicaNews,
     ReplicaWord,
     WantedProgram,
     WantedPrograms,
@@ -140,7 +140,7 @@ class ReplicaWorker:
         if now() >= self._due:
             self._due = now() + PERIOD
             held = tuple(each.told for each in self._programs.values() if each.told is not None)
-            self._say(ReplicaState(self._own.name, __version__, self._own.slots, held))
+            self._say(ReplicaNews(self._own.name, __version__, self._own.slots, held))
         self._mind_silence()
 
     def _mind_silence(self) -> None:

@@ -50,6 +50,7 @@ from shoal.serve.tensors import Tensors, TensorSpec, datatype_of, fits
 TURN = 0.05
 SILENCE = 10.0
 """Seconds without a word after which a replica counts as lost; one whose connection ends is lost at once."""
+CLOSE_SECONDS = 5.0
 NOBODY = 30.0
 """Seconds a batch waits for a replica where there is none."""
 
@@ -99,7 +100,7 @@ class ReplicaHub:
         self._over = True
         os.eventfd_write(self._wakes, 1)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
 
     # any thread
 
@@ -217,7 +218,7 @@ class ReplicaHub:
                 program.specs.set_exception(PredictFailed(held.error))
             else:
                 program.specs.set_result(specs)
-        return not held.error and program.specs.exception() is None and program.specs.result() == specs
+        return not held.error and program.specs.exception(0) is None and program.specs.result(0) == specs
 
     def _hand_piece(self, route: bytes, asked: AskProgram) -> None:
         with self._lock:
@@ -250,7 +251,7 @@ class ReplicaHub:
         program = self._programs.get(batch.serial)
         if program is None:
             return
-        wanted = {each.name: each for each in program.specs.result()[1]}
+        wanted = {each.name: each for each in program.specs.result(0)[1]}
         for name, array in outputs.items():
             spec = wanted.get(name)
             if spec is None or datatype_of(array) != spec.datatype or not fits(spec.shape, array.shape):

@@ -6,12 +6,11 @@
 The supervisor has no threads and answers nothing. What a machine needs to be let in travels as for `shoal join`.
 """
 
-import socket
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from shoal.core.errors import UsageError
+from shoal.launch.address import find_free_port
 from shoal.launch.engines.base import EngineMachine, EngineRole, JoinOrder, LaunchEngine
 from shoal.launch.engines.fleet import MachineFleet
 from shoal.launch.engines.placement import EngineListener
@@ -47,7 +46,8 @@ class ReplicaMachines:
         self._engine, self._say = engine, say
         self._listener = EngineListener(engine, MOST_REPLICAS)
         listen = self._listener.listen
-        self._place = f"{listen.host}:{listen.port or free_port(listen.host)}"
+        # chosen now, so that a server that replaces a killed one listens where the replicas look for it
+        self._place = f"{listen.host}:{listen.port or find_free_port(listen.host)}"
         wanted = len(self._names) if engine.options.nodes is not None else None
         self._fleet = MachineFleet(engine, self._order, None, wanted, "the server")
 
@@ -78,10 +78,3 @@ class ReplicaMachines:
         self._fleet.close()
         self._engine.close()
         self._listener.close()
-
-
-def free_port(host: str) -> int:
-    """Chosen before the server is forked, so that one that replaces it listens where the replicas look for it."""
-    with closing(socket.socket()) as trial:
-        trial.bind((host, 0))
-        return int(trial.getsockname()[1])

@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
         words = ["bench-models", *words[2:]]
     try:
-        code = app(words, prog_name="shoal", standalone_mode=False)
+        code = app(words, prog_name="shoal", standalone_mode=False, obj=main)  # a pool runs commands, too
     except WRONG_COMMAND as error:
         _refuse(error)
         code = EXIT_USAGE

@@ -49,7 +49,7 @@ class CoordinatorSocket:
         """`largest`: bytes of a frame that is taken in. `most_unsent`: messages that wait for one receiver; 0: all."""
         check_address(address, lock)
         self._lock = lock
-        self._context = zmq.Context(io_threads=1)
+        self._context = zmq.Context(io_threads=1)  # of its own: `close` destroys it, with all its sockets
         self._authenticator: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
         self._unfinished: UnfinishedLimiter | None = None

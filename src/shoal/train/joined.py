@@ -1,6 +1,6 @@
 """What one `join` sets up: models and optimizers under one synchronizer, and the hooks that drive it.
 
-    model(…)              before_forward
+    model(…)              before_forward, forward_ended                          (train/restarts.py)
     loss.backward()       backward_began, gradient_ready …, backward_ended       (sync/backward.py)
     optimizer.step()      before_step, after_step                                (train/step_hooks.py)
 
@@ -35,6 +35,7 @@ from shoal.train.members import JoinedMembers
 from shoal.train.numerics import GradientSums
 from shoal.train.precision.base import ModelPrecision
 from shoal.train.progress import StepProgress
+from shoal.train.restarts import ForwardRestarts
 from shoal.train.shares import BatchAgreement, SampleShares
 from shoal.train.step_hooks import StepHooks
 
@@ -164,6 +165,8 @@ class JoinedModels:
 
         for model in self.members.models:
             listen(model, began, progress.forward_ended)
+            if self.synchronizer.restarts_forwards:
+                ForwardRestarts(model, self.synchronizer)
 
     def hook_steps(self, first: bool, share_loss: Callable[[float], float] | None = None) -> None:
         """Hear of every `optimizer.step`. `first`: the first optimizer's steps are the run's."""

@@ -28,6 +28,7 @@ from shoal.sync.server.messages import (
     HeardReply,
     LeaveRoundRequest,
     OpenRequest,
+    OpenShardRequest,
     PullRequest,
     PushReply,
     PushRequest,
@@ -38,6 +39,7 @@ from shoal.sync.server.messages import (
     SumReply,
     SumRequest,
     WaitReply,
+    WatchRequest,
     WhoRequest,
     decode_parts,
     decode_request,
@@ -200,14 +202,7 @@ class ShardHost:
         if names:
             self._send(member, request.number, WaitReply(names[:MOST_NAMED]), [])
 
-    def _serve(
-        self,
-        member: str,
-        number: int,
-        request: RoundRequest | LeaveRoundRequest | PushRequest | PullRequest,
-        arrays: Sequence[Any],
-    ) -> None:
-        """Of a shard that is open."""
+    def _serve(self, member: str, number: int, request: OpenShardRequest, arrays: Sequence[Any]) -> None:
         hosted = self._shards.get(request.channel)
         if hosted is None:
             raise PayloadError(f"{member} asks for shard {request.channel}, which nobody has opened")
@@ -220,6 +215,8 @@ class ShardHost:
             self._send(member, number, HeardReply(), [])
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
+        elif isinstance(request, WatchRequest):
+            hosted.watches.append((member, number, request.version))
         else:
             self._pull(member, number, hosted, request)
         self._release(hosted)
@@ -279,6 +276,8 @@ class ShardHost:
         self._send(member, number, WaitReply(hosted.shard.waiting[member][:MOST_NAMED]), [])
 
     def _release(self, hosted: HostedShard) -> None:
+        for member, number in hosted.take_watches():
+            self._send(member, number, HeardReply(), [])
         for found in hosted.shard.release():
             self._send(found.member, hosted.pulls.pop(found.member), *hosted.write_values(found))
 

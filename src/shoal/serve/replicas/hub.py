@@ -109,11 +109,11 @@ class ReplicaHub:
         with self._lock:
             self._serials += 1
             serial = self._serials
-        copy = self._folder / f"{serial}{path.suffix}"
+        copy = self._folder / str(serial)
         shutil.copyfile(path, copy)
         with copy.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        program = SharedProgram(WantedProgram(serial, copy.name, copy.stat().st_size, digest), copy)
+        program = SharedProgram(WantedProgram(serial, path.name, copy.stat().st_size, digest), copy)
         with self._lock:
             self._programs[serial] = program
         return program
@@ -199,7 +199,8 @@ class ReplicaHub:
         replica = self._dealer.replicas.get(route)
         if replica is None:
             replica = self._dealer.replicas[route] = KnownReplica(state.name, state.slots)
-            self._say(f"replica {printable(state.name)} is there: {state.slots} batches at a time")
+            many = "1 batch" if state.slots == 1 else f"{state.slots} batches"
+            self._say(f"replica {printable(state.name)} is there: {many} at a time")
         link = self._links.setdefault(route, ReplicaLink(peer, now()))
         link.peer, link.heard = peer or link.peer, now()
         with self._lock:
@@ -271,5 +272,5 @@ class ReplicaHub:
         self._links.pop(route, None)
         replica = self._dealer.lose(route)
         if replica is not None:
-            asked = f"; {len(replica.asked)} batches go to others" if replica.asked else ""
+            asked = f"; what it was asked goes to others ({len(replica.asked)})" if replica.asked else ""
             self._say(f"replica {printable(replica.name)} is lost: {why}{asked}")

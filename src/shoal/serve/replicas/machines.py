@@ -6,6 +6,8 @@
 The supervisor has no threads and answers nothing. What a machine needs to be let in travels as for `shoal join`.
 """
 
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +22,8 @@ from shoal.serve.replicas.hub import ReplicaHub
 from shoal.serve.replicas.protocol import LARGEST_MESSAGE
 
 MOST_REPLICAS = 256
+HELD = "held-"
+"""How names of folders with copies of programs begin."""
 STARTS_MACHINES = ("local", "ssh", "ray")
 """Engines that start a command on machines from here, without a job that is submitted."""
 
@@ -65,10 +69,13 @@ class ReplicaMachines:
     def open_hub(self, folder: Path, say: Callable[[str], None]) -> ReplicaHub:
         """In the server's process, which the machines are not of."""
         self._fleet.forget()
+        for left in folder.glob(f"{HELD}*"):  # of a server that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        held = Path(tempfile.mkdtemp(prefix=HELD, dir=folder))
         listen = self._listener.listen
         lock = ServerCredentials(listen.pair, listen.allowed, listen.allowed)
         hub = ReplicaHub(
-            lambda: CoordinatorSocket(f"tcp://{self._place}", lock, LARGEST_MESSAGE, most_unsent=0), folder, say
+            lambda: CoordinatorSocket(f"tcp://{self._place}", lock, LARGEST_MESSAGE, most_unsent=0), held, say
         )
         hub.start()
         return hub

@@ -191,6 +191,12 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Zhao & Canny 2013, "Butterfly mixing: Accelerating incremental-update algorithms on clusters"',
         note="after every step a worker takes the mean with one partner; here all meet after 64 steps, too",
     ),
+    "dogwild": NamedPlan(
+        text="datagrams, every(1)",
+        cites='Noel & Osindero 2014, "Dogwild! Distributed Hogwild for CPU & GPU"',
+        note="Hogwild over a network: every worker sends what it has changed in datagrams and waits for none; here all "
+        "meet after 100 steps, too",
+    ),
     "hogwild": NamedPlan(
         text="shared, every(1)",
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',

@@ -11,7 +11,7 @@ The first member on a host leads it; links carry 2 (h-1)/h of one worker's bytes
 has; to and from servers go the bytes of one worker for each host. A worker that is alone on its host leads itself and
 uses no shared memory. Hierarchical all-reduce: Jia et al., "Highly scalable deep learning training system with mixed
 precision", 2018; two levels of servers: Chen et al., "MXNet", 2015. Payloads of codecs go between all workers
-(link_payloads.py). Do not use it where no host can have several workers: links.py and server.py do the same.
+(link_payloads.py). Do not use it where no host can have several workers: links.py and sum_engine.py do the same.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,8 @@ from torch import Tensor
 from shoal.groups.flag_waiter import FlagWaiter
 from shoal.groups.host_workers import HostSharing
 from shoal.groups.links import LinkedGroup
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.base import AllReduceEngine, LeaderSumEngine
 from shoal.sync.engine.links import LinkEngine
-from shoal.sync.engine.server import ServerEngine
 from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows, round_to_lines, tensor_at
 from shoal.sync.price import NetworkEstimate
 from shoal.wire.bucket import BucketSpace
@@ -35,9 +34,7 @@ class HierarchicalEngine(AllReduceEngine):
 
     retryable = True
 
-    def __init__(
-        self, group: LinkedGroup, algorithm: str = "auto", *, between: LinkEngine | ServerEngine | None = None
-    ) -> None:
+    def __init__(self, group: LinkedGroup, algorithm: str = "auto", *, between: LeaderSumEngine | None = None) -> None:
         """`between`: what sums between the leaders; links, by this algorithm, unless given."""
         assert group.local is not None
         self.group = group

@@ -78,6 +78,17 @@ def rounds_table(workers: list[WorkerRecord]) -> Table | None:
     return table if agreed else None
 
 
+def datagrams_table(workers: list[WorkerRecord]) -> Table | None:
+    """Under `datagrams`, per worker: what it sent, and what became of those that were for it."""
+    told = [(worker.rank, worker.datagrams) for worker in workers if worker.datagrams is not None]
+    table = plain_table("rank")
+    add_figures(table, "sent", "bytes", "unsent", "received", "lost", "late", "refused")
+    for rank, made in told:
+        numbers = [made.unsent, made.received, made.lost, made.late, made.refused]
+        table.add_row(str(rank), figures.count(made.sent), figures.size(made.sent_bytes), *map(figures.count, numbers))
+    return table if told else None
+
+
 def servers_table(workers: list[WorkerRecord]) -> Table | None:
     """Under `stale(…)` and `async`, per worker: pushes, bytes, how stale its values were, for whom it waited."""
     served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]

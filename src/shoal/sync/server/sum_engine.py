@@ -17,9 +17,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError, ViewEnded
 from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.membership.session import slot_of
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.base import AllReduceEngine, LeaderSumEngine
+from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.messages import SumReply, SumRequest, TensorSize
@@ -30,7 +32,22 @@ HELD = 0
 """The one item of the flags: this worker holds all sums of the exchange."""
 
 
-class ServerEngine(AllReduceEngine):
+class ServerEngines:
+    """Makes an engine for every exchange of a worker whose sums are made by servers."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+
+    def make_engine(self, group: WorkerGroup) -> AllReduceEngine:
+        if isinstance(group, SharedGroup):
+            return SharedServerEngine(group, self.connection)
+        server = ServerEngine(group, self.connection)
+        if isinstance(group, LinkedGroup) and group.local is not None:
+            return HierarchicalEngine(group, between=server)
+        return server
+
+
+class ServerEngine(LeaderSumEngine):
     """For workers of several hosts; tensors on the CPU."""
 
     retryable = True

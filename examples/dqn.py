@@ -26,7 +26,7 @@ import shoal
 DISCOUNT = 0.99
 MEMORY = 20_000
 """Moves that a worker remembers."""
-WARM = 400
+WARM = 1000
 """Moves of all workers, at random, before the first step."""
 EXPLORE = 4_000
 """Moves of all workers over which random ones become rare."""
@@ -164,7 +164,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--game", choices=GAMES, default="cartpole")
     parser.add_argument("--games", type=int, default=1, help="games per worker")
-    parser.add_argument("--batch", type=int, default=32, help="moves per worker and step")
+    parser.add_argument("--batch", type=int, default=16, help="moves per worker and step")
     parser.add_argument("--iterations", type=int, default=6000, help="to give up after")
     parser.add_argument("--lr", type=float, default=0.001)
     args = parser.parse_args()

@@ -22,6 +22,7 @@ from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.deadline_shard import DeadlineShard, StepTimer
 from shoal.sync.server.host_snapshot import HostSnapshot
 from shoal.sync.server.hosted_shard import HostedShard
+from shoal.sync.server.hosted_table import HostedTable
 from shoal.sync.server.messages import (
     DeclareRequest,
     FailedReply,
@@ -37,6 +38,7 @@ from shoal.sync.server.messages import (
     ShardRequest,
     SumReply,
     SumRequest,
+    TableRequest,
     WaitReply,
     WhoRequest,
     decode_parts,
@@ -44,7 +46,7 @@ from shoal.sync.server.messages import (
 )
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.shard_codec import CodecReader, FloatReader, read_layout
-from shoal.sync.server.shard_state import PushOutcome, ShardUpdate
+from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.server.sum_rounds import SumKey, SumRounds, read_tensor
 from shoal.wire.codec import GradientCodec
 
@@ -204,7 +206,7 @@ class ShardHost:
         self,
         member: str,
         number: int,
-        request: RoundRequest | LeaveRoundRequest | PushRequest | PullRequest,
+        request: RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | TableRequest,
         arrays: Sequence[Any],
     ) -> None:
         """Of a shard that is open."""
@@ -220,11 +222,29 @@ class ShardHost:
             self._send(member, number, HeardReply(), [])
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
+        elif isinstance(request, PullRequest):
+            self._pull(member, number, hosted, request, arrays)
+        elif isinstance(hosted, HostedTable):
+            self._send(member, number, *hosted.serve_checkpoint(member, request, arrays))
         else:
-            self._pull(member, number, hosted, request)
+            raise PayloadError(f"{member} asks for rows of shard {request.channel}, which is no table")
         self._release(hosted)
 
     def _open(self, member: str, number: int, request: OpenRequest, arrays: Sequence[Any]) -> None:
+        hosted = self._shards.get(request.channel)
+        if request.table is None and not isinstance(hosted, HostedTable):
+            hosted = self._open_values(member, request, arrays)
+        elif hosted is None:
+            hosted = self._shards[request.channel] = HostedTable.open_table(request)
+        elif (request.table, request.rule) != (hosted.opened.table, hosted.opened.rule):
+            raise PayloadError(f"{member} opens shard {request.channel} otherwise than others; it runs another model")
+        hosted.follow(request.generation, request.members)
+        if isinstance(hosted, HostedTable):
+            hosted.enter(member)
+        self._tell_round(member, number, hosted)
+        self._release(hosted)
+
+    def _open_values(self, member: str, request: OpenRequest, arrays: Sequence[Any]) -> HostedShard:
         values = FloatReader().read(member, arrays[:1], True)
         reader = self._make_reader(member, arrays[1:], values.size)
         hosted = self._shards.get(request.channel)
@@ -240,9 +260,7 @@ class ShardHost:
             raise PayloadError(
                 f"{member} opens shard {request.channel} with other parts than it has; it runs another model"
             )
-        hosted.follow(request.generation, request.members)
-        self._tell_round(member, number, hosted)
-        self._release(hosted)
+        return hosted
 
     def _make_reader(self, member: str, parts: Sequence[Any], size: int) -> FloatReader:
         if len(parts) != (self._codec is not None):
@@ -260,15 +278,13 @@ class ShardHost:
         self._send(member, number, reply, [hosted.start])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
-        values, trained = hosted.reader.read(member, arrays, request.is_finite), tuple(request.trained)
-        update = ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
-        outcome = hosted.shard.push(update)
+        outcome = hosted.shard.push(hosted.read_push(member, request, arrays))
         if outcome is PushOutcome.QUARANTINED:  # it has no clock any more, and what it pushed before is in the values
             hosted.lost.setdefault(member, request.clock + 1 - hosted.base)
         self._send(member, number, PushReply(outcome.name), [])
 
-    def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:
-        hosted.held[member] = request.held
+    def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest, arrays: Sequence[Any]) -> None:
+        hosted.want(member, request, arrays)
         found = hosted.shard.pull(member, request.clock)
         if found is not None:
             self._send(member, number, *hosted.write_values(found))

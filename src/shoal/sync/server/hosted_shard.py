@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from shoal.sync.server.changes import write_changes
-from shoal.sync.server.messages import OpenRequest, ValuesHead
+from shoal.sync.server.messages import OpenRequest, PullRequest, PushRequest, ValuesHead
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard import ParameterShard
 from shoal.sync.server.shard_codec import FloatReader
 from shoal.sync.server.shard_kinds import make_shard
-from shoal.sync.server.shard_state import ShardValues
+from shoal.sync.server.shard_state import ShardUpdate, ShardValues
 from shoal.sync.trained import TrainedSamples
 
 
@@ -62,6 +62,15 @@ class HostedShard:
         self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
         self.shard.change_view(members, self.base)
         self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+
+    def read_push(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> ShardUpdate:
+        """PayloadError: no worker of this model pushes that."""
+        values, trained = self.reader.read(member, arrays, request.is_finite), tuple(request.trained)
+        return ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
+
+    def want(self, member: str, request: PullRequest, arrays: Sequence[Any]) -> None:
+        """Note what a member's pull is to bring."""
+        self.held[member] = request.held
 
     def write_values(self, found: ShardValues) -> tuple[ValuesHead, list[Any]]:
         """The reply to a pull: all values, or those that have changed since the ones that the member has."""

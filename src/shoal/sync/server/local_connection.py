@@ -33,4 +33,5 @@ class LocalServerConnection(ServerConnection):
 
 
 def _flat(array: Any) -> memoryview:
-    return memoryview(np.asarray(array).reshape(-1).view(np.uint8))
+    flat: Any = np.asarray(array).reshape(-1).view(np.uint8)
+    return memoryview(flat)

@@ -6,8 +6,8 @@
 With bound 0 the updates of a round are added up, row by row in the order of member names, and the rule is applied once:
 a round of several workers then equals one step of one worker with all their samples, whatever the rule.
 
-Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014 (sparse keys). Do not use it where
-every row is used in every step: naming rows then only adds bytes.
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014 (sparse keys). Do not use it
+where every row is used in every step: naming rows then only adds bytes.
 """
 
 from collections.abc import Callable, Sequence

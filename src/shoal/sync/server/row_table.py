@@ -1,4 +1,4 @@
-"""Rows of a table that one server keeps: memory only for rows that somebody has used.
+"""Rows of a table that one server keeps: memory only for pages with rows that somebody has used.
 
     place p of server i of k    row i + k · p of the table, so rows that are used often are spread over all servers
 

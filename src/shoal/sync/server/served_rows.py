@@ -4,7 +4,8 @@
     after_step     one push of each table: what the step makes of the rows it has used, by the worker's share of samples
     skip_step      an empty push: the clock goes on, so nobody waits for this worker
 
-All members commit a step of the rest before its rows are pushed: one that is repeated or skipped pushes nothing, and samples that are dealt again were never pushed. A worker that is killed between the two loses that one push.
+All members commit a step of the rest before its rows are pushed: a step that is repeated or skipped pushes nothing, and
+samples that are dealt again were never pushed. A worker that is killed between the two loses that one push.
 """
 
 from collections.abc import Iterator, Sequence

@@ -4,8 +4,9 @@
     forward     the rows that the batch names are pulled; their gradients are kept
     step        one push of these gradients; the rule at the servers changes the rows
 
-Alone under `python` the table lies in this process, and memory is taken page by page as rows are used. Li et al.,
-"Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Trask et al., "Modeling order in neural word
+Alone under `python` the table lies in this process, and memory is taken page by page as rows are used.
+
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Trask et al., "Modeling order in neural word
 embeddings at scale", ICML 2015, for how large such tables become. Do not use it for a table that fits beside the model:
 `nn.Embedding(sparse=True)` does not wait for servers.
 """

@@ -90,7 +90,7 @@ class RequestGuard:
         """What rows there are, the table knows."""
         most = self.tensors[request.channel][0].size
         found = [memoryview(array).nbytes for array in arrays]
-        if sum(found) > most or isinstance(request, SumRequest) or (isinstance(request, OpenRequest) and found):
+        if sum(found) > most or isinstance(request, SumRequest) or (isinstance(request, OpenRequest) and any(found)):
             raise PayloadError(
                 f"{member} sends a {type(request).__name__} with {found} bytes to the table of channel "
                 f"{request.channel}, which takes rows of at most {most} bytes"

@@ -21,6 +21,7 @@ from shoal.core.signals import as_interrupts
 from shoal.core.units import BitRate, EventTime, TimeSpan
 from shoal.lab.actions import ChangeLinks
 from shoal.lab.link import LabLink
+from shoal.lab.load import write_lab
 from shoal.lab.needs import require
 from shoal.lab.spec import HostSpec, LabEvent, LabSpec
 
@@ -66,7 +67,8 @@ def lab_text(hosts: int, delay: float, limits: dict[int, int]) -> str:
     """
     every = (HostSpec(LabLink(delay=TimeSpan.of(delay))),) * hosts
     changes = {step: ChangeLinks(tuple(range(hosts)), rate=BitRate(rate)) for step, rate in limits.items()}
-    return str(LabSpec(every, events=tuple(LabEvent(EventTime(step=step), change) for step, change in changes.items())))
+    events = tuple(LabEvent(EventTime(step=step), change) for step, change in changes.items())
+    return write_lab(LabSpec(every, events=events))
 
 
 def facts_of(model: str, goal: str) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from shoal.core.clock import now
 from shoal.groups.links import LinkedGroup
 from shoal.lab.inside import Say, inside
 from shoal.lab.lab import NetworkLab
+from shoal.lab.load import parse_lab
 from shoal.lab.spec import LabSpec
 from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
@@ -174,7 +175,7 @@ def main() -> None:
     options = parser.parse_args()
     batch = 16 if options.sleep else options.batch
     warm()
-    machine, spec = machine_line(), LabSpec.parse(options.lab)
+    machine, spec = machine_line(), parse_lab(options.lab)
     rounds = measure(spec, [options.rounds, options.steps, batch, options.sleep / 1e3])
     table = Table("lab", "batch", "rounds", "steps", "plan", "step ms", "of order(ready)", "of the floor")
     for place, plan in enumerate(PLANS):

@@ -27,6 +27,7 @@ from shoal.groups.links import LinkedGroup
 from shoal.groups.process_group import gloo
 from shoal.lab.inside import Say, inside
 from shoal.lab.lab import NetworkLab
+from shoal.lab.load import parse_lab
 from shoal.lab.spec import LabSpec
 from shoal.sync.engine.links import LinkEngine
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
@@ -121,7 +122,7 @@ def worker(
 def measure(case: str, repeats: int) -> tuple[LabSpec, int, list[list[float]]]:
     """Seconds of our turns, of gloo's and of plain TCP's; the first of each does not count."""
     text, _, amount = case.partition(": ")
-    spec = LabSpec.parse(text)
+    spec = parse_lab(text)
     elements = int(amount[:-2]) * UNITS[amount[-2:]] // 4
     keys = [CurveKeyPair.new() for _ in range(spec.size)]
     plain = [(k.public.decode(), k.secret.decode()) for k in keys]

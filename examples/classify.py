@@ -3,6 +3,7 @@
     python examples/classify.py --data digits --model mlp
     shoal run --workers 2 examples/classify.py --data iris.csv --label species
     shoal run --workers 2 examples/classify.py --data photos/ --model resnet18      # photos/<class>/*.png
+    shoal run --workers 2 examples/classify.py --data digits --layers examples/lenet.toml --device cpu
 
 `shoal watch` starts it from a form. At the end worker 0 writes `evaluation.json` beside the record: the confusion
 matrix, and samples that were named wrongly.
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from models import TABLE
+from models.configured import read_layers
 from models.data import images
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -219,6 +221,19 @@ def network(name: str, data: LabelledData, width: int = 128) -> nn.Module:
     return model
 
 
+def chosen_device(name: str, given: torch.device) -> torch.device:
+    """What `--device` names; without it, what the run has given this worker."""
+    if not name:
+        return given
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device) + 1
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        said = str(error).splitlines()[0]
+        raise SystemExit(f"--device {name!r} cannot be used here: {said}; leave it out, or write cpu") from None
+    return device
+
+
 @torch.no_grad()
 def predict(model: nn.Module, test: TensorDataset, device: torch.device) -> Tensor:
     model.eval()
@@ -258,6 +273,8 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--label", default="", help="column of a CSV that holds the class; else the last")
     parser.add_argument("--model", choices=[name for name in TABLE if TABLE[name].kind == "classifier"], default="mlp")
+    parser.add_argument("--layers", type=Path, help="a TOML or JSON file that lists the layers, in place of --model")
+    parser.add_argument("--device", default="", help="cpu, cuda, cuda:1, ...; else what the run gives each worker")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32, help="samples per worker and step")
     return parser.parse_args()
@@ -268,25 +285,29 @@ def main() -> None:
     run = shoal.start()
     data = read(args.data, args.label)
     train, test, places = data.split()
-    model = network(args.model, data).to(run.device)
+    device = chosen_device(args.device, run.device)
+    if args.layers:
+        model = read_layers(args.layers).build(data.inputs.shape[1:], len(data.classes)).to(device)
+    else:
+        model = network(args.model, data).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=TABLE[args.model].rate)
     loader = DataLoader(train, batch_size=args.batch, shuffle=True)
     model, optimizer, loader = run.join(model, optimizer, loader)
 
     for epoch in run.epochs(args.epochs):
         for x, y in loader:
-            loss = F.cross_entropy(model(x.to(run.device)), y.to(run.device))
+            loss = F.cross_entropy(model(x.to(device)), y.to(device))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             run.log(loss=loss)
-        named = predict(model, test, run.device)
+        named = predict(model, test, device)
         accuracy = (named == test.tensors[1]).float().mean().item()
         run.report(accuracy=accuracy)
         if run.is_main:
             print(f"epoch {epoch}: accuracy {accuracy:.4f}")
     if run.is_main:
-        found = evaluation(data, predict(model, test, run.device), places)
+        found = evaluation(data, predict(model, test, device), places)
         (run.dir / "evaluation.json").write_text(json.dumps(found))
 
 

@@ -59,6 +59,7 @@ BOUND = {
     "lab/probes.py": "inside a namespace that has no way out",
     "groups/probe.py": "to one address, for one connection, which must know a token",
     "cli/doctor.py": "to the address a run would listen at, for one connection of its own",
+    "sync/datagrams/thread.py": "to the address of the worker's links; datagrams are sealed by keys that these carry",
     "launch/pool/server.py": "a socket file in the user's private folder",
     "core/http_access.py": "to loopback; elsewhere only with a token of a private file",
 }

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from shoal.lab.load import parse_lab
 from shoal.lab.needs import missing
-from shoal.lab.spec import LabSpec
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
@@ -60,8 +60,8 @@ def test_other_options_do_not_mix(tmp_path: Path) -> None:
 def test_networks_as_text() -> None:
     assert network.parse_network("100mbit/20ms") == (10**8, 0.02)
     assert network.parse_network("none/0ms") == (0, 0.0)
-    assert LabSpec.parse(network_bench.lab_text(4, 0.0, {})) == LabSpec.parse("4 hosts")
-    limited = LabSpec.parse(network_bench.lab_text(4, 0.02, {1: 10**8, 9: 10**7}))
+    assert parse_lab(network_bench.lab_text(4, 0.0, {})) == parse_lab("4 hosts")
+    limited = parse_lab(network_bench.lab_text(4, 0.02, {1: 10**8, 9: 10**7}))
     assert [str(host.link.delay) for host in limited.hosts] == ["20ms"] * 4
     assert [str(event) for event in limited.events] == [
         "at step 1: hosts 0, 1, 2, 3: rate 100mbit",

@@ -10,7 +10,8 @@ from made_up import setting
 from shoal.bench import peer
 from shoal.bench.contestant import BenchContestant, TrialOrder
 from shoal.bench.measure import measure
-from shoal.bench.report import BenchReport, write_report
+from shoal.bench.report import BenchReport
+from shoal.bench.report_files import write_report
 from shoal.bench.session import BenchSession
 from shoal.bench.trial import BenchTrial, complete, environment
 from shoal.core.goal import TrainingGoal

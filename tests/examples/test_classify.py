@@ -104,3 +104,71 @@ def test_what_it_got_wrong_is_told(classify) -> None:
     found = classify.evaluation(data, torch.tensor([0, 0, 1]), torch.arange(3))
     assert found["confusion"] == [[1, 0], [1, 1]]
     assert [(w["index"], w["is"], w["named"], len(w["pixels"])) for w in found["wrong"]] == [(1, 1, 0, 28)]
+
+
+NET = """
+[[layer]]
+type = "conv"
+channels = 4
+[[layer]]
+type = "relu"
+[[layer]]
+type = "maxpool"
+[[layer]]
+type = "flatten"
+[[layer]]
+type = "linear"
+"""
+
+
+def built(classify, path: Path, text: str, shape: tuple[int, ...] = (1, 28, 28)) -> torch.nn.Module:
+    path.write_text(text)
+    return classify.read_layers(path).build(shape, 3)
+
+
+def test_a_file_of_layers_becomes_a_network(classify, tmp_path: Path) -> None:
+    model = built(classify, tmp_path / "net.toml", NET)
+    assert [type(module).__name__ for module in model] == ["Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear"]
+    assert {p.device.type for p in model.parameters()} == {"cpu"}
+    assert model(torch.zeros(2, 1, 28, 28)).shape == (2, 3)
+    rows = built(classify, tmp_path / "net.json", '{"layer": [{"type": "linear", "units": 9}, {"type": "tanh"}, '
+                 '{"type": "linear"}]}', (7,))  # fmt: skip
+    assert rows(torch.zeros(2, 7)).shape == (2, 3)
+    lenet = classify.read_layers(EXAMPLES / "lenet.toml").build((1, 28, 28), 10)
+    assert sum(p.numel() for p in lenet.parameters()) == 6 * 26 + 16 * (150 + 1) + 84 * 401 + 10 * 85
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[layer]]\ntype = 'konv'\n", "Invalid value 'konv' - at `$.layer[0].type`; there are avgpool, conv"),
+        ("[[layer]]\ntype = 'conv'\n", "missing required field `channels`"),
+        ("[[layer]]\ntype = 'linear'\nunit = 3\n", "unknown field `unit`"),
+        ("[[layer]]\ntype = 'linear'\nunits = 0\n", "`int` >= 1"),
+        ("layer = []", "length >= 1"),
+        ("[[layer", "net.toml: "),
+        ("[[layer]]\ntype = 'relu'\n", "gives 1x28x28 numbers a sample and there are 3 classes"),
+        ("[[layer]]\ntype = 'conv'\nchannels = 4\nkernel = 99\n", "layer 1 (conv) does not take 1x28x28"),
+        ("[[layer]]\ntype = 'flatten'\n[[layer]]\ntype = 'conv'\nchannels = 4\n", "layer 2 (conv) does not take 784"),
+        ("[[layer]]\ntype = 'flatten'\n" + "[[layer]]\ntype = 'linear'\nunits = 1000000\n" * 2, "parameters; at most"),
+    ],
+)
+def test_a_file_of_layers_that_is_wrong(classify, tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        built(classify, tmp_path / "net.toml", text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "said"), [("net.yaml", ".toml or .json"), ("none.toml", "No such file")])
+def test_layers_that_cannot_be_read(classify, tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(SystemExit, match=said):
+        classify.read_layers(tmp_path / name)
+
+
+def test_the_flag_chooses_the_device(classify) -> None:
+    given = torch.device("meta")
+    assert classify.chosen_device("", given) == given
+    assert classify.chosen_device("cpu", given) == torch.device("cpu")
+    for name in ("gpu", "cuda:99"):
+        with pytest.raises(SystemExit, match=f"--device '{name}' cannot be used here"):
+            classify.chosen_device(name, given)

@@ -43,7 +43,7 @@ CHECK = """
 def check(first):
     from pathlib import Path
     from shoal.train.checkpoint.manifest import newest
-    run._together.keeper._writer.wait(30)
+    run._together.checkpoints._writer.wait(30)
     assert not run.is_main or run.step < first or newest(Path("runs/one"), "one")[0], "no checkpoint is whole"
 """
 

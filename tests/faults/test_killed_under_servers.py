@@ -154,6 +154,7 @@ KILL_BOTH = """if run.worker_id == 0 and run.step == 9 and not os.path.exists('k
         pytest.param("server, stale(2, round=7)", id="stale"),
         pytest.param("server(shards=2), async(samples=leased, round=7)", id="async, leased"),
         pytest.param("server, stale(2, samples=leased, round=7)", id="stale, leased"),
+        pytest.param("server, async(samples=leased, speculate=0.3, round=7)", id="speculative"),
         pytest.param("server, deadline(60, backups=1, round=7)", id="backup workers"),
     ],
 )
@@ -172,7 +173,7 @@ def test_p1_every_sample_is_in_the_servers_values_once(tmp_path: Path, plan: str
     "plan",
     [
         pytest.param("server(shards=2, replicas=2)", id="every step"),
-        pytest.param("server(replicas=2), async(round=7)", id="async"),
+        pytest.param("server(replicas=2), async(speculate=0.3, round=7)", id="async"),
         pytest.param("server(replicas=2), stale(2, samples=leased, round=7)", id="leased", marks=pytest.mark.soak),
     ],
 )

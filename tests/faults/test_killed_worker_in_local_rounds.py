@@ -32,6 +32,7 @@ def replaced(folder: Path, slot: int, _running: Forked) -> None:
         pytest.param(1, "allreduce, stale(2)", id="delayed means"),
         pytest.param(0, "allreduce, stale(1), int8", id="worker 0 and delayed means", marks=pytest.mark.soak),
         pytest.param(1, "mix(butterfly, steps=6)", id="between meetings"),
+        pytest.param(1, "datagrams(steps=6)", id="with datagrams"),
         pytest.param(
             0, "local(6, overlap=true, fragments=2), int8", id="worker 0 and fragments", marks=pytest.mark.soak
         ),

@@ -6,8 +6,8 @@ import pytest
 
 from shoal.lab.lab import NetworkLab
 from shoal.lab.link import LabLink
+from shoal.lab.load import parse_lab
 from shoal.lab.needs import missing
-from shoal.lab.spec import LabSpec
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +20,7 @@ def possible() -> None:
 @pytest.fixture(scope="module")
 def four(possible: None) -> Iterator[NetworkLab]:
     """A lab of four hosts for all tests of a file."""
-    with NetworkLab(LabSpec.parse("4 hosts, seed 5")) as lab:
+    with NetworkLab(parse_lab("4 hosts, seed 5")) as lab:
         yield lab
 
 

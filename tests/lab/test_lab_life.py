@@ -14,16 +14,17 @@ import pytest
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError, UsageError
 from shoal.lab.actions import FreezeHosts, KillHosts, ThawHosts
+from shoal.lab.apply import apply
 from shoal.lab.inside import Say, inside
 from shoal.lab.lab import NetworkLab
+from shoal.lab.load import parse_lab
 from shoal.lab.measure import fate
-from shoal.lab.spec import LabSpec
 
 HOLDER = """
 import os, sys, time
 from shoal.lab.lab import NetworkLab
-from shoal.lab.spec import LabSpec
-with NetworkLab(LabSpec.parse("3 hosts, 10mbit, 5ms, speed 0.5")) as lab:
+from shoal.lab.load import parse_lab
+with NetworkLab(parse_lab("3 hosts, 10mbit, 5ms, speed 0.5")) as lab:
     lab.popen(0, ["sleep", "600"])
     child = os.fork()
     if child == 0:
@@ -118,7 +119,7 @@ def test_nothing_is_left_after_the_end(possible: None) -> None:
 
 def test_nothing_is_left_after_an_exception(possible: None) -> None:
     def fail() -> None:
-        with NetworkLab(LabSpec.parse("2 hosts")) as lab:
+        with NetworkLab(parse_lab("2 hosts")) as lab:
             lab.popen(1, ["sleep", "600"])
             raise ZeroDivisionError
 
@@ -129,12 +130,12 @@ def test_nothing_is_left_after_an_exception(possible: None) -> None:
 
 
 def test_a_leftover_of_the_same_name_does_not_disturb(possible: None) -> None:
-    with NetworkLab(LabSpec.parse("1 host")) as lab:
+    with NetworkLab(parse_lab("1 host")) as lab:
         number = int(lab.hosts[0].name.split("-")[2])
     leftover = f"shoal-{os.getpid()}-{number + 1}-0"  # what the next lab would be called
     subprocess.run(["ip", "netns", "add", leftover], check=True)
     try:
-        with NetworkLab(LabSpec.parse("2 hosts")) as lab:
+        with NetworkLab(parse_lab("2 hosts")) as lab:
             assert leftover not in [host.name for host in lab.hosts]
             assert fate(lab, 0, 1, 20).received == 20
         assert namespaces(os.getpid()).count(leftover) == 1
@@ -144,7 +145,7 @@ def test_a_leftover_of_the_same_name_does_not_disturb(possible: None) -> None:
 
 def test_sixteen_hosts_hear_each_other_and_are_removed(possible: None) -> None:
     before = left(os.getpid())
-    with NetworkLab(LabSpec.parse("16 hosts, 100mbit, 1ms")) as lab:
+    with NetworkLab(parse_lab("16 hosts, 100mbit, 1ms")) as lab:
         assert [host.address for host in lab.hosts] == [f"10.77.0.{n}" for n in range(1, 17)]
         assert fate(lab, 15, 3, 50).received == 50
     assert left(os.getpid()) == before
@@ -172,11 +173,11 @@ def test_hosts_are_frozen_thawed_and_killed(lab: NetworkLab) -> None:
 
     with inside(lab, 3, say_pids) as child:
         assert child.hear() == child.pid
-        lab.apply(FreezeHosts((3,)))
+        apply(lab, FreezeHosts((3,)))
         assert until(lambda: state(child.pid) == "T")
-        lab.apply(ThawHosts((3,)))
+        apply(lab, ThawHosts((3,)))
         assert until(lambda: state(child.pid) == "S")
-        lab.apply(KillHosts((3,)))
+        apply(lab, KillHosts((3,)))
         assert until(lambda: state(child.pid) == "Z")
 
 
@@ -198,4 +199,4 @@ def test_the_labs_own_process_cannot_enter(lab: NetworkLab) -> None:
 
 def test_a_lab_that_is_not_open_says_so() -> None:
     with pytest.raises(ShoalError, match="use it inside 'with"):
-        NetworkLab(LabSpec.parse("2 hosts")).heal()
+        NetworkLab(parse_lab("2 hosts")).heal()

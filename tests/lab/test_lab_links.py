@@ -20,12 +20,13 @@ import msgspec
 import pytest
 
 from shoal.core.units import BitRate, TimeSpan
+from shoal.lab.apply import apply
 from shoal.lab.inside import Say, inside
 from shoal.lab.lab import NetworkLab
 from shoal.lab.link import LabLink
+from shoal.lab.load import parse_lab
 from shoal.lab.measure import fate, rate, round_trips
 from shoal.lab.probes import DatagramFate
-from shoal.lab.spec import LabSpec
 from shoal.lab.timeline import EventTimeline
 
 clock = pytest.mark.soak("clock")
@@ -202,20 +203,20 @@ def test_a_stall_holds_frames_and_then_delivers_all(lab: NetworkLab) -> None:
 def test_the_events_of_a_spec_happen(lab: NetworkLab) -> None:
     ways = "at = '1s'\nfor = '1s'\ncut_from = 0\ncut_to = 1\n[[event]]\nat = '1s'\nfor = '1s'\ncut = 3"
     change = "at = '1s'\nfor = '1s'\nhost = 2\ndelay = '3ms'\n[[event]]\nat = '1s'\nhost = 2\nstall = true\nfor = '1ms'"
-    timeline = EventTimeline(LabSpec.parse(f"hosts = 4\n[[event]]\n{ways}\n[[event]]\n{change}"))
+    timeline = EventTimeline(parse_lab(f"hosts = 4\n[[event]]\n{ways}\n[[event]]\n{change}"))
     for due in timeline.due(1.0, 0):
-        lab.apply(due.action)
+        apply(lab, due.action)
     assert [heard(lab, *way) for way in [(0, 1), (1, 0), (3, 2)]] == [False, True, False]
     assert lab.link(2).delay == TimeSpan.of(0.003)
     for due in timeline.due(2.0, 0):
-        lab.apply(due.action)
+        apply(lab, due.action)
     assert [heard(lab, *way) for way in [(0, 1), (3, 2)]] == [True, True]
     assert lab.link(2) == LabLink()
 
 
 def test_the_seed_decides_which_frames_are_lost(possible: None) -> None:
     def course(seed: int) -> DatagramFate:
-        with NetworkLab(LabSpec.parse(f"2 hosts, 5%, burst 3, seed {seed}")) as lab:
+        with NetworkLab(parse_lab(f"2 hosts, 5%, burst 3, seed {seed}")) as lab:
             return fate(lab, 0, 1, 500)
 
     first, again, other = course(1), course(1), course(2)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from shoal.lab.spec import LabSpec
+from shoal.lab.load import parse_lab, write_lab
 
 PAGE = (Path(__file__).parents[2] / "docs" / "lab.md").read_text()
 
@@ -14,4 +14,4 @@ def test_every_lab_of_the_page_can_be_read() -> None:
     assert len(files) == 2
     assert len(texts) == 9
     for text in files + texts:
-        assert LabSpec.parse(str(LabSpec.parse(text))) == LabSpec.parse(text)
+        assert parse_lab(write_lab(parse_lab(text))) == parse_lab(text)

@@ -10,7 +10,7 @@ from specs import specs
 from shoal.core.errors import UsageError
 from shoal.core.units import BitRate, TimeSpan
 from shoal.lab.actions import ChangeLinks, CutLinks, PartitionHosts, SilenceLinks, StallLinks
-from shoal.lab.load import load
+from shoal.lab.load import load, parse_lab, write_lab
 from shoal.lab.spec import LabSpec
 
 FILE = """
@@ -50,8 +50,8 @@ chance = 0.5
 @settings(max_examples=60, deadline=None)
 @given(specs())
 def test_a_lab_is_what_its_text_says(spec: LabSpec) -> None:
-    assert LabSpec.parse(str(spec)) == spec
-    assert str(LabSpec.parse(str(spec))) == str(spec)
+    assert parse_lab(write_lab(spec)) == spec
+    assert write_lab(parse_lab(write_lab(spec))) == write_lab(spec)
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,18 +59,18 @@ def test_a_lab_is_what_its_text_says(spec: LabSpec) -> None:
 def test_any_text_is_a_lab_or_is_refused_on_one_line(text: str) -> None:
     complaint = ""
     try:
-        LabSpec.parse(text)
+        parse_lab(text)
     except UsageError as error:
         complaint = str(error)
     assert "\n" not in complaint
 
 
 def test_the_short_text() -> None:
-    spec = LabSpec.parse("4 hosts, 100Mbit, 20 ms, 5ms jitter, 0.5% loss, burst 8, seed 3")
+    spec = parse_lab("4 hosts, 100Mbit, 20 ms, 5ms jitter, 0.5% loss, burst 8, seed 3")
     link = spec.hosts[3].link
     assert (spec.size, link.rate, link.delay, link.jitter) == (4, BitRate(10**8), TimeSpan.of(0.02), TimeSpan.of(0.005))
     assert (link.loss, link.burst, spec.seed) == (0.005, 8, 3)
-    assert str(spec) == "4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%, burst 8, seed 3"
+    assert write_lab(spec) == "4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%, burst 8, seed 3"
 
 
 def test_the_file(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_the_file(tmp_path: Path) -> None:
     assert spec.events[0].lasts == TimeSpan.of(10)
     assert spec.events[1].at.step == 200
     assert str(spec.events[2]) == "at 40s: partition 0 1 | 2 3"
-    assert LabSpec.parse(str(spec)) == spec
+    assert parse_lab(write_lab(spec)) == spec
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_file(tmp_path: Path) -> None:
 )
 def test_refused_with_the_way_out(text: str, complaint: str) -> None:
     with pytest.raises(UsageError) as refused:
-        LabSpec.parse(text)
+        parse_lab(text)
     assert complaint in str(refused.value)
     assert "\n" not in str(refused.value)
 

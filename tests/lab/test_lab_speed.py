@@ -8,7 +8,7 @@ import pytest
 from shoal.core.clock import Deadline
 from shoal.lab.inside import Say, inside
 from shoal.lab.lab import NetworkLab
-from shoal.lab.spec import LabSpec
+from shoal.lab.load import parse_lab
 from shoal.lab.speed import CpuQuota, how, limit, place, rest
 
 
@@ -38,7 +38,7 @@ def busy(say: Say) -> None:
 def test_a_quota_holds_back_whatever_runs_in_the_host(possible: None) -> None:
     if place("shoal-probe") is None:
         pytest.skip("no control group with the cpu controller can be made here")
-    with NetworkLab(LabSpec.parse("hosts = 2\n[host.1]\nspeed = 0.2"), cores=1) as lab:
+    with NetworkLab(parse_lab("hosts = 2\n[host.1]\nspeed = 0.2"), cores=1) as lab:
         assert lab.quota(0) is None
         assert lab.quota(1) is not None
         with inside(lab, 1, busy) as child:

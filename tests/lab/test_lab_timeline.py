@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from specs import specs
 
+from shoal.lab.load import parse_lab
 from shoal.lab.spec import LabSpec
 from shoal.lab.timeline import AppliedEvent, EventTimeline
 
 
 def lab(*events: str) -> LabSpec:
-    return LabSpec.parse("hosts = 3\nrate = '10mbit'\n" + "".join(f"[[event]]\n{event}\n" for event in events))
+    return parse_lab("hosts = 3\nrate = '10mbit'\n" + "".join(f"[[event]]\n{event}\n" for event in events))
 
 
 def words(timeline: EventTimeline, second: float, step: int = 0) -> list[str]:

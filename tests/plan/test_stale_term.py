@@ -15,6 +15,7 @@ from shoal.plan.rules import check
         ("stale(3, samples=leased, eager=true)", "stale(3, eager=true, samples=leased)"),
         ("stale(3, rates=adaptive)", "stale(3, rates=adaptive)"),
         ("async(samples=static)", "async"),
+        ("async(speculate=0.50)", "async(speculate=0.5)"),
         ("async(samples=leased, round=7)", "async(samples=leased, round=7)"),
     ],
 )
@@ -29,6 +30,7 @@ def test_its_text(text: str, canonical: str) -> None:
     [
         ("server, async(samples=leased), balance(auto)", "a worker that leases its samples takes as many"),
         ("server, stale(0, rates=adaptive)", "with bound 0 no push is stale"),
+        ("server, async(speculate=-1)", "speculate must be a number from 0 to 100"),
         ("server, stale(samples=often)", "samples must be one of static, leased"),
     ],
 )

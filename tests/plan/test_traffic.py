@@ -63,6 +63,17 @@ def test_topologies_send_whole_gradients(workers: int, tree: int, butterfly: int
         assert max(kind.sent_bytes(1, workers, place) for place in range(workers)) == times
 
 
+def test_a_plan_says_its_work_and_depth() -> None:
+    """By the arithmetic that tests/sync/test_sum_cost.py holds against what the algorithms do."""
+    tree = found("allreduce(tree)", 8)
+    assert (tree.depth, tree.added) == (6, 8_000_000)
+    assert "; 6 messages wait for one another, and a worker adds at most 8,000,000 numbers" in str(tree)
+    assert (found("bsp", 4).depth, found("bsp", 4).added) == (6, 3_000_000)
+    assert (found("fp16", 4).depth, found("topk(0.01)", 4).depth, found("int8", 4).depth) == (2, 1, 2)
+    assert found("server, stale(3)", 4).depth == 2
+    assert "wait" not in str(found("alone", 4))
+
+
 def test_one_worker_and_alone_send_nothing() -> None:
     assert found("onebit", 1).sent == found("alone", 4).sent == 0
 

@@ -17,7 +17,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from shoal.core.http_access import bind
 from shoal.serve.app import ServeApp
-from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.core import ServingCore
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.loader import ObjectLoader, ServableLoader
 from shoal.serve.server import ServerOptions, answer_requests, make_config
 from shoal.serve.tensors import Tensors, TensorSpec

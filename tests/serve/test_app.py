@@ -12,7 +12,8 @@ from served import MemorySource, Scaled, asked, core_of, x
 
 from shoal.serve.app import ServeApp
 from shoal.serve.batcher import BatchSettings
-from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.core import ServingCore
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.errors import ModelMissing
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example

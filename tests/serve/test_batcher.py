@@ -145,7 +145,7 @@ class TestThroughput:
     def test_a_fixed_size_of_one_is_no_batching(self) -> None:
         servable = Scaled()
         core = core_of(MemorySource("m", {1: lambda: servable}))
-        core._sizer = lambda servable: FixedSizer(1)  # type: ignore[method-assign]
+        core._batchers._sizer = lambda servable: FixedSizer(1)  # type: ignore[method-assign]
 
         async def main() -> None:
             await asyncio.gather(*(core.infer("m", x()) for _ in range(20)))

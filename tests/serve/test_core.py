@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from served import MemorySource, Scaled, core_of, x
 
 from shoal.core.errors import UsageError
-from shoal.serve.core import CoreSettings
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
 from shoal.serve.report import metrics_text
 

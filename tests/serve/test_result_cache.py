@@ -7,7 +7,7 @@ import pytest
 from served import MemorySource, Scaled, core_of, x
 
 from shoal.serve.cache import ENTRY, ResultCache, input_digest
-from shoal.serve.core import CoreSettings
+from shoal.serve.core_settings import CoreSettings
 
 
 def answer(value: float, size: int = 8) -> dict[str, np.ndarray]:

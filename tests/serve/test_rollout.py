@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from served import MemorySource, Scaled, core_of, x
 
 from shoal.core.errors import UsageError
-from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.core import ServingCore
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.errors import RequestError
 from shoal.serve.rollout import RolloutPlan, RolloutRule, RolloutState, StageCounts, advance
 from shoal.serve.router import TrafficSettings
@@ -133,7 +134,7 @@ def asked(core: ServingCore, count: int, every: int = 10) -> list[float]:
             except RequestError:
                 found.append(-1.0)
             if at % every == every - 1:
-                await core._copies.drain(10.0)
+                await core.asker.drain()
                 await core.poll_once()
         await core.close()
         return found

@@ -8,7 +8,8 @@ import pytest
 from served import MemorySource, Scaled, asked, core_of, x
 
 from shoal.core.errors import UsageError
-from shoal.serve.core import CoreSettings, ServingCore
+from shoal.serve.core import ServingCore
+from shoal.serve.core_settings import CoreSettings
 from shoal.serve.router import TrafficSettings
 
 

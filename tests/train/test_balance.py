@@ -92,7 +92,7 @@ def test_a_ratio_equals_one_process(plan: str) -> None:
         run, model = world.start(plan), make()
         model, optimizer, steps = run.join(model, sgd(model), loader(size))
         train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))
-        return parameters(model) | {"samples": torch.tensor(run._progress.samples)}
+        return parameters(model) | {"samples": torch.tensor(run.samples)}
 
     model = make()
     train(model, sgd(model), [batches(data(), epoch) for epoch in range(EPOCHS)])
@@ -106,12 +106,12 @@ def test_auto_follows_what_workers_measure(monkeypatch: pytest.MonkeyPatch) -> N
     """Speeds are made up, so that nothing hangs on the clock: worker 1 says that it is three times as fast."""
     import shoal.train.checkpoint.coordinator as coordinator
 
-    monkeypatch.setattr(coordinator, "steps_between", lambda step, meeting: 1)  # synchronize after every step
+    monkeypatch.setattr(coordinator, "steps_between", lambda step, sync: 1)  # synchronize after every step
     samples = 64
 
     def body(world: WorkerWorld) -> Result:
         run, model = world.start("balance(auto)"), make()
-        run._together.keeper.balancer.take_rate = lambda: 100.0 * (1 + 2 * run.rank)  # type: ignore[union-attr, method-assign]
+        run._together.checkpoints.balancer.take_rate = lambda: 100.0 * (1 + 2 * run.rank)  # type: ignore[union-attr, method-assign]
         steps = DataLoader(numbered(samples), batch_size=4)
         model, optimizer, steps = run.join(model, sgd(model), steps)
         given = []

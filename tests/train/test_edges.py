@@ -21,7 +21,7 @@ from shoal.train.checkpoint import coordinator
 def test_leaving_the_loop_early(at: int, often: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """At 4 only one worker has a sample: it leaves, the others have no batch to leave at. They may meet there, too."""
     if often:
-        monkeypatch.setattr(coordinator, "steps_between", lambda step, meeting: 1)
+        monkeypatch.setattr(coordinator, "steps_between", lambda step, sync: 1)
 
     def script(model: nn.Module, optimizer: Optimizer, epochs: Iterable[Any]) -> None:
         for epoch in epochs:

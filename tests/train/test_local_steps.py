@@ -324,6 +324,32 @@ def test_a_script_without_a_loader(plan: str) -> None:
     assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
+@pytest.mark.parametrize("plan", ["local(3)", "local(4, bmuf, overlap=true)", "shared", "mix(butterfly)", "stale(2)"])
+@pytest.mark.parametrize("loader_first", [True, False], ids=["loader first", "loader last"])
+def test_a_loader_and_a_scheduler_may_be_joined_by_themselves(plan: str, loader_first: bool) -> None:
+    """In them is nothing to agree on, so the result is that of one join."""
+
+    def body(world: WorkerWorld, together: bool) -> Result:
+        run = world.start(plan)
+        model = make("mlp")
+        optimizer, steps = plain(model), loader(2)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        if together:
+            model, optimizer, steps, scheduler = run.join(model, optimizer, steps, scheduler)
+        else:
+            parts: list[tuple[object, ...]] = [(model, optimizer), (steps,), (scheduler,)]
+            joined = [run.join(*part) for part in (parts[::-1] if loader_first else parts)]
+            steps = joined[1]
+        for _ in run.epochs(2):
+            train(model, optimizer, [steps])
+            scheduler.step()
+        return parameters(model)
+
+    apart, at_once = (run_world(2, lambda world, way=way: body(world, way)) for way in (False, True))
+    if plan != "shared":  # whose workers write as they please
+        assert all(torch.equal(apart[0][name], value) for name, value in at_once[0].items())
+
+
 def test_rounds_that_travel_are_those_of_one_join() -> None:
     def body(world: WorkerWorld) -> Result:
         run = world.start("local(4, overlap=true)")

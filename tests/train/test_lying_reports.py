@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core.errors import PayloadError
 from shoal.data.allocate.leased import LeaseQueue, LeaseTerms
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep
 from shoal.data.turn import PassKey

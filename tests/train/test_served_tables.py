@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from by_servers import run_served
+from forked import soon
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -114,7 +115,7 @@ def part_run(size: int, shards: int, kept: Path, stop: int | None = None) -> Res
         except Stop:
             world.group.gather(b"")
             if run.is_main:
-                run._together.keeper.close()  # type: ignore[union-attr]
+                assert soon(30.0, lambda: listed(run.dir))
                 shutil.copytree(run.dir / "checkpoints", kept / "checkpoints")
             world.group.gather(b"")
             return {}

@@ -25,13 +25,13 @@ def once(name):
     return True
 
 def lose():
-    if run.rank == LOST and run._progress.step == 4 and once("lost"):
+    if run.rank == LOST and run.step == 4 and once("lost"):
         os.kill(os.getpid(), signal.SIGKILL)
 
 for epoch in run.epochs(2):
     for x, y in loader:
         BEFORE
-        if run.rank == 1 and run._progress.step == 4 and once("skipped"):
+        if run.rank == 1 and run.step == 4 and once("skipped"):
             continue
         ((model(x) - y) ** 2).mean().backward()
         AFTER

@@ -12,12 +12,13 @@ from shoal.core.errors import UsageError
 from shoal.core.events import CheckpointSaved, TrafficCounted
 from shoal.core.http_access import read_token
 from shoal.core.record import worker_file
-from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import launching
 from shoal.watch.page.app import WatchApp
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import LaunchForm, RunLauncher
+from shoal.watch.page.prometheus import metrics_text
 from shoal.watch.page.run_state import RunState
+from shoal.watch.record import RunRecord
 from shoal.watch.worker_logs import LogWriter, read_log
 
 TOKEN = "a-token-of-some-length"
@@ -52,7 +53,8 @@ class Asking:
     """Asks the app as a browser would, without a socket."""
 
     def __init__(self, root: Path) -> None:
-        self.app = WatchApp(RunCatalog(root), RunLauncher(root)).build(TOKEN)
+        self.launcher = RunLauncher(root)
+        self.app = WatchApp(RunCatalog(root), self.launcher).build(TOKEN)
         self.headers = {"Authorization": f"Bearer {TOKEN}"}
 
     def __call__(self, path: str, method: str = "GET", **more: object) -> httpx.Response:
@@ -239,6 +241,31 @@ def test_the_form_becomes_a_command(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert "run --name mine" in words
     assert "--workers 3 --plan fp16 --quiet" in words
     assert words.endswith("--data digits --model mlp --epochs 5 --batch 32 --label ")
+
+
+def test_layers_of_the_form_are_kept_for_the_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(launching.subprocess, "Popen", lambda words, **_: started.append(words))
+    RunLauncher(root).start(LaunchForm(source="builtin", data="digits", layers="[[layer]]", name="mine"))
+    path = root / ".uploads" / "mine.toml"
+    assert started[0][-2:] == ["--layers", str(path)]
+    assert path.read_text() == "[[layer]]"
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_form_builds_a_model_and_launches_it_under_a_plan_of_two_levels(ask: Asking, root: Path) -> None:
+    """Row 181 of docs/systems.toml. What `h2o` does between hosts is in tests/sync/shared/test_host_copies.py."""
+    layers = (Path(__file__).parents[2] / "examples" / "lenet.toml").read_text()
+    form = {"source": "builtin", "data": "digits", "plan": "h2o", "layers": layers, "name": "mine", "epochs": 3}
+    wrong = form | {"name": "wrong", "layers": "[[layer]]\ntype = 'konv'"}
+    assert [ask("/api/launch", "POST", content=json.dumps(each)).status_code for each in (form, wrong)] == [202, 202]
+    mine, broken = (ask.launcher.started[name].process.wait(200) for name in ("mine", "wrong"))
+    assert (mine, broken) == (0, 1)
+    found = json.loads((root / "mine" / "evaluation.json").read_text())
+    assert found["accuracy"] > 0.8
+    assert RunRecord.open(root / "mine").info.plan == "shared, local(16, average)"
+    assert "Invalid value 'konv'" in ask("/api/runs/wrong").text
 
 
 def test_a_token_file_is_private(tmp_path: Path) -> None:

@@ -19,3 +19,12 @@ def test_only_the_window_counts() -> None:
     grown = [rate.add(10 + tenth / 10, 5.0 * tenth) for tenth in range(31)]
     assert grown[30] == pytest.approx(50.0)
     assert grown[10] == pytest.approx(25.0)
+
+
+def test_a_total_that_shrinks_begins_anew() -> None:
+    """A worker was lost, and the next one in its place counts from zero."""
+    rate = RateMeter()
+    rate.add(0.0, 100.0)
+    assert rate.add(1.0, 200.0) == 100.0
+    assert rate.add(1.5, 120.0) == 0.0
+    assert rate.add(2.0, 150.0) == 60.0

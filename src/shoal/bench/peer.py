@@ -18,7 +18,7 @@ from shoal.core import record
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id, new_id
 from shoal.core.signals import as_interrupts
-from shoal.lab.load import load
+from shoal.lab.load import load, write_lab
 from shoal.launch.context import WorkerContext
 from shoal.launch.failures import RunFailure
 from shoal.launch.job import JobWatcher, LaunchJob
@@ -79,7 +79,7 @@ def prepare(given: argparse.Namespace) -> LaunchJob:
         seed=given.seed,
         script=given.script,
         command=["python", "-m", "shoal.bench.peer", *sys.argv[1:]],
-        lab=str(lab or ""),
+        lab=write_lab(lab) if lab is not None else "",
     )
     record.write_info(directory, info)
     threads, make = threads_per_worker(given.workers), partial(make_run, PEERS[given.peer])

@@ -99,7 +99,7 @@ def measure(setting: "BenchSetting", json: bool) -> int:
     """Run everything, write the report, show it; returns the exit code."""
     import msgspec
 
-    from shoal.bench.report import write_report
+    from shoal.bench.report_files import write_report
     from shoal.bench.session import BenchSession
     from shoal.bench.table import ending
     from shoal.cli.ending import shown

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from shoal.cli.command_check import check_command
 from shoal.cli.ending import EXIT_INTERRUPTED
 from shoal.core.errors import UsageError
 
@@ -137,8 +138,6 @@ def go(engine: "LaunchEngine", options: "RunOptions", dry_run: bool, train: "Cal
 
 def check_first(options: "RunOptions") -> None:
     """Check the command here, because in a queue its error would come hours later."""
-    from shoal.cli.prepare import check_command
-
     if options.script is not None:
         check_command(options, options.workers or 1)
 

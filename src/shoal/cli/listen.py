@@ -70,7 +70,7 @@ def check_plan(plan: "Plan", lab: bool) -> None:
     import os
 
     from shoal.groups.links import trusted
-    from shoal.plan.terms import AllReduceTerm, LocalTerm, ServerTerm, SharedTerm
+    from shoal.plan.terms import AllReduceTerm, DatagramsTerm, LocalTerm, ServerTerm, SharedTerm
 
     if lab:
         raise UsageError("--listen and --lab: the hosts of a lab cannot be reached from outside; drop one of the two")
@@ -81,7 +81,7 @@ def check_plan(plan: "Plan", lab: bool) -> None:
             f"--listen with '{plan.order}': who joins enters between two steps, and these overlap; drop one"
         )
     hosts_have_copies = isinstance(plan.exchange, SharedTerm) and isinstance(plan.pace, LocalTerm)
-    if not (hosts_have_copies or isinstance(plan.exchange, AllReduceTerm | ServerTerm)):
+    if not (hosts_have_copies or isinstance(plan.exchange, AllReduceTerm | ServerTerm | DatagramsTerm)):
         raise UsageError(f"--listen with {plan}: who joins would exchange nothing; use allreduce or server")
 
 

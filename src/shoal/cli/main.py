@@ -19,6 +19,7 @@ from shoal.cli import (
     pool,
     probe,
     ps,
+    replica,
     run,
     scale,
     serve,
@@ -75,6 +76,7 @@ app.command("watch")(watch.watch)
 app.command("compare")(compare.compare)
 app.add_typer(models.app, name="models", help="The registry of trained models: versions, lineage, aliases.")
 app.command("serve")(serve.serve)
+app.command("replica", hidden=True)(replica.replica)
 app.command("import")(importing.import_)
 app.command("systems")(systems.systems)
 app.command("bench")(bench.bench)
@@ -87,7 +89,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if words[:2] == ["bench", "models"]:  # beside `bench SCRIPT`, which takes options of its own
         words = ["bench-models", *words[2:]]
     try:
-        code = app(words, prog_name="shoal", standalone_mode=False)
+        code = app(words, prog_name="shoal", standalone_mode=False, obj=main)  # a pool runs commands, too
     except WRONG_COMMAND as error:
         _refuse(error)
         code = EXIT_USAGE

@@ -6,7 +6,9 @@ shoal pool show · shoal pool stop
 """
 
 import importlib
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -15,9 +17,10 @@ Name = Annotated[str, typer.Option("--name", help="Of the pool.")]
 READY = 300.0
 LATE = """
 encodings.idna rich.live torch.profiler
-shoal.cli.again shoal.cli.consent shoal.cli.relay shoal.cli.resume shoal.lab.lab shoal.launch.engines.lease
-shoal.launch.engines.placement shoal.launch.engines.pool shoal.launch.join shoal.launch.lab_placement
-shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compiling shoal.watch.export.follow
+shoal.cli.again shoal.cli.consent shoal.cli.opening shoal.cli.relay shoal.cli.resume shoal.cli.visit shoal.lab.lab
+shoal.launch.engines.lease shoal.launch.engines.placement shoal.launch.engines.pool shoal.launch.join
+shoal.launch.lab_placement shoal.launch.listen shoal.launch.live_runs shoal.launch.local shoal.train.compiling
+shoal.watch.export.follow
 shoal.watch.export.mlflow shoal.watch.export.opentelemetry shoal.watch.live shoal.watch.summary
 shoal.watch.tensorboard shoal.watch.worker
 """
@@ -35,6 +38,7 @@ def pool() -> None:
 
 @app.command()
 def start(
+    context: typer.Context,
     on: Annotated[str, typer.Option(metavar="ENGINE", help="What starts the machines: ssh:A,B, slurm, ray, local.")],
     nodes: Annotated[int | None, typer.Option(min=1, help="Machines in all, this one included.")] = None,
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, help="Of each machine.")] = 1,
@@ -52,7 +56,7 @@ def start(
         kind, where = split_on(on)
         engine = make_engine(kind, EngineOptions(where, nodes, workers, name=name, runs=record.runs_root().absolute()))
         engine.allocate()
-        server = PoolServer(engine, name, run_words)
+        server = PoolServer(engine, name, partial(run_words, context.obj))
         try:
             server.open()
             import_all()
@@ -68,12 +72,12 @@ def start(
 
 
 @app.command()
-def serve() -> None:
+def serve(context: typer.Context) -> None:
     """An agent of a pool on its machine; shoal pool start runs it."""
     from shoal.launch.pool.agent import PoolAgent
 
     import_all()
-    PoolAgent(run_words).serve()
+    PoolAgent(partial(run_words, context.obj)).serve()
 
 
 @app.command()
@@ -126,9 +130,8 @@ def import_all() -> None:
     gc.freeze()  # or each forked process would look through all of it, and copy the memory it lies in
 
 
-def run_words(words: list[str]) -> int:
-    """A command in this forked process; returns its exit code."""
-    from shoal.cli.main import main
+def run_words(main: Callable[[list[str]], NoReturn], words: list[str]) -> int:
+    """A command in this forked process; returns its exit code. `main` is what runs this command, too."""
     from shoal.core.signals import as_python_has_them
 
     as_python_has_them()

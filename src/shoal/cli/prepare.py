@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
+from shoal.cli.command_check import check_command
 from shoal.cli.engine import engine_place
 from shoal.cli.listen import check_listen, opened
-from shoal.cli.options import AUTO, PLAN, RunOptions
+from shoal.cli.options import RunOptions
 from shoal.launch.policy import threads_per_worker
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     from shoal.core import record
     from shoal.core.errors import UsageError
     from shoal.core.ids import check_id, new_id
+    from shoal.lab.load import write_lab
 
     attempts: list[RunInfo] = []
     found: Path | None = None
@@ -50,7 +50,8 @@ def prepare(options: RunOptions) -> "LaunchJob":
     from shoal.launch.job import LaunchJob
     from shoal.train.servers import plan_services
 
-    started = open_run(directory, describe(options, run_id, chosen, workers, str(spec or "")), attempts, spec)
+    text = write_lab(spec) if spec is not None else ""
+    started = open_run(directory, describe(options, run_id, chosen, workers, text), attempts, spec)
     return LaunchJob(
         Path(options.script),
         list(options.arguments),
@@ -78,58 +79,3 @@ def find_place(options: RunOptions, plan: "Plan", *, lab: bool) -> "PlacementMak
         return engine_place(options.engine, plan, options)
     listen = check_listen(options.wanted, plan, options.script or "", options.arguments, lab=lab)
     return opened(listen) if listen is not None else None
-
-
-def check_command(options: RunOptions, workers: int) -> "Plan":
-    """The plan, if the command makes sense; UsageError if not."""
-    from shoal.core.errors import UsageError
-    from shoal.hosts.status_board import MOST_WORKERS
-    from shoal.plan.load import load
-    from shoal.plan.rules import check
-    from shoal.train.checkpoint.interval import CheckpointInterval
-
-    if not Path(options.script or "").is_file():
-        raise UsageError(f"no script {options.script!r} here; give the path of a Python file")
-    if options.seed is not None and options.seed < 0:
-        raise UsageError(f"--seed {options.seed} is not a seed; give a whole number, 0 or more")
-    if workers > MOST_WORKERS:
-        raise UsageError(f"--workers {workers} is too many for one host; give at most {MOST_WORKERS}")
-    CheckpointInterval.parse(options.checkpoint or AUTO)
-    chosen = load(options.plan or PLAN)
-    if options.share is not None:
-        chosen = with_share(chosen, options.share)
-    for warning in check(chosen, workers):
-        typer.echo(f"shoal: note: {warning}", err=True)
-    _check_one_host(options, chosen)
-    return chosen
-
-
-def _check_one_host(options: RunOptions, plan: "Plan") -> None:
-    """UsageError for a plan of one host's memory where workers are on several."""
-    from shoal.core.errors import UsageError
-    from shoal.plan.terms import EveryTerm, SharedTerm
-
-    elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
-    option = next((name for name, value in elsewhere.items() if value is not None), None)
-    if isinstance(plan.exchange, SharedTerm) and plan.pace == EveryTerm() and option is not None:
-        raise UsageError(
-            f"{option} with '{plan.exchange}': its workers share one host's memory, and these are on several hosts; "
-            f"drop {option}, or write shared, local(16) for a copy on each host"
-        )
-
-
-def with_share(plan: "Plan", share: str) -> "Plan":
-    """The plan with what --share says; UsageError if the plan says something else."""
-    import msgspec
-
-    from shoal.core.errors import UsageError
-    from shoal.plan.balance import EVEN, BalanceTerm
-
-    if plan.balance != EVEN:
-        raise UsageError(f"--share {share} and '{plan.balance}' in the plan both say who computes how much; keep one")
-    try:
-        return msgspec.structs.replace(plan, balance=BalanceTerm(share.replace(",", ":")))
-    except UsageError:
-        raise UsageError(
-            f"--share {share} is not a share for each worker; write --share 2,1,1 or --share auto"
-        ) from None

@@ -47,7 +47,7 @@ class Disk:
         """All of `data`; a short write is continued, or fails."""
         view = memoryview(data).cast("B")
         while len(view):
-            view = view[os.write(file, view[:PIECE]) :]
+            view = view[os.write(file, view[:PIECE]) :]  # a write may be short, as on a disk that fills
 
     def reserve(self, file: int, begin: int, size: int) -> bool:
         """Set blocks aside for bytes to come, where the file system can; False if the disk is too full for that.

@@ -18,6 +18,7 @@ from shoal.core.measurements import BucketFigures as BucketFigures
 from shoal.core.measurements import BucketTimes as BucketTimes
 from shoal.core.measurements import ChoiceMade as ChoiceMade
 from shoal.core.measurements import CodecPriced as CodecPriced
+from shoal.core.measurements import DatagramsCounted as DatagramsCounted
 from shoal.core.measurements import GuardChecked as GuardChecked
 from shoal.core.measurements import InferenceTimed as InferenceTimed
 from shoal.core.measurements import LayerTimes as LayerTimes
@@ -212,6 +213,7 @@ AnyEvent = (
     | ResultsReported
     | TrafficCounted
     | RoundsMade
+    | DatagramsCounted
     | ServerCounted
     | WarningRaised
     | StepSkipped

@@ -127,7 +127,7 @@ class EventJournal:
         if self._compacted is not None:
             self._adopt()
         elif self._thread is None and self._size >= self._next:
-            self._next = self._size + self.limit // 2
+            self._next = self._size + self.limit // 2  # if this one fails, it is not tried again at once
             self._thread = threading.Thread(target=self._compact_old, name="shoal-compact", daemon=True)
             self._thread.start()
 

@@ -198,6 +198,7 @@ def _prove(entries: list[SamplesTaken], items: int | None, drops: int | None) ->
     distinct = 0
     reached: dict[int, int] = {}
     holes = 0
+    # in order of place, so that overlaps and holes lie between neighbours
     for entry in sorted(entries, key=lambda e: (e.stream, e.begin)):
         so_far = reached.get(entry.stream, 0)
         proof.samples += 0 if entry.skipped else entry.samples

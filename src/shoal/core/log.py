@@ -28,7 +28,7 @@ class ChecksummedLog:
         there = path.exists()
         whole = sum(map(framed_size, read_log(path))) if there else 0
         if there and path.stat().st_size > whole:
-            disk.cut(path, whole)
+            disk.cut(path, whole)  # what follows a torn record could never be read
         self._file, self._size = disk.extend(path), whole
         if there:
             disk.sync(self._file)  # records that were written, and not synced, are believed from here on

@@ -232,6 +232,28 @@ class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
     """Under `deadline(…)`: pushes whose step had been taken without them."""
     unused: int = 0
     """Samples of those that came to nothing; they were leased again."""
+    restarts: int = 0
+    """Under `async(speculate=…)`: forward passes that were made again on fresher values."""
+    gained: int = 0
+    """Updates of others that these values had more."""
+
+
+class DatagramsCounted(RunEvent, tag="datagrams", frozen=True, kw_only=True):
+    """Under `datagrams`: what became of this worker's datagrams, and of those that were for it; the newest counts."""
+
+    step: int
+    sent: int
+    sent_bytes: int
+    """With the headers of IP and UDP."""
+    unsent: int
+    """That the system did not take."""
+    received: int
+    lost: int
+    """That have not come, though later ones of their sender have."""
+    late: int
+    """That a newer one has overtaken, or that came twice."""
+    refused: int
+    """That no member has made as they came."""
 
 
 class InferenceTimed(RunEvent, tag="answered", frozen=True, kw_only=True):

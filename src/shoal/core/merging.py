@@ -19,6 +19,7 @@ from shoal.core.events import (
     BucketFigures,
     BucketTimes,
     CheckpointSaved,
+    DatagramsCounted,
     GuardChecked,
     LayerTimes,
     ResultsReported,
@@ -73,7 +74,7 @@ class EventMerger:
                 yield from self._add_step(event)
             case ValuesLogged():
                 yield from self._add_logged(event)
-            case LayerTimes() | TrafficCounted() | RoundsMade() | ServerCounted():
+            case LayerTimes() | TrafficCounted() | RoundsMade() | ServerCounted() | DatagramsCounted():
                 self._newest[type(event)] = event
             case BucketTimes():
                 yield from self._add_buckets(event)

@@ -117,11 +117,12 @@ def launcher_file(directory: Path) -> Path:
 def write_info(directory: Path, info: RunInfo) -> None:
     """Make the run's folder and its first file; an id is used once."""
     try:
+        # fails for the second of two runs that choose one id at the same time
         directory.mkdir(parents=True, exist_ok=False)
     except FileExistsError:
         raise UsageError(f"run {info.run!r} exists already in {directory.parent}; choose another --name") from None
     write_file(directory / "run.json", msgspec.json.format(msgspec.json.encode(info)), mode=PRIVATE)
-    DISK.sync_folder(directory.parent)
+    DISK.sync_folder(directory.parent)  # the folder's own name, which `write_file` has not made durable
 
 
 def attempt_file(directory: Path, attempt: int) -> Path:

@@ -38,6 +38,7 @@ def counts(total: int, workers: int, shares: Shares = ()) -> Counts:
     whole = sum(shares)
     floor = [max(1, total * share // whole) for share in shares]
     remainder = [total * share % whole if total * share >= whole else 0 for share in shares]
+    # ties by rank: every worker must deal alike
     by_remainder = sorted(range(workers), key=lambda rank: (-remainder[rank], rank))
     for rank in by_remainder[: max(0, total - sum(floor))]:
         floor[rank] += 1

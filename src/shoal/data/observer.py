@@ -4,13 +4,11 @@ One pass:
     continued? opened (load_began next_step dealt (load_ended | short))* (load_began next_step)? finished? exhausted
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from shoal.data.deal import Counts
-
-if TYPE_CHECKING:
-    from shoal.data.loader import LoaderPass
-    from shoal.data.source.base import LoaderStep
+from shoal.data.loader_pass import LoaderPass
+from shoal.data.source.base import LoaderStep
 
 
 class LoaderObserver(Protocol):
@@ -29,7 +27,7 @@ class LoaderObserver(Protocol):
         """A pass goes on where a checkpoint left it; nothing has been loaded yet."""
         ...
 
-    def opened(self, run: "LoaderPass") -> None:
+    def opened(self, run: LoaderPass) -> None:
         """A pass begins; it may be given leases here."""
         ...
 
@@ -37,11 +35,11 @@ class LoaderObserver(Protocol):
         """The script asks for the next batch."""
         ...
 
-    def next_step(self, run: "LoaderPass", step: "LoaderStep | None") -> None:
+    def next_step(self, run: LoaderPass, step: LoaderStep | None) -> None:
         """This step is dealt next, or nothing is left; what remains of the pass may be changed here, and only here."""
         ...
 
-    def dealt(self, run: "LoaderPass", step: "LoaderStep") -> None:
+    def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
         """Note which samples all workers together use in the step that begins now."""
         ...
 
@@ -53,11 +51,11 @@ class LoaderObserver(Protocol):
         """Others have samples in this step, this worker has none; the script gets no batch for it."""
         ...
 
-    def finished(self, run: "LoaderPass") -> None:
+    def finished(self, run: LoaderPass) -> None:
         """The pass came to its end: there is nothing more to deal."""
         ...
 
-    def exhausted(self, run: "LoaderPass | None" = None) -> None:
+    def exhausted(self, run: LoaderPass | None = None) -> None:
         """The pass is over: at its end, or because the script left it; once per pass that was begun."""
         ...
 
@@ -71,16 +69,16 @@ class NoObserver:
     def continued(self) -> None:
         pass
 
-    def opened(self, run: "LoaderPass") -> None:
+    def opened(self, run: LoaderPass) -> None:
         pass
 
     def load_began(self) -> None:
         pass
 
-    def next_step(self, run: "LoaderPass", step: "LoaderStep | None") -> None:
+    def next_step(self, run: LoaderPass, step: LoaderStep | None) -> None:
         pass
 
-    def dealt(self, run: "LoaderPass", step: "LoaderStep") -> None:
+    def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
         pass
 
     def load_ended(self, counts: Counts) -> None:
@@ -89,8 +87,8 @@ class NoObserver:
     def short(self, counts: Counts) -> None:
         pass
 
-    def finished(self, run: "LoaderPass") -> None:
+    def finished(self, run: LoaderPass) -> None:
         pass
 
-    def exhausted(self, run: "LoaderPass | None" = None) -> None:
+    def exhausted(self, run: LoaderPass | None = None) -> None:
         pass

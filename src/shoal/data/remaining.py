@@ -101,6 +101,7 @@ def remaining_of(read: Read[T], left: RemainingSamples) -> Read[T]:
     def more(number: int) -> list[T]:
         nonlocal head
         if head is None:
+            # an order may come from a generator, so what was dealt before has to be drawn again
             dealt = read(left.position)
             head = [item for begin, end in left.returned for item in dealt[begin:end]]
         part, head = head[:number], head[number:]

@@ -90,6 +90,13 @@ class WorkerGroup(ABC):
             "parameters; start them with shoal run, without --trusted, or write local(16)"
         )
 
+    def datagram_hosts(self) -> dict[str, str]:
+        """Return, for each member of the view, the IP address at which its datagrams arrive."""
+        raise UsageError(
+            "members of this run exchange no datagrams: they meet by torch.distributed; start them with shoal run, "
+            "without --trusted, or write local(16)"
+        )
+
     def hosts_of_members(self) -> dict[str, str]:
         """Return a name of the host of each member of the view; nothing where members do not change."""
         return {}

@@ -100,8 +100,13 @@ def first_number(view: MembershipView) -> int:
 
 
 def leaders(view: MembershipView, host_groups: Iterable[str]) -> list[int]:
-    """Return the slots of the first worker of each host group; a worker without a group is its own."""
-    first: dict[str, int] = {}
-    for member, name in zip(view.members, host_groups, strict=True):
-        first.setdefault(name or member, slot_of(member))
+    """Return the slots of the first worker of each host group."""
+    return [slot_of(member) for member in leading_members(view.members, host_groups)]
+
+
+def leading_members(members: Sequence[str], host_groups: Iterable[str]) -> list[str]:
+    """Return the first member of each host group; a member without a group is its own."""
+    first: dict[str, str] = {}
+    for member, name in zip(members, host_groups, strict=True):
+        first.setdefault(name or member, member)
     return list(first.values())

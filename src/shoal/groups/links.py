@@ -24,7 +24,7 @@ from shoal.membership.protocol import MemberInfo
 from shoal.membership.session import FixedSession, MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.transport.collectives import AllGather, ChainBroadcast
-from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint
+from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint, host_of
 from shoal.transport.mesh import SILENCE, LinkMesh
 from shoal.transport.messenger import Messenger
 from shoal.transport.rate_limit import rate_limit_from_environment
@@ -94,6 +94,8 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.mesh = LinkMesh(run, book, slot, endpoint, self.board, silence=silence, allowance=allowance)
         atexit.register(self.close)
         self.rank, self.size = slot, max(len(book), 2)
+        self._addresses = {rank: entry.address for rank, entry in book.items()}
+        """Of each member's links, by its slot."""
         if session is None:
             self.rank, self.size = slot, len(book)
             self.mesh.wait_for_peers(self.seconds)
@@ -143,6 +145,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         slots = [slot_of(member) for member in view.members]
         infos = zip(slots, view.members, session.install.infos, strict=True)
         members = {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
+        self._addresses = {slot: entry.address for slot, entry in members.items()}
         self.mesh.set_peers({**members, **self.servers})
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
@@ -164,6 +167,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         task, self._told = self._told, None
         assert task is not None
         self.mesh.wait(task, self.seconds)
+        # a remote worker may send anything: a rest that is no whole word is left out
         said = [dict(_WORD.iter_unpack(words[: len(words) // _WORD.size * _WORD.size])) for words in task.result]
         for listener in self.confirmation_listeners:
             listener.heard([words.get(listener.channel) for words in said])
@@ -182,6 +186,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         task = AllGather(data, limit)
         self._do(task)
         for member, said in zip(self.session.view.members, task.result, strict=True):
+            # the workers of the run's own machine are believed
             if check is not None and self.session.remote(member) and member != self.session.member:
                 self._checked(member, said, check)
         return task.result
@@ -198,7 +203,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
 
     def _broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         for tensor in tensors:
-            staged = tensor.detach().cpu().contiguous()
+            staged = tensor.detach().cpu().contiguous()  # links send and receive host memory, in one run
             self._do(ChainBroadcast(as_bytes(staged).numpy(), root))
             if self.rank != root and staged.data_ptr() != tensor.data_ptr():
                 tensor.detach().copy_(staged)
@@ -214,6 +219,9 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     @property
     def copy_host(self) -> CopyHost:
         return self.local or SoleWorker()
+
+    def datagram_hosts(self) -> dict[str, str]:
+        return {member: host_of(self._addresses[slot_of(member)]) for member in self.session.view.members}
 
     def hosts_of_members(self) -> dict[str, str]:
         return dict(self._hosts)
@@ -248,11 +256,11 @@ class _SessionWatcher:
         return self._session.disturbed
 
     def doubt(self, peers: Mapping[str, bool]) -> None:
-        self._session.agent.doubt(peers)
+        self._session.agent.reports.doubt(peers)
 
     def late(self, member: str, reason: str) -> None:
         if self._session.remote(member):  # for the run's own workers the launcher and their beats tell
-            self._session.agent.accuse(member, reason, late=True)
+            self._session.agent.reports.accuse(member, reason, late=True)
 
     def blame(self, member: str, error: ShoalError) -> NoReturn:
         self._session.blame(member, error)

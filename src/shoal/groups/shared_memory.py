@@ -76,6 +76,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self._round = self.base
         if self._loop is not None:
             self._loop.set_peers(self._names())
+        # never downwards: a member that is still in the last view may be waiting for the old number
         for row in (self._taken, self._posted, self._held):
             self.patience.publish(row, max(int(row[self.slot]), self._round))
 
@@ -92,6 +93,9 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
     @property
     def copy_host(self) -> CopyHost:
         return self
+
+    def datagram_hosts(self) -> dict[str, str]:
+        return dict.fromkeys(self.session.view.members, "127.0.0.1")
 
     def hosts_of_members(self) -> dict[str, str]:
         return dict.fromkeys(self.session.view.members, "here")
@@ -147,6 +151,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
             chunk = np.frombuffer(data[sent : sent + room], np.uint8)
             sent += len(chunk)
             box = self._boxes[self.slot]
+            # the whole length in every round: the longest decides, on all workers alike, how many rounds there are
             box[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(len(data)), np.uint8)
             box[_LENGTH.size : _LENGTH.size + len(chunk)] = chunk
             self._meet()

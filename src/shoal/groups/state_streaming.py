@@ -56,6 +56,7 @@ class StateStreamServer:
     def asked(self) -> list[str]:
         """Return the newcomers that ask for this view's state; of each slot the last, because earlier ones are lost."""
         asked = self.session.agent.streaming_partners.asked
+        # the agent's thread adds to it meanwhile, so this goes through a copy
         for member in [m for m, (_, at) in list(asked.items()) if now() - at > FORGOTTEN]:
             self._forget(member)
         slots = {

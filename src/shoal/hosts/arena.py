@@ -37,6 +37,7 @@ class SharedArena:
         Memory is reserved now, so that a host with too little raises here instead of a SIGBUS in the middle of a step.
         """
         try:
+            # not ftruncate: that would promise pages the host may not have
             os.posix_fallocate(self.descriptor, offset, size)
         except OSError as error:
             raise ShoalError(

@@ -1,7 +1,6 @@
 """Lets an event's action happen in a running lab."""
 
 import signal
-from typing import TYPE_CHECKING
 
 from shoal.lab.actions import (
     AnyAction,
@@ -20,15 +19,12 @@ from shoal.lab.actions import (
     StallLinks,
     ThawHosts,
 )
-
-if TYPE_CHECKING:
-    from shoal.lab.lab import NetworkLab
-
+from shoal.lab.lab import NetworkLab
 
 SIGNALS = {KillHosts: signal.SIGKILL, FreezeHosts: signal.SIGSTOP, ThawHosts: signal.SIGCONT}
 
 
-def apply(lab: "NetworkLab", action: AnyAction) -> None:
+def apply(lab: NetworkLab, action: AnyAction) -> None:
     """Do it, to all the hosts it names."""
     match action:
         case CutLinks(hosts):
@@ -46,7 +42,7 @@ def apply(lab: "NetworkLab", action: AnyAction) -> None:
                 _on_host(lab, host, action)
 
 
-def _on_host(lab: "NetworkLab", host: int, action: HostAction) -> None:
+def _on_host(lab: NetworkLab, host: int, action: HostAction) -> None:
     match action:
         case ChangeLinks():
             lab.set_link(host, action.to(lab.link(host)))

@@ -20,8 +20,6 @@ from typing import Any, Self
 
 from shoal.core.errors import ShoalError, UsageError
 from shoal.core.units import TimeSpan
-from shoal.lab.actions import AnyAction
-from shoal.lab.apply import apply
 from shoal.lab.host import INTERFACE, NAMESPACES, LabHost, address_of
 from shoal.lab.link import LabLink
 from shoal.lab.namespace import add, configure, hold_back
@@ -127,10 +125,6 @@ class NetworkLab:
     def stat(self, host: int) -> LinkStat:
         """Return the counters of a host's link."""
         return self._ready.stat(self._rank(host))
-
-    def apply(self, action: AnyAction) -> None:
-        """Let an event's action happen."""
-        apply(self, action)
 
     # Processes
 

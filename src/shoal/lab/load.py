@@ -1,4 +1,4 @@
-"""Loads a lab from the command line: from its short text, or from a TOML file."""
+"""A lab as text: the short form of the command line, or a TOML file."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from shoal.core.suggest import shown
 from shoal.core.units import BitRate, TimeSpan, parse_share, write_number, write_share
 from shoal.lab.link import LabLink
 from shoal.lab.spec import HostSpec, LabSpec, alike
-from shoal.lab.table import parse_table
+from shoal.lab.table import parse_table, write_table
 
 MOST_CHARACTERS = 500
 EXAMPLE = "'4 hosts, 100mbit, 20ms, 5ms jitter, 0.5%'"
@@ -28,6 +28,17 @@ _PARTS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
     ("seed", r"seed\s+(\d{1,20})", int),
     ("compute", r"(real|replay)", str),
 )
+
+
+def parse_lab(text: str) -> LabSpec:
+    """A lab from its short text or from the text of a TOML file."""
+    return parse_table(text) if "=" in text else parse_text(text)
+
+
+def write_lab(spec: LabSpec) -> str:
+    """The canonical text: short if it can be, else TOML."""
+    alike = len(set(spec.hosts)) == 1 and not spec.events
+    return write_text(spec) if alike else write_table(spec)
 
 
 def parse_text(text: str) -> LabSpec:
@@ -81,7 +92,7 @@ MOST_BYTES = 1 << 20
 
 def load(given: str) -> LabSpec:
     """The lab that `given` describes or points to."""
-    return load_file(Path(given)) if given.endswith(SUFFIX) else LabSpec.parse(given)
+    return load_file(Path(given)) if given.endswith(SUFFIX) else parse_lab(given)
 
 
 def load_file(path: Path) -> LabSpec:

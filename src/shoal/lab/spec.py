@@ -1,9 +1,9 @@
 """The specification of a lab as plain data: hosts with their links and speeds, a seed, and events.
 
-    "4 hosts, 100mbit, 20ms"        text.py, when all hosts are alike and nothing happens
+    "4 hosts, 100mbit, 20ms"        load.py, when all hosts are alike and nothing happens
     lab.toml                        table.py, for everything else
 
-`LabSpec.parse(str(spec)) == spec` always holds, so a record can keep a lab as one text.
+`parse_lab(write_lab(spec)) == spec` (load.py) always holds, so a record can keep a lab as one text.
 """
 
 from collections.abc import Iterable
@@ -92,22 +92,6 @@ class LabSpec(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         return len(self.hosts)
-
-    @classmethod
-    def parse(cls, text: str) -> "LabSpec":
-        """A lab from its short text or from the text of a TOML file."""
-        from shoal.lab.load import parse_text
-        from shoal.lab.table import parse_table  # they build what is defined here
-
-        return parse_table(text) if "=" in text else parse_text(text)
-
-    def __str__(self) -> str:
-        """The canonical text: short if it can be, else TOML."""
-        from shoal.lab.load import write_text
-        from shoal.lab.table import write_table
-
-        alike = len(set(self.hosts)) == 1 and not self.events
-        return write_text(self) if alike else write_table(self)
 
 
 def alike(size: int, host: HostSpec) -> Iterable[HostSpec]:

@@ -99,7 +99,7 @@ class LabSwitch:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,
+            start_new_session=True,  # a Ctrl-C is for the run; the lab ends its switch when the workers have ended
         )
         if self._read() != "ready":
             raise ShoalError(f"the lab's switch did not start: {self._last_words()}; see 'shoal lab check'")

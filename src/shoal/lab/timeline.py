@@ -2,9 +2,9 @@
 
 Nothing here touches a network or a clock. The same spec and the same moments asked for give the same answers:
 
-    timeline = Timeline(spec)
+    timeline = EventTimeline(spec)
     for due in timeline.due(second=31.2, step=140):
-        lab.apply(due.action)
+        apply(lab, due.action)
         keep(due.applied(31.2, 140))
 """
 

@@ -11,6 +11,7 @@ import msgspec
 from shoal.core.errors import UsageError
 from shoal.core.process import HostProcess
 from shoal.hosts.arena import SharedArena
+from shoal.lab.load import write_lab
 from shoal.launch.failures import WorkerProcess
 from shoal.launch.job import LaunchJob
 from shoal.launch.live_runs import NoticeSlot, RunNotice, live, own_namespace, post, remove
@@ -33,7 +34,7 @@ class RunAnnouncement:
             launcher=HostProcess.of(os.getpid()),
             since=time.time(),
             board=arena.descriptor,
-            lab=str(job.lab or ""),
+            lab=write_lab(job.lab) if job.lab is not None else "",
             attempt=job.attempt,
             namespace=own_namespace(),
         )

@@ -14,6 +14,7 @@ from shoal.groups.links import LinkedGroup, trusted
 from shoal.groups.process_group import TorchGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard
+from shoal.lab.apply import apply
 from shoal.lab.lab import NetworkLab
 from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
@@ -82,7 +83,7 @@ class LabPlacement(WorkerPlacement):
             return TorchGroup(store, rank, size, board)
         keys, hosts = self._keys, self.lab.hosts
         if session is not None:
-            self._keys, self._pairs = [], []
+            self._keys, self._pairs = [], []  # the secrets of others are not this worker's
             endpoint = LinkEndpoint(f"tcp://{hosts[rank].address}:*", CurveKeyPair.new())
             return LinkedGroup(self.directory.name, {}, rank, endpoint, board, session, servers=self.servers)
         book = {r: BookEntry(f"tcp://{hosts[r].address}:{PORT}", keys[r].public, str(r)) for r in range(size)}
@@ -99,7 +100,7 @@ class LabPlacement(WorkerPlacement):
             board.gate(self.timeline.next_step)
             return
         for due in self.timeline.due(second, step or 0):
-            self.lab.apply(due.action)
+            apply(self.lab, due.action)
             applied = due.applied(second, step or 0)
             self._note(applied.event, applied.planned, applied.second, applied.step)
         board.gate(self.timeline.next_step)

@@ -89,6 +89,7 @@ class WorkerScaling:
     def settle(self, members: Iterable[int]) -> None:
         """Look whether what was asked for is done: newcomers are in the view, and those that left are not."""
         present = set(members)
+        # one that was lost for good on its way in comes no more
         self._coming = {number for number in self._coming - present if not self._slots[number].is_free}
         self._departed &= present
         if self.asked and not (self._coming or self.leaving or self._departed):

@@ -56,6 +56,7 @@ def reap(worker: WorkerProcess, wait: bool = False) -> bool:
     """Collect the exit status of a worker that has ended, after killing the rest of its group; whether it did so."""
     if worker.status is not None:
         return False
+    # WNOWAIT: until its group is killed, the process stays a zombie, and its number nobody else's
     options = os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG)
     if os.waitid(os.P_PID, worker.pid, options) is None:
         return False

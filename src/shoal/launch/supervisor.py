@@ -83,6 +83,7 @@ class RunSupervisor:
     def open(self) -> None:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
+                # the log still lists them as members, and nobody will hear of them again
                 self.handle.gone(member, "of an earlier attempt")
             self._generation = max(
                 (e.install.view.generation for e in self._log() if isinstance(e, ViewInstalled)), default=0

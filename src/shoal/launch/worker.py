@@ -95,10 +95,11 @@ def become_worker(
 
 
 def _settle(pipes: WorkerPipes, parent: int, threads: int | None) -> None:
+    # a group of its own: its loader processes end with it, and a Ctrl-C of the terminal reaches the launcher alone
     os.setpgid(0, 0)
     _die_with(parent)
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+        os.dup2(nothing.fileno(), 0)  # the terminal's input is the launcher's
     os.dup2(pipes.out, 1)
     os.dup2(pipes.err, 2)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115  (for the rest of the process)

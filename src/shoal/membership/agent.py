@@ -1,7 +1,7 @@
 """A worker's agent: one thread that talks to the coordinator, so that the training thread never waits for a socket."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from shoal.core import errors
 from shoal.core.clock import Deadline, now
@@ -11,6 +11,7 @@ from shoal.membership.credentials import ClientCredentials
 from shoal.membership.envelope import MessageEnvelope, ProtocolMismatch
 from shoal.membership.lease_client import LeaseClient
 from shoal.membership.member import MemberState, StreamingPartners
+from shoal.membership.member_reports import MemberReports
 from shoal.membership.protocol import (
     ConfirmResult,
     InstallView,
@@ -22,13 +23,10 @@ from shoal.membership.protocol import (
     MemberEvicted,
     MemberInfo,
     Order,
-    PlanRequest,
     ProposeAck,
     ProposeView,
     RunOver,
     SamplesLeased,
-    SuspectMember,
-    printable,
 )
 from shoal.membership.step_watchdog import Look, StepPeriod, ThreadIdleTime
 from shoal.membership.view import MembershipView
@@ -69,6 +67,7 @@ class MembershipAgent:
         self.info = MemberInfo()
         """Where other members reach this worker; set it before `start`."""
         self.streaming_partners = StreamingPartners()
+        self.reports = MemberReports(member)
         self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
         self._look, self._on_install = look, on_install
         self._member = MemberState(member, holds=holds)
@@ -79,9 +78,6 @@ class MembershipAgent:
         self._installed: InstallView | None = None
         self._waits_for: tuple[str, ...] = ()
         self._unsaid: ProposeAck | None = None
-        self._doubts: tuple[SuspectMember, ...] = ()
-        self._accusations: dict[str, SuspectMember] = {}
-        self._plan_request: PlanRequest | None = None
         self._line: CoordinatorClient | None = None
         self.leases = LeaseClient(self._wake, self.check)
         self._began = self._heard = now()
@@ -179,22 +175,6 @@ class MembershipAgent:
             if self._member.blank:
                 raise errors.ShoalError(f"{self.id} has no state to train on yet; fetch it from the donor first")
             return self._member.enter()
-
-    def doubt(self, others: Mapping[str, bool]) -> None:
-        """Report the members that are not heard, and whether their endpoint is closed; repeated with every beat."""
-        self._doubts = tuple(SuspectMember(member=self.id, of=other, closed=closed) for other, closed in others.items())
-
-    def accuse(self, other: str, reason: str, late: bool = False) -> None:
-        """Report a member that breaks the protocol; repeated with every beat until the view changes."""
-        said = printable(reason)
-        self._accusations[other] = SuspectMember(member=self.id, of=other, reason=said, late=late)
-
-    def request_plan(self, plan: str) -> None:
-        """Ask for another plan; repeated with every beat until a view has it, or a later one."""
-        with self._changed:
-            asked = self._plan_request.number if self._plan_request is not None else 0
-            number = max(self._member.view.switches, asked) + 1
-            self._plan_request = PlanRequest(member=self.id, plan=plan, number=number)
 
     def hold(self) -> ConfirmResult | None:
         """Note, over links, that this worker holds the result; return the message for all others.
@@ -316,11 +296,8 @@ class MembershipAgent:
                 return True
             if self._member.view.generation == 0:
                 line.say(JoinRequest(member=self.id, info=self.info, waits=self.streaming_partners.waits))
-            for doubt in (*self._doubts, *self._accusations.values()):
-                line.say(doubt)
-            request = self._plan_request
-            if request is not None and request.number > self._member.view.switches:
-                line.say(request)
+            for report in self.reports.due(self._member.view):
+                line.say(report)
             moment = now()
             period, idle = self._period.look(moment, step), self._rest.look(moment)
             return line.say(self._member.beat(moment, step, period, doing, idle))
@@ -357,7 +334,7 @@ class MembershipAgent:
         self._member.install(order)
         if self._member.view.generation != before:
             self._installed = order
-            self._accusations.clear()
+            self.reports.begin_view()
             self._on_install(order)
 
     def _evicted(self, order: MemberEvicted) -> None:

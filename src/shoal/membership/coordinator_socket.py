@@ -32,15 +32,24 @@ class CoordinatorMessage:
     key: str
     """The public key that the sender proved to have; empty if keys are not used."""
     frames: list[Frame]
+    peer: tuple[str, int] | None = None
+    """Where the connection comes from, over TCP and once it is known."""
 
 
 class CoordinatorSocket:
     """Used by one thread. `address` is the bound address: `tcp://10.0.0.1:*` takes any free port."""
 
-    def __init__(self, address: str, lock: ServerCredentials | None) -> None:
+    def __init__(
+        self,
+        address: str,
+        lock: ServerCredentials | None,
+        largest: int = LARGEST_REPORT,
+        most_unsent: int = MOST_WAITING,
+    ) -> None:
+        """`largest`: bytes of a frame that is taken in. `most_unsent`: messages that wait for one receiver; 0: all."""
         check_address(address, lock)
         self._lock = lock
-        self._context = zmq.Context(io_threads=1)
+        self._context = zmq.Context(io_threads=1)  # of its own: `close` destroys it, with all its sockets
         self._authenticator: ZapAuthenticator | None = None
         self._limiter: PendingLimiter | None = None
         self._unfinished: UnfinishedLimiter | None = None
@@ -48,6 +57,8 @@ class CoordinatorSocket:
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, largest)
+        self._socket.setsockopt(zmq.SNDHWM, most_unsent)
         if lock is not None:
             # Unknown keys are refused at once instead of parked: a user waits, and may have given the wrong file.
             self._authenticator = ZapAuthenticator(self._context, self._identify, most_parked=0)
@@ -89,9 +100,16 @@ class CoordinatorSocket:
             for _ in range(MOST_AT_ONCE):
                 sender, *frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
                 key = frames[-1].get("User-Id") if frames and self._authenticator is not None else ""
-                if frames and self._unfinished is not None:
-                    self._unfinished.heard(int(frames[-1].get(zmq.SRCFD)))
-                yield CoordinatorMessage(sender.bytes, str(key), [frame.buffer for frame in frames])
+                peer = None
+                if frames and self._unfinished is not None and self._limiter is not None:
+                    descriptor = int(frames[-1].get(zmq.SRCFD))
+                    self._unfinished.heard(descriptor)
+                    peer = self._limiter.peer(descriptor)
+                yield CoordinatorMessage(sender.bytes, str(key), [frame.buffer for frame in frames], peer)
+
+    def connected(self) -> set[tuple[str, int]]:
+        """Where connections over TCP come from, as of now: a peer that was killed is missing within a moment."""
+        return set(self._limiter.accepted().values()) if self._limiter is not None else set()
 
     def send(self, to: bytes, frames: list[bytes]) -> None:
         """Send without waiting. A receiver that does not read loses messages; the protocol repeats all that matter."""
@@ -113,10 +131,8 @@ class CoordinatorSocket:
 
 
 _OPTIONS = {
-    zmq.MAXMSGSIZE: LARGEST_REPORT,
     zmq.HANDSHAKE_IVL: int(HANDSHAKE_SECONDS * 1000),
     zmq.RCVHWM: MOST_WAITING,
-    zmq.SNDHWM: MOST_WAITING,
     zmq.HEARTBEAT_IVL: 2_000,
     zmq.HEARTBEAT_TIMEOUT: 10_000,  # closes the connections of a host that is gone, which TCP would keep
 }

@@ -119,6 +119,7 @@ class ElasticSession(MembershipSession):
         streaming_partners.waits = False
 
     def _await_view(self, deadline: Deadline, stream: StateStream | None) -> None:
+        # updates go on while this worker waits, so that few are left when it enters
         most = SLICE if stream is None or not stream.proved else SHORT_SLICE
         while True:
             try:
@@ -192,7 +193,7 @@ class ElasticSession(MembershipSession):
             self.listeners.notify(self.view, self.fresh)
 
     def enter(self, holds: Callable[[], bool]) -> None:
-        self._await_eviction()
+        self._await_eviction()  # one that broke the protocol must not spoil the next operation too
         self._holds = holds
         self._number, self._inside = self.agent.enter(Deadline.after(self.seconds)), True
         self._look()
@@ -230,6 +231,7 @@ class ElasticSession(MembershipSession):
                 raise PeerLost(f"{self.member} waited {self.seconds:.0f} s for a new view of the members")
         self._inside = False
         self._look()
+        # agents may have counted the operation as complete while the view changed
         return self.agent.applied >= self._number
 
     def remote(self, member: str) -> bool:
@@ -251,7 +253,7 @@ class ElasticSession(MembershipSession):
     def distrust(self, member: str, error: ShoalError) -> None:
         if not self.remote(member) or member == self.member:
             raise error
-        self.agent.accuse(member, str(error))
+        self.agent.reports.accuse(member, str(error))
         self._accused = (self.view.generation, Deadline.after(min(EVICTION, self.seconds)))
 
     def _await_eviction(self) -> None:
@@ -264,7 +266,7 @@ class ElasticSession(MembershipSession):
     def request_plan(self, plan: str) -> None:
         # The coordinator ignores remote workers; the run's own workers run the same script, and ask too.
         if not self.agent.info.remote:
-            self.agent.request_plan(plan)
+            self.agent.reports.request_plan(plan, self.agent.view)  # which may be ahead of `self.view`
 
     @property
     def leases(self) -> LeaseClient | None:

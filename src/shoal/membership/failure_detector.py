@@ -114,7 +114,7 @@ class FailureDetector:
     def _verdict(self, status: MemberStatus, now: float, usual: float | None) -> str:
         """Return why a member is given up, or "". `usual`: seconds of a step, instead of what the member claims."""
         period, idle = (status.beat.period, status.beat.idle) if status.beat is not None else (0.0, 0.0)
-        period = period if usual is None else usual
+        period = period if usual is None else usual  # a remote worker could claim steps of an hour
         unheard = now - status.heard
         patience = self._patience(self.rules.silence, period)
         if unheard > patience - min(self.rules.margin, patience / 6):

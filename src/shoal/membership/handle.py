@@ -147,7 +147,7 @@ class CoordinatorHandle:
             self._unsaid.pop(0)
 
     def read(self) -> list[Command | News]:
-        """What the coordinator has told since the last time: `Lost`, `Installed`, `CoordinatorFailed`."""
+        """What the coordinator has told since the last time: `MemberLost`, `ViewInstalled` and others."""
         if self._channel is not None:
             self._news += self._channel.receive()
         news, self._news = self._news, []

@@ -119,7 +119,7 @@ class LeaseBook:
             if self._is_remote(request.member):
                 return None  # else a lie would end the pass; one of the run's own workers opens the next one
             if found is None and len(self._passes) >= MOST_LOADERS:
-                del self._passes[min(self._passes)]
+                del self._passes[min(self._passes)]  # any number of loaders in turn, in bounded memory
             restarted = self._restarted and found is None
             found = self._passes[loader] = _LeasedPass(request.key, _terms(request), restarted)
         return found if found.key == request.key else None
@@ -135,6 +135,7 @@ class LeaseBook:
         reached = max(request.reached for request in said)
         found.begun, found.round = True, newest.round
         found.held = {request.member: list(request.held) for request in said}
+        # the lowest positions are given first: whatever a lost worker holds lies below the highest that was given
         found.pool = subtract(newest.pool, [(0, reached)] if reached else [])
         found.given = _given(found.held, newest, members)
         waiting, found.met = found.met, {}

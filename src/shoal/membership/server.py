@@ -180,7 +180,7 @@ class CoordinatorServer:
         """Return the effects of a report. One that cannot be handled evicts its sender, and harms no other member."""
         bound = self.register.binds(report, message.key)
         if bound is not None:
-            self.wal.append(bound)
+            self.wal.append(bound)  # the key is this member's alone from here on, also after a restart
         if (
             isinstance(report, JoinRequest)
             or report.member in self.machine.roster.statuses
@@ -211,6 +211,7 @@ class CoordinatorServer:
         refusal = self.grants.refusal(ask, message.key)
         if not refusal and not told:
             for granted in self.grants.choose(ask, message.key, now()):
+                # before the answer leaves: a restarted coordinator must not give the slot away again
                 self.wal.append(granted)
                 self.grants.add(granted, now())
                 told.append(granted.member)
@@ -235,6 +236,7 @@ class CoordinatorServer:
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, WriteEntry):
+                # before any message of it leaves: nobody may act on what a crash could undo
                 self.wal.append(effect.entry)
                 if isinstance(effect.entry, MemberLost | ViewInstalled):
                     self.channel.send(effect.entry)

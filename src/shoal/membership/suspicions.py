@@ -55,6 +55,7 @@ class SuspicionTable:
 
     def hear(self, doubt: SuspectMember, now: float) -> None:
         key = (doubt.member, doubt.of)
+        # a suspicion that was not repeated in time is over: this one begins anew
         since = self._held[key].since if key in self._held and now - self._held[key].last <= LASTS else now
         self._held[key] = _HeldSuspicion(since, doubt, now)
 
@@ -72,6 +73,7 @@ class SuspicionTable:
             if now - held.last <= LASTS and all(member in view and member in heard for member in key)
         }
         for (by, of), held in living.items():
+            # beats must have stopped, too: a link that refuses connections is not yet a process that has ended
             if by not in remote and held.said.closed and now - heard[of] > BEATS:
                 return of, f"{CLOSED}, says {by}"
         accused = [(by, of) for (by, of), held in living.items() if by not in remote and held.said.reason]
@@ -90,7 +92,7 @@ class SuspicionTable:
         witnesses: dict[str, set[str]] = {}
         certain = {of for by, of in lasting if by not in remote}
         for by, of in lasting:
-            if self._owner(by) != self._owner(of):
+            if self._owner(by) != self._owner(of):  # one key is one witness, and none against itself
                 witnesses.setdefault(of, set()).add(self._owner(by) if by in remote else by)
         certain |= {of for of, keys in witnesses.items() if len(keys) > 1}
         if not certain:

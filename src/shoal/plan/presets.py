@@ -77,6 +77,12 @@ PRESETS: dict[str, NamedPlan] = {
         note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model, and add "
         "samples=leased where a worker is always slower",
     ),
+    "spec-sync": NamedPlan(
+        text="server, async(speculate=0.5)",
+        cites='Zhang et al. 2018, "Stay Fresh: Speculative Synchronization for Fast Distributed Machine Learning"',
+        note="a step begins again when half of the others have pushed before its forward pass has ended; the paper "
+        "tunes that moment and that number while it trains",
+    ),
     "tf-ps": NamedPlan(
         text="server(shards=2), async",
         cites='Abadi et al. 2016, "TensorFlow: A system for large-scale machine learning"',
@@ -138,6 +144,12 @@ PRESETS: dict[str, NamedPlan] = {
         text="mix(butterfly), every(1)",
         cites='Zhao & Canny 2013, "Butterfly mixing: Accelerating incremental-update algorithms on clusters"',
         note="after every step a worker takes the mean with one partner; here all meet after 64 steps, too",
+    ),
+    "dogwild": NamedPlan(
+        text="datagrams, every(1)",
+        cites='Noel & Osindero 2014, "Dogwild! Distributed Hogwild for CPU & GPU"',
+        note="Hogwild over a network: every worker sends what it has changed in datagrams and waits for none; here all "
+        "meet after 100 steps, too",
     ),
     "hogwild": NamedPlan(
         text="shared, every(1)",

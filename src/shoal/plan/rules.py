@@ -12,25 +12,26 @@ from shoal.plan.factors import FactorsTerm
 from shoal.plan.part_rules import check_parts
 from shoal.plan.plan import Plan
 from shoal.plan.precision import HalpTerm, PrecisionTerm
+from shoal.plan.served_rules import (
+    SERVED,
+    a_deadline_needs_one_server,
+    a_delay_is_a_number_of_steps,
+    changes_are_compared_with_values,
+    servers_get_what_there_is,
+)
 from shoal.plan.shared_rules import copies_of_hosts_are_averaged, shared_sends_nothing
 from shoal.plan.terms import (
     AllReduceTerm,
     AloneTerm,
-    AsyncTerm,
-    DeadlineTerm,
+    DatagramsTerm,
     EveryTerm,
     LocalTerm,
     MixTerm,
     OrderTerm,
-    ServerTerm,
-    StaleTerm,
 )
-from shoal.plan.wrappers import GuardTerm, MeetTerm, MomentumTerm, WireTerm
+from shoal.plan.wrappers import GuardTerm, MomentumTerm, WireTerm
 from shoal.sync.settings import SynchronizerSettings
 from shoal.wire.settings import CodecSettings
-
-SERVED = StaleTerm | AsyncTerm | DeadlineTerm
-"""Paces that need parameter servers."""
 
 
 def check(plan: Plan, workers: int) -> list[str]:
@@ -176,90 +177,6 @@ def factors_stand_alone(plan: Plan, workers: int) -> None:
             )
 
 
-def servers_get_what_there_is(plan: Plan, workers: int) -> None:
-    """Servers add up tensors, or decode pushes."""
-    if not isinstance(plan.exchange, ServerTerm):
-        if isinstance(plan.pace, SERVED) and not _delays_gradients(plan):
-            raise UsageError(f"'{plan.pace}' is for parameter servers; write server, {plan.pace}")
-        return
-    if isinstance(plan.pace, SERVED):
-        for term in plan.wire:
-            if term.name == "dgc":
-                raise UsageError(
-                    f"'{term}' with '{plan.pace}': its momentum correction assumes that every worker gets the sum of "
-                    "what all sent, and here each goes on with its own; remove one of the two"
-                )
-    if plan.order.by != "ready":
-        raise UsageError(f"'{plan.order}' with '{plan.exchange}': servers answer in any order; remove the order")
-    if isinstance(plan.pace, StaleTerm | AsyncTerm):
-        _pushes_are_coded_alone(plan)
-        return
-    for term in plan.codecs:
-        if not isinstance(term, PrecisionTerm):
-            raise UsageError(
-                f"'{term}' with '{plan.exchange}' and '{plan.pace}': servers add up gradients as they are; remove it, "
-                "or write stale(0), whose pushes go through codecs, or allreduce"
-            )
-
-
-def changes_are_compared_with_values(plan: Plan, workers: int) -> None:
-    """Only pushes of changes know which values they change."""
-    for term in plan.codecs:
-        if not (isinstance(term, CodecSettings) and term.compares):
-            continue
-        if not isinstance(plan.pace, StaleTerm | AsyncTerm):
-            raise UsageError(
-                f"'{term}' with '{plan.pace}': it compares changes with the parameters they change, which only pushes "
-                f"to servers know; write server, stale(0), {term}, or topk(0.01)"
-            )
-        if isinstance(plan.pace, AsyncTerm) and plan.pace.rule != "add":
-            raise UsageError(
-                f"'{term}' with '{plan.pace}': gradients travel, whose size says nothing of how much a parameter will "
-                f"change; write async, {term}, or topk(0.01)"
-            )
-
-
-def _pushes_are_coded_alone(plan: Plan) -> None:
-    """A server decodes each push by itself."""
-    for term in plan.codecs:
-        if isinstance(term, MeetTerm):
-            raise UsageError(f"'{term}' with '{plan.pace}': a server decodes pushes one by one; remove it")
-        if isinstance(term, CodecSettings) and term.sends_twice:
-            raise UsageError(
-                f"'{term}' with '{plan.pace}': its factors are sums over all workers, and a push is one worker's; "
-                "write topk(0.01)"
-            )
-
-
-def _delays_gradients(plan: Plan) -> bool:
-    return isinstance(plan.pace, StaleTerm) and isinstance(plan.exchange, AllReduceTerm)
-
-
-def a_delay_is_a_number_of_steps(plan: Plan, workers: int) -> None:
-    """With all-reduce, stale(k) applies means k steps late; what else it says is for servers."""
-    if not isinstance(plan.pace, StaleTerm) or not _delays_gradients(plan):
-        return
-    if plan.pace.bound == 0:
-        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': means that are 0 steps late are every(1); write that")
-    if plan.pace != StaleTerm(plan.pace.bound):
-        raise UsageError(
-            f"'{plan.pace}' with '{plan.exchange}': all workers make the same steps, so only the bound has a meaning; "
-            f"write stale({plan.pace.bound}), or server, {plan.pace}"
-        )
-
-
-def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:
-    if not isinstance(plan.pace, DeadlineTerm) or not isinstance(plan.exchange, ServerTerm):
-        return
-    if plan.exchange.shards > 1:
-        raise UsageError(
-            f"'{plan.exchange}' with '{plan.pace}': each server would choose for itself which pushes came in time, so "
-            "one could count in a part of the model alone; write server"
-        )
-    if workers > 1 and plan.pace.backups >= workers:
-        raise UsageError(f"'{plan.pace}' with {workers} workers: no step would wait for anybody; write fewer backups")
-
-
 def leases_follow_speed_already(plan: Plan, workers: int) -> None:
     leases = isinstance(plan.pace, LocalTerm | SERVED) and plan.pace.samples == "leased"
     if leases and plan.balance.shares != "even":
@@ -285,6 +202,22 @@ def edges_name_the_workers(plan: Plan, workers: int) -> None:
         nodes = len(read_edges(plan.exchange.edges)) + 1
         if nodes > workers:
             raise UsageError(f"'{plan.exchange}' is a tree of {nodes}, and there are {workers} workers; leave some out")
+
+
+def datagrams_carry_changes(plan: Plan, workers: int) -> None:
+    if not isinstance(plan.exchange, DatagramsTerm):
+        return
+    if plan.wire:
+        raise UsageError(
+            f"'{plan.wire[0]}' with '{plan.exchange}': changes travel as they are, and lose nothing that a later "
+            "datagram does not bring; remove it, or write allreduce"
+        )
+    if plan.pace != EveryTerm():
+        raise UsageError(f"'{plan.pace}' with '{plan.exchange}': nobody waits for a step there; remove one of the two")
+    if plan.balance.shares != "even":
+        raise UsageError(
+            f"'{plan.balance}' with '{plan.exchange}': the changes of all count alike, whatever their share; remove it"
+        )
 
 
 def mix_sends_parameters(plan: Plan, workers: int) -> None:
@@ -328,5 +261,6 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     shared_sends_nothing,
     copies_of_hosts_are_averaged,
     mix_sends_parameters,
+    datagrams_carry_changes,
     edges_name_the_workers,
 )

@@ -73,11 +73,14 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
 class AsyncTerm(PlanTerm, frozen=True, tag="async"):
     """As stale(…), but no worker waits for another between two meetings. With rule=adagrad or rule=sgd workers push
     gradients instead of changes, and the servers make the step with `rate`: the script's optimizer then changes
-    nothing, and its schedule and its weight decay have no effect.
+    nothing, and its schedule and its weight decay have no effect. With speculate=0.5 a step begins again if, before its
+    forward pass has ended, half as many updates as there are other workers have come since the last pull: it pulls
+    them, and the forward pass is made again with the same samples.
 
-    Costs: a push and a pull of the parameters' size per step.
+    Costs: a push and a pull of the parameters' size per step; one more pull and forward pass for each restart.
     Cites: Dean et al. 2012, "Large Scale Distributed Deep Networks" (Downpour SGD, with Adagrad at the server);
-    Mitliagkas et al. 2016, "Asynchrony begets momentum".
+    Mitliagkas et al. 2016, "Asynchrony begets momentum"; Zhang et al. 2018, "Stay Fresh: Speculative Synchronization
+    for Fast Distributed Machine Learning" (speculate).
     Avoid: with high momentum, because asynchrony adds about 1 - 1/p of its own for p workers.
     """
 
@@ -90,11 +93,14 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
     """Of sgd and adagrad: the learning rate at the servers."""
     samples: Literal["static", "leased"] = "static"
     """As for stale(…): leased, a worker that is always slower trains less, and holds nobody up."""
+    speculate: float = 0.0
+    """Updates of each other worker, on average, after which a forward pass is made again; 0: never."""
     round: int = ROUND
     """Steps from one meeting of all workers to the next; of leased samples, on average."""
 
     def __post_init__(self) -> None:
         check_whole(self, "round", self.round, 1, MOST_STEPS)
+        check_number(self, "speculate", self.speculate, 0.0, 100.0)
         if self.rule == "add" and self.rate is not None:
             raise UsageError(f"{self}: changes are added as they are; write async(rule=adagrad, rate={self.rate})")
         if self.rule != "add" and self.rate is None:
@@ -112,6 +118,7 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
             "rule": (self.rule, "add"),
             "rate": (self.rate, None),
             "samples": (self.samples, "static"),
+            "speculate": (self.speculate, 0.0),
             "round": (self.round, ROUND),
         }
         more = [f"{name}={write_value(value)}" for name, (value, usual) in named.items() if value != usual]

@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from shoal.core.errors import UsageError
 from shoal.core.tree_edges import read_edges
 from shoal.plan.balance import BalanceTerm
+from shoal.plan.datagrams import DatagramsTerm
 from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
@@ -33,6 +34,7 @@ __all__ = [
     "Axis",
     "BalanceTerm",
     "CodecTerm",
+    "DatagramsTerm",
     "DeadlineTerm",
     "EveryTerm",
     "Exchange",
@@ -139,7 +141,7 @@ class ReplicateTerm(PlanTerm, frozen=True, tag="replicate"):
     name: ClassVar[str] = "replicate"
 
 
-Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm | MixTerm
+Exchange = AllReduceTerm | ServerTerm | AloneTerm | SharedTerm | MixTerm | DatagramsTerm
 Pace = EveryTerm | LocalTerm | StaleTerm | AsyncTerm | DeadlineTerm
 Split = ReplicateTerm
 
@@ -149,6 +151,7 @@ TERMS: dict[str, type[NamedTerm]] = {
     "alone": AloneTerm,
     "shared": SharedTerm,
     "mix": MixTerm,
+    "datagrams": DatagramsTerm,
     "every": EveryTerm,
     "local": LocalTerm,
     "stale": StaleTerm,

@@ -1,24 +1,24 @@
 """Compute how payloads meet under a plan, and how many bytes a worker sends for one step between hosts."""
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from shoal.core.errors import UsageError
-from shoal.core.tree_edges import read_edges
 from shoal.groups.cluster_file import ClusterMeasurement
 from shoal.plan.factors import FactorsTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
 from shoal.plan.server_time import transfer_seconds
-from shoal.plan.terms import AllReduceTerm, AloneTerm, EveryTerm, MixTerm, Pace, ServerTerm, SharedTerm
-from shoal.sync.price import NetworkEstimate, summed, summing_hops
+from shoal.plan.terms import AllReduceTerm, AloneTerm, DatagramsTerm, EveryTerm, MixTerm, Pace, ServerTerm, SharedTerm
+from shoal.sync.price import NetworkEstimate, summed
 from shoal.sync.settings import SynchronizerSettings
+from shoal.sync.sum_cost import HALF, sum_cost
 
 if TYPE_CHECKING:
+    from shoal.wire.codec import GradientCodec
     from shoal.wire.layout import FlatLayout
 
     Buckets = Sequence[tuple[int, FlatLayout]]
@@ -36,7 +36,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int
     """Elements; taken as square matrices if shapes are not known."""
     meets: str
-    """sum, gather, twostage, server, pairs, or nothing."""
+    """sum, gather, twostage, server, pairs, datagrams, or nothing."""
     sent: int
     """Bytes a worker sends, at most."""
     plain: int
@@ -55,6 +55,10 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
     """The same without a codec."""
     step_seconds: float | None = None
     """Seconds of a step that hides no transfer behind computing; None if the computing is not known."""
+    depth: int = 0
+    """Messages of which each waits for the one before, for one bucket."""
+    added: int | None = None
+    """Numbers that the worker with most work adds up; None where servers add, or a codec's factors are summed."""
     steps: int = 1
     """Optimizer steps from one exchange to the next; under `local(…)` all bytes and seconds are those of a round."""
 
@@ -65,6 +69,7 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
             "twostage": "payloads meet in two stages",
             "server": "servers add up payloads",
             "pairs": "a worker sends its parameters to one partner",
+            "datagrams": "a worker sends its changes to all others as often as its rate allows, here once",
             "nothing": "nothing travels",
         }[self.meets]
         text = (
@@ -75,11 +80,18 @@ class StepTraffic(msgspec.Struct, frozen=True, kw_only=True):
         other = {"gather": ("two stages", self.staged), "twostage": ("gathering", self.gathered)}.get(self.meets)
         rest = [f"{other[0]} would be {other[1]:,}"] if other is not None and other[1] is not None else []
         rest += [f"no codec {self.plain:,}"] if self.sent != self.plain and self.meets != "nothing" else []
-        return (f"{text} ({', '.join(rest)})" if rest else text) + self._times()
+        return (f"{text} ({', '.join(rest)})" if rest else text) + self._work() + self._times()
 
     @property
     def _unit(self) -> str:
         return "round" if self.steps > 1 else "step"
+
+    def _work(self) -> str:
+        """Work and depth, as analyses of parallel programs count them."""
+        if not self.depth:
+            return ""
+        row = f"{self.depth} messages wait for one another" if self.depth > 1 else "no message waits for another"
+        return f"; {row}" + (f", and a worker adds at most {self.added:,} numbers" if self.added is not None else "")
 
     def _times(self) -> str:
         if self.seconds is None or self.plain_seconds is None:
@@ -102,15 +114,18 @@ def traffic(plan: Plan, workers: int, parameters: int = PARAMETERS) -> StepTraff
     steps = pace.steps_per_round if isinstance(pace, SynchronizerSettings) else _steps(pace)
     if isinstance(pace, LocalTerm) and pace.fragments > 1:  # an exchange is that of one fragment
         steps, parameters = steps // pace.fragments, -(-parameters // pace.fragments)
-    plain = int(summed(4 * parameters, workers))
+    plain = sum_cost("auto", parameters, workers).sent
     facts = {"workers": workers, "parameters": parameters, "plain": plain, "steps": steps}
     one_copy = isinstance(plan.exchange, SharedTerm) and not isinstance(plan.pace, LocalTerm)
     if isinstance(plan.exchange, AloneTerm) or one_copy or workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     if isinstance(plan.exchange, ServerTerm) and not plan.codecs:  # up; the same comes down
-        return StepTraffic(meets="server", sent=4 * parameters, **facts)
+        return StepTraffic(meets="server", sent=4 * parameters, depth=2, **facts)
     if isinstance(plan.exchange, MixTerm):
-        return StepTraffic(meets="pairs", sent=4 * parameters, **facts)
+        return StepTraffic(meets="pairs", sent=4 * parameters, depth=1, added=parameters, **facts)
+    if isinstance(plan.exchange, DatagramsTerm):
+        sent, added = 4 * parameters * (workers - 1), parameters * (workers - 1)
+        return StepTraffic(meets="datagrams", sent=sent, depth=1, added=added, **facts)
     if plan.factors is not None:
         raise UsageError(f"--workers with '{plan.factors}': layers differ in shape, so give the model too: --model RUN")
     if not plan.wire:
@@ -132,8 +147,7 @@ def shape_traffic(plan: Plan, workers: int, shapes: Mapping[str, Sequence[int]])
 
     tensors = [torch.empty(tuple(shape), device="meta") for shape in shapes.values()]
     buckets = [(1, bucket.layout) for bucket in lay_out(tensors, names=list(shapes))]
-    plain = int(summed(4 * parameters, workers))
-    facts = {"workers": workers, "parameters": parameters, "plain": plain}
+    facts = {"workers": workers, "parameters": parameters, "plain": sum_cost("auto", parameters, workers).sent}
     if workers == 1:
         return StepTraffic(meets="nothing", sent=0, **facts)
     return _coded(plan, workers, buckets, facts)
@@ -147,29 +161,22 @@ def _factored(term: FactorsTerm, workers: int, shapes: Mapping[str, Sequence[int
     sent = sum(term.factor_bytes(shape, workers) for shape in worth) + int(summed(4 * summing, workers))
     plain = int(summed(4 * parameters, workers))
     meets = "gather" if worth else "sum"
-    return StepTraffic(workers=workers, parameters=parameters, meets=meets, sent=sent, plain=plain)
+    # the factors of a layer leave as it is ready; what is summed takes the latencies of a sum
+    depth = sum_cost("auto", summing, workers).depth or 1
+    return StepTraffic(workers=workers, parameters=parameters, meets=meets, sent=sent, plain=plain, depth=depth)
 
 
 def _plainly(plan: Plan, workers: int, parameters: int, facts: dict[str, int]) -> StepTraffic:
-    by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
-    return StepTraffic(meets="sum", sent=_most_sent(by, 4 * parameters, workers), **facts)
+    cost = sum_cost(_algorithm(plan), parameters, workers)
+    return StepTraffic(meets="sum", sent=cost.sent, depth=cost.depth, added=cost.added, **facts)
+
+
+def _algorithm(plan: Plan) -> str:
+    return plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
 
 
 def _steps(pace: Pace) -> int:
     return pace.first_steps if isinstance(pace, LocalTerm) else pace.steps
-
-
-def _most_sent(by: str, size: int, workers: int) -> int:
-    """Return the most bytes any worker sends for a sum of `size` bytes, by the words of `allreduce(…)`."""
-    if by[:1].isdigit():
-        ends = Counter(node for edge in read_edges(by) for node in edge)
-        return size * max(ends.values())
-    # a tree's inner node sends to its parent and to two children; in a butterfly log2(p) rounds send everything
-    inner = 1 + (workers > 2) + (workers > 4)
-    rounds = workers.bit_length() - 1 + (workers.bit_count() > 1)
-    chain = 1 + (workers > 2)
-    times = {"straight": workers - 1, "tree": inner, "chain": chain, "star": workers - 1, "butterfly": rounds}
-    return size * times[by] if by in times else int(summed(size, workers))
 
 
 def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing: float | None = None) -> StepTraffic:
@@ -185,9 +192,8 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
         where = (found.workers, plan.exchange.shards, len(cluster.workers))
         seconds, plain = (transfer_seconds(size, *where, network) for size in (found.sent, 4 * found.parameters))
     else:
-        hops = summing_hops(found.workers)
-        seconds = network.seconds(found.sent, {"gather": 1, "twostage": 2}.get(found.meets, hops))
-        plain = network.seconds(found.plain, hops)
+        seconds = network.seconds(found.sent, found.depth)
+        plain = network.seconds(found.plain, sum_cost("auto", found.parameters, found.workers).depth)
     in_every_step = isinstance(plan.pace, EveryTerm)
     return msgspec.structs.replace(
         found,
@@ -214,15 +220,30 @@ def _coded(plan: Plan, workers: int, buckets: "Buckets", facts: dict[str, int]) 
     from shoal.sync.aggregate.choose import gathered, staged, way
 
     codec = compose(plan.codecs, workers)
+    parameters = facts["parameters"]
     if codec is None:
-        return StepTraffic(meets="sum", sent=facts["plain"], **facts)
+        return _plainly(plan, workers, parameters, facts)
     if isinstance(plan.exchange, ServerTerm):  # up: a push; what comes down depends on what others change
-        return StepTraffic(meets="server", sent=sum(times * codec.max_bytes(part) for times, part in buckets), **facts)
+        pushed = sum(times * codec.max_bytes(part) for times, part in buckets)
+        return StepTraffic(meets="server", sent=pushed, depth=2, **facts)
     if codec.summable:
-        size = sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets)
-        return StepTraffic(meets="sum", sent=int(summed(size, workers)), **facts)
+        return _summed(plan, codec, workers, buckets, facts)
     one = sum(times * gathered(codec, [layout], workers) for times, layout in buckets)
     two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if codec.divisible else None
     meets = plan.meeting if plan.meeting != "auto" else way(one, two, workers)
-    sent = two if meets == "twostage" and two is not None else one
-    return StepTraffic(meets=meets, sent=sent, gathered=one, staged=two, **facts)
+    if meets == "twostage" and two is not None:
+        added = (workers - 1) * parameters // workers
+        return StepTraffic(meets=meets, sent=two, gathered=one, staged=two, depth=2, added=added, **facts)
+    added = (workers - 1) * parameters
+    return StepTraffic(meets=meets, sent=one, gathered=one, staged=two, depth=1, added=added, **facts)
+
+
+def _summed(plan: Plan, codec: "GradientCodec", workers: int, buckets: "Buckets", facts: dict[str, int]) -> StepTraffic:
+    """Casts are summed as they are; factors one after the other, as float32."""
+    sizes = [codec.summed_bytes(layout) or 0 for times, layout in buckets if times]
+    sent = int(summed(sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets), workers))
+    if codec.summed_as == "cast":
+        cost = sum_cost(_algorithm(plan), facts["parameters"], workers, HALF)
+        return StepTraffic(meets="sum", sent=sent, depth=cost.depth, added=cost.added, **facts)
+    depth = 2 * sum_cost(_algorithm(plan), max(sizes, default=0) // 8, workers).depth
+    return StepTraffic(meets="sum", sent=sent, depth=depth, **facts)

@@ -1,6 +1,6 @@
 """The batcher: requests that wait for a model are computed together.
 
-One batcher serves one version and lives on the event loop. While `concurrency` batches are being computed, requests
+One batcher serves one version and lives on the event loop. While `width` batches are being computed, requests
 wait in a bounded queue; the next batch takes as many of them, in order, as `BatchSizer` allows. Nothing waits for
 company unless `delay` says so, and for a free core no longer than its batch takes. Urgent requests go before others
 and, where the queue is full, take the place of the least urgent one. A request is refused at once when it could not be
@@ -24,6 +24,8 @@ from shoal.serve.tensors import Tensors
 NORMAL = 2
 """The level of requests that name none; 1 goes before them, larger ones come after. Shadow copies come last."""
 LAST = 255
+MOST_BATCHES = 1 << 16
+"""Slots of a batcher that shares none: more than it computes at the same time."""
 
 Execute = Callable[[Tensors], Awaitable[Tensors]]
 """Computes one batch, elsewhere than on the event loop."""
@@ -78,14 +80,17 @@ class RequestBatcher:
         observer: BatchObserver,
         clock: Callable[[], float] | None = None,
         slots: ComputeSlots | None = None,
+        width: Callable[[], int] | None = None,
     ) -> None:
         """`clock` measures how long batches take; without one it is the event loop's, which may be coarse.
 
         `slots` are shared with the batchers of other models; without them every model computes when it likes.
+        `width` says how many batches may be computed at the same time; without it the settings do.
         """
+        self._width = width or (lambda: settings.concurrency)
         self._execute, self.sizer, self._settings, self._observer = execute, sizer, settings, observer
         self._clock = clock or asyncio.get_running_loop().time
-        self._slots = slots or ComputeSlots(settings.concurrency)
+        self._slots = slots or ComputeSlots(MOST_BATCHES)
         self._core_timer: asyncio.TimerHandle | None = None
         self._has_waited = False
         self._queue: deque[PendingRequest] = deque()
@@ -123,7 +128,7 @@ class RequestBatcher:
         before = self.queued if level >= LAST else sum(each.rows for each in self._queue if each.level <= level)
         full, rest = divmod(before + rows, self.sizer.rows)
         ahead = full * self._times.predict(self.sizer.rows) + (self._times.predict(rest) if rest else 0.0)
-        return self._times.predict(self._running_rows) * bool(self._running) + ahead / self._settings.concurrency
+        return self._times.predict(self._running_rows) * bool(self._running) + ahead / self._width()
 
     def _check_room(self, rows: int, left: float, level: int) -> None:
         if left <= 0:
@@ -157,7 +162,7 @@ class RequestBatcher:
 
     def _pump(self) -> None:
         """Start as many batches as may run; nothing if the first request may still wait for company."""
-        while self._running < self._settings.concurrency:
+        while self._running < self._width():
             self._drop_done()
             self._drop_late()
             if not self._queue or self._waits_for_company() or self._waits_for_core():

@@ -13,67 +13,22 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from shoal.core import clock
 from shoal.core.errors import ShoalError, UsageError
-from shoal.serve.batcher import LAST, NORMAL, BatchSettings, RequestBatcher
-from shoal.serve.cache import ResultCache, input_digest
+from shoal.serve.asking import ModelAnswer, ModelAsker
+from shoal.serve.batcher import NORMAL
+from shoal.serve.batchers import VersionBatchers
 from shoal.serve.control import NOTHING, ModelControl, SharedControl
-from shoal.serve.errors import BodyTooLarge, DeadlinePassed, ModelMissing, PredictFailed, RequestError
+from shoal.serve.core_settings import CoreSettings
+from shoal.serve.errors import ModelMissing
 from shoal.serve.manager import ServableManager
 from shoal.serve.metrics import VersionMetrics
 from shoal.serve.model import CompositeModel
-from shoal.serve.router import RequestRoute, TrafficSettings, VersionRouter
-from shoal.serve.servable import Servable, is_batchable
-from shoal.serve.shadow import ShadowCopies
+from shoal.serve.router import VersionRouter
 from shoal.serve.shared_metrics import SharedMetrics
-from shoal.serve.sizing import BatchSizer, FixedSizer, SizingPolicy
-from shoal.serve.slots import ComputeSlots
 from shoal.serve.source import VersionSource
 from shoal.serve.stream import VersionStream
-from shoal.serve.tensors import Tensors, TensorSpec, check_inputs, rows_of
+from shoal.serve.tensors import Tensors, TensorSpec
 from shoal.serve.version import ServableVersion
-
-DRAIN_SECONDS = 10.0
-"""How long a server that ends waits for the batches it computes."""
-
-
-@dataclass(frozen=True)
-class CoreSettings:
-    """What holds for every model of a server."""
-
-    batch: BatchSettings = field(default_factory=BatchSettings)
-    goal: float = 0.1
-    """Seconds from a request to its answer that the batcher aims for."""
-    most_rows: int = 1024
-    """Samples of one request, and of one batch."""
-    batching: bool = True
-    slots: int | None = None
-    """Batches of all models at the same time: the cores of this process; None: as many as the models may compute."""
-    timeout: float = 30.0
-    """Seconds of a request that names none."""
-    keep: int = 1
-    """Versions of a model that are served beside each other."""
-    cache: int = 0
-    """Bytes of answers that are kept for equal requests; 0: none."""
-    traffic: TrafficSettings = field(default_factory=TrafficSettings)
-
-
-@dataclass(frozen=True)
-class ModelAnswer:
-    """What a model answered, and which version of it."""
-
-    name: str
-    number: int
-    outputs: Tensors
-
-
-@dataclass(frozen=True)
-class RequestTerms:
-    """Until when a request wants its answer, and how urgent it is."""
-
-    deadline: float
-    """A moment on the event loop's clock."""
-    level: int = NORMAL
 
 
 @dataclass
@@ -111,15 +66,13 @@ class ServingCore:
         keep = max(self.settings.keep, self.settings.traffic.least_kept)
         self.models = {each.name: ServedModel(each, VersionStream(each.name, keep)) for each in sources}
         self.router = VersionRouter(self.settings.traffic, self.control)
-        self.cache = ResultCache(self.settings.cache)
-        self._copies = ShadowCopies()
         self.composites = {each.name: each for each in composites}
         self._check_names(len(sources) + len(composites))
         self.metrics: dict[tuple[str, int], VersionMetrics] = {}
-        self._batchers: dict[tuple[str, int], RequestBatcher] = {}
-        threads = max(1, len(sources)) * self.settings.batch.concurrency
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="predict")
-        self._slots = ComputeSlots(self.settings.slots or threads)
+        self._batchers = VersionBatchers(self.settings, len(sources))
+        self.asker = ModelAsker(
+            self.manager, self.router, self._batchers, self.composites, self.metrics_of, self.settings.timeout
+        )
 
     def _check_names(self, expected: int) -> None:
         if len(self.models | self.composites) < expected:
@@ -191,14 +144,13 @@ class ServingCore:
 
     async def close(self) -> None:
         """Let what is being computed finish; nothing new comes."""
-        await self._copies.drain(DRAIN_SECONDS)
-        await asyncio.gather(*(each.drain(DRAIN_SECONDS) for each in list(self._batchers.values())))
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.asker.drain()
+        await self._batchers.close()
         self._loading.shutdown(wait=False, cancel_futures=True)
 
     def _changed(self, version: ServableVersion) -> None:
         if version.state == "draining":  # what it computes goes on; a version of this number gets a new one
-            self._batchers.pop((version.name, version.number), None)
+            self._batchers.forget(version.name, version.number)
         if self.on_change is not None:
             self.on_change(version)
 
@@ -244,71 +196,7 @@ class ServingCore:
         level: int = NORMAL,
     ) -> ModelAnswer:
         """Ask a model. RequestError says why it did not answer. Requests of one `key` go to the same version."""
-        began, terms = clock.now(), self._terms(timeout, level)
-        if (composite := self.composites.get(name)) is not None:
-            return await self._ask_composite(composite, inputs, began, terms)
-        route = self.router.route(name, key) if number is None else RequestRoute(number)
-        found = await self._answer(self._acquire(name, number, route), inputs, began, terms)
-        if route.shadow is not None and route.shadow != found.number:
-            self._copy(name, route.shadow, inputs, found.outputs)
-        return found
-
-    def _terms(self, timeout: float | None, level: int) -> RequestTerms:
-        seconds = self.settings.timeout if timeout is None else timeout
-        return RequestTerms(asyncio.get_running_loop().time() + seconds, level)
-
-    def _acquire(self, name: str, number: int | None, route: RequestRoute) -> ServableVersion:
-        try:
-            return self.manager.acquire(name, route.number)
-        except ModelMissing:
-            if number is not None or route.number is None:
-                raise
-            return self.manager.acquire(name)  # it was let go since the last poll
-
-    async def _answer(
-        self, version: ServableVersion, inputs: Tensors, began: float, terms: RequestTerms
-    ) -> ModelAnswer:
-        """Of one version, from the cache or from the model; the version is released."""
-        metrics = self.metrics_of(version.name, version.number)
-        status = 499  # the client is gone, unless an answer says otherwise
-        try:
-            outputs = await self._find_or_ask(version, inputs, terms, metrics)
-            status = 200
-            return ModelAnswer(version.name, version.number, outputs)
-        except RequestError as error:
-            status = error.status
-            raise
-        finally:
-            metrics.request_done(status, clock.now() - began)
-            self.manager.release(version)
-
-    async def _find_or_ask(
-        self, version: ServableVersion, inputs: Tensors, terms: RequestTerms, metrics: VersionMetrics
-    ) -> Tensors:
-        if not self.cache.limit:
-            return await self._ask(version, inputs, terms, metrics)
-        key = (version.serial, input_digest(inputs))
-        if (known := self.cache.find(key)) is not None:
-            metrics.traffic.cache_hits += 1
-            return known
-        metrics.traffic.cache_misses += 1
-        outputs = await self._ask(version, inputs, terms, metrics)
-        self.cache.put(key, outputs)
-        return outputs
-
-    def _copy(self, name: str, number: int, inputs: Tensors, answer: Tensors) -> None:
-        """Ask the version that is tried the same, for nobody."""
-        counts = self.metrics_of(name, number).traffic
-
-        async def ask() -> Tensors:
-            terms = self._terms(None, LAST)
-            return (await self._answer(self.manager.acquire(name, number), inputs, clock.now(), terms)).outputs
-
-        def count(agreed: int, compared: int) -> None:
-            counts.agreed += agreed
-            counts.compared += compared
-
-        self._copies.send(ask, answer, count)
+        return await self.asker.infer(name, inputs, number=number, timeout=timeout, key=key, level=level)
 
     def reward(self, name: str, reward: float, *, key: str = "", number: int | None = None) -> int:
         """Count feedback about an answer: of the request with this id, or of a version; returns the version."""
@@ -320,61 +208,7 @@ class ServingCore:
         self.metrics_of(name, number).rewarded(reward, loss)
         return number
 
-    async def _ask(
-        self, version: ServableVersion, inputs: Tensors, terms: RequestTerms, metrics: VersionMetrics
-    ) -> Tensors:
-        servable = version.servable
-        assert servable is not None  # it is kept while it is in use
-        check_inputs(servable.inputs, inputs)
-        rows = rows_of(servable.inputs, inputs)
-        if rows > self.settings.most_rows:
-            raise BodyTooLarge(f"the request has {rows} samples; {self.settings.most_rows} is the most; send several")
-        if rows < 1:
-            raise RequestError("the request has no sample; send one or more")
-        return await self._batcher(version, servable, metrics).submit(inputs, rows, terms.deadline, terms.level)
-
-    def _batcher(self, version: ServableVersion, servable: Servable, metrics: VersionMetrics) -> RequestBatcher:
-        key = (version.name, version.number)
-        if (found := self._batchers.get(key)) is None:
-            execute, sizer = self._executor(servable), self._sizer(servable)
-            found = RequestBatcher(execute, sizer, self.settings.batch, metrics, clock.now, self._slots)
-            self._batchers[key] = found
-        return found
-
-    def _executor(self, servable: Servable) -> Any:
-        async def execute(inputs: Tensors) -> Tensors:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, servable.predict, inputs)
-
-        return execute
-
-    def _sizer(self, servable: Servable) -> SizingPolicy:
-        if not self.settings.batching or not is_batchable(servable):
-            return FixedSizer(1)
-        return BatchSizer(self.settings.goal, self.settings.most_rows)
-
-    async def _ask_composite(
-        self, composite: CompositeModel, inputs: Tensors, began: float, terms: RequestTerms
-    ) -> ModelAnswer:
-        loop_time = asyncio.get_running_loop().time
-        metrics, status = self.metrics_of(composite.name, 1), 499
-
-        async def ask(part: str, given: Tensors) -> Tensors:
-            if (left := terms.deadline - loop_time()) <= 0:
-                raise DeadlinePassed(f"the request's time was over before {part!r} was asked")
-            return (await self.infer(part, given, timeout=left, level=terms.level)).outputs
-
-        try:
-            outputs = await composite.predict(inputs, ask, lambda part: self.specs(part)[1])
-            status = 200
-            return ModelAnswer(composite.name, 1, outputs)
-        except RequestError as error:
-            status = error.status
-            raise
-        except (ValueError, KeyError) as error:  # outputs of the parts that cannot be averaged
-            status = 500
-            raise PredictFailed(f"the parts of {composite.name!r} do not fit together: {error}") from None
-        finally:
-            metrics.request_done(status, clock.now() - began)
+    # counts
 
     def metrics_of(self, name: str, number: int) -> VersionMetrics:
         return self.metrics.setdefault((name, number), VersionMetrics())
@@ -389,4 +223,4 @@ class ServingCore:
 
     def batch_limits(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Of each version that was asked: the present limit of a batch, and the samples that wait."""
-        return {key: (each.sizer.rows, each.queued) for key, each in list(self._batchers.items())}
+        return self._batchers.limits()

@@ -5,9 +5,10 @@ The manager asks for the estimate before it loads, and decides by it. Whoever lo
 
 import ctypes
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from shoal.serve.servable import LookupTable, ObjectServable, Servable
 
@@ -26,6 +27,17 @@ class ServableLoader(Protocol):
 
     def unload(self) -> None:
         """Give back the memory; the manager has dropped the servable and nobody asks it any more."""
+
+
+@runtime_checkable
+class ProgramFileLoader(Protocol):
+    """A loader whose servable is data in a file, which can be loaded on another machine as well."""
+
+    def program_file(self) -> AbstractContextManager[Path]:
+        """The file, whose ending says what it is, as long as the block runs; `unload` comes after it as after `load`.
+
+        UsageError where this version is not such a file.
+        """
 
 
 class ObjectLoader:
@@ -68,6 +80,10 @@ class TableLoader:
             return LookupTable(msgspec.json.decode(self._path.read_bytes(), type=dict[str, list[float]]))
         except (msgspec.DecodeError, RequestError) as error:
             raise LoadRefused(f"{self._path.name} is no lookup table: {error}; write {{'key': [1.0, 2.0]}}") from None
+
+    @contextmanager
+    def program_file(self) -> Iterator[Path]:
+        yield self._path
 
     def unload(self) -> None:
         release_memory()

@@ -5,7 +5,8 @@ are evaluated), so a user must say that the file is trusted. torch is imported o
 """
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -82,15 +83,21 @@ class OnnxLoader:
         return self._size
 
     def load(self) -> Servable:
+        with self.program_file() as path:
+            return OnnxServable(self._session(path))
+
+    @contextmanager
+    def program_file(self) -> Iterator[Path]:
+        """Its own, or one of the block: given bytes, ONNX Runtime keeps them beside the weights it makes of them."""
         if self._size > LARGEST:
             raise LoadRefused(f"an ONNX file of {self._size} bytes; {LARGEST} is the most")
         if isinstance(self._program, Path):
-            return OnnxServable(self._session(self._program))
-        # Given bytes, ONNX Runtime keeps them beside the weights it makes of them: twice the memory.
+            yield self._program
+            return
         with tempfile.NamedTemporaryFile(prefix="shoal-", suffix=".onnx") as file:
             file.write(self._program())
             file.flush()
-            return OnnxServable(self._session(Path(file.name)))
+            yield Path(file.name)
 
     def _session(self, path: Path) -> Any:
         runtime = need("onnxruntime")

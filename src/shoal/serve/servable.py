@@ -5,6 +5,7 @@ keep the arrays they are given.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -27,6 +28,18 @@ class Servable(Protocol):
 
     def predict(self, inputs: Tensors) -> Tensors:
         """Outputs for the inputs, row by row. RequestError: the inputs are to blame, whatever else: the model."""
+
+
+@runtime_checkable
+class RemoteServable(Servable, Protocol):
+    """A servable that computes elsewhere: it is asked on the event loop, without a thread that waits."""
+
+    @property
+    def width(self) -> int:
+        """Batches that it computes at the same time, as of now; 1 or more."""
+
+    def submit(self, inputs: Tensors) -> "Future[Tensors]":
+        """As `predict`, later."""
 
 
 def is_batchable(servable: Servable) -> bool:

@@ -18,6 +18,8 @@ from shoal.serve.core import ServingCore
 from shoal.serve.grpc_server import check_grpc, start_grpc
 from shoal.serve.http import BodyLimits
 from shoal.serve.plain import example
+from shoal.serve.replicas.hub import ReplicaHub
+from shoal.serve.replicas.machines import ReplicaMachines
 from shoal.serve.scaling import ScalingGoal
 from shoal.serve.serving_notice import announce_for_ever
 from shoal.serve.shared_metrics import SharedMetrics
@@ -93,11 +95,35 @@ def serve_processes(
         def work(slot: int, sender: ReportSender) -> None:
             serve_worker(lambda: make(Path(folder)), options, listening, sender)
 
-        def greet(text: str) -> None:
-            for line in text.splitlines():
-                say(line)
+        WorkerSupervisor(work, goal, listening, say, counts.retire).run(in_lines(say))
 
-        WorkerSupervisor(work, goal, listening, say, counts.retire).run(greet)
+
+def serve_replicated(
+    make: Callable[[ReplicaHub], ServingCore],
+    options: ServerOptions,
+    machines: ReplicaMachines,
+    say: Callable[[str], None],
+) -> None:
+    """Serve until SIGINT or SIGTERM with one process, whose batches other machines compute; `make` makes its core."""
+    listening = bind(options.host, options.port, PORT)
+    scratch = tempfile.TemporaryDirectory(prefix="shoal-serve-", ignore_cleanup_errors=True)
+    with contextlib.closing(machines), scratch as folder, reserved_grpc(options) as options:
+
+        def work(slot: int, sender: ReportSender) -> None:
+            def tell(line: str) -> None:
+                sender.send(WorkerReport("say", line))
+
+            serve_worker(lambda: make(machines.open_hub(Path(folder), tell)), options, listening, sender)
+
+        WorkerSupervisor(work, ScalingGoal(1, 1), listening, say, beside=machines.tick).run(in_lines(say))
+
+
+def in_lines(say: Callable[[str], None]) -> Callable[[str], None]:
+    def say_all(text: str) -> None:
+        for line in text.splitlines():
+            say(line)
+
+    return say_all
 
 
 def serve_worker(

@@ -5,7 +5,8 @@ registry    digits@prod, digits:3, or digits (its newest)
 file        one .onnx, .pt2 or .json file, or FILE.py:FUNCTION; a changed file is the next version
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from shoal.core.errors import UsageError
 from shoal.models.locks import VersionHold
 from shoal.models.registry import Registry
 from shoal.models.version import ModelRef, ModelVersion
-from shoal.serve.loader import ObjectLoader, ServableLoader, TableLoader
+from shoal.serve.loader import ObjectLoader, ProgramFileLoader, ServableLoader, TableLoader
 from shoal.serve.mapped import MappedPrograms
 from shoal.serve.programs import ModuleLoader, OnnxLoader, ProgramLoader
 
@@ -153,6 +154,20 @@ class RegistryLoader:
         self._hold = self._registry.hold(self._version)
         try:
             return self._chosen().load()
+        except BaseException:
+            self._let_go()
+            raise
+
+    @contextmanager
+    def program_file(self) -> Iterator[Path]:
+        """The version stays held after the block, until `unload`."""
+        inner = self._chosen()
+        if not isinstance(inner, ProgramFileLoader):
+            raise UsageError(f"{self._version.ref} is code of this machine, not a file; register it with a program")
+        self._hold = self._registry.hold(self._version)
+        try:
+            with inner.program_file() as path:
+                yield path
         except BaseException:
             self._let_go()
             raise

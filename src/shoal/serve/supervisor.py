@@ -59,8 +59,10 @@ class WorkerSupervisor:
         listening: socket.socket,
         say: Callable[[str], None],
         ended: Callable[[int], None] = lambda pid: None,
+        beside: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ended` gets the process id of every worker that is over."""
+        """`ended` gets the process id of every worker that is over; `beside` is called several times a second."""
+        self._beside = beside
         self._run, self._goal, self._listening, self._say, self._ended = run, goal, listening, say, ended
         self._workers: dict[int, ServingProcess] = {}
         self._scaler = SwayamScaler(goal)
@@ -81,6 +83,7 @@ class WorkerSupervisor:
 
     def _watch(self, greet: Callable[[str], None]) -> None:
         now = clock.now()
+        self._beside()
         self._adjust(now)
         pipes = [each.reader.pipe for each in self._workers.values()]
         asleep = not self._workers and self._goal.least == 0

@@ -2,6 +2,7 @@
 
     open(part, state)          once, when the part is joined
     before_forward()           a model of the part is called
+    forward_ended()            it has returned; True: it is to be called again
     backward_began()           the first gradient of a backward pass has been computed
     gradient_ready(i)          parameter i's gradient is complete for this pass
     backward_ended()           the pass is over; when all parts of it have ended, `p.grad` is what the plan promises
@@ -232,6 +233,8 @@ class Synchronizer(ABC):
     The same value on all workers after the same step."""
     listens_to_backward: bool = False
     """Whether it needs `backward_began`, `gradient_ready` and `backward_ended`, whose hooks cost time."""
+    restarts_forwards: bool = False
+    """Whether it needs `forward_ended`, and may let a forward pass be made again."""
     is_open_ended: bool = False
     """Whether an exchange may go on after a pass has ended; then `gradient_arriving` is called for every gradient."""
     spent: ExchangeCost
@@ -248,6 +251,11 @@ class Synchronizer(ABC):
 
     def before_forward(self) -> None:  # noqa: B027
         """A model of the part is called."""
+
+    def forward_ended(self) -> bool:
+        """It has returned. True: parameters have changed since it was called, so it is to be called again with the same
+        inputs, and what it returned is dropped."""
+        return False
 
     def backward_began(self) -> None:  # noqa: B027
         """The first gradient of a backward pass has been computed."""

@@ -1,6 +1,6 @@
 """Membership under a random schedule of faults, in virtual time: the same state machines that real processes run.
 
-    world = World(seed, members=4)
+    world = SimulatedWorld(seed, members=4)
     world.run(60.0)          faults of every kind, then quiet
     world.check()            what must hold, whatever happened
 

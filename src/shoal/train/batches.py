@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from shoal.core.errors import PayloadError
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import Range, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
@@ -94,7 +94,7 @@ class DealtBatches:
         if last is None or last.settled:
             return False
         if not last.closed and last.step.counts[last.view.rank(self.group.session.member)]:
-            last.used = self._arrivals() > last.arrivals
+            last.used = self._arrivals() > last.arrivals  # a gradient came while it was the script's batch
         last.closed = True
         return not last.used
 
@@ -183,6 +183,7 @@ class DealtBatches:
                     raise PayloadError(f"position {end - 1} of stream {told.stream}, which the pass does not have")
 
     def _settle(self, members: Sequence[str], reports: Sequence[BatchReport], remote: Collection[str]) -> None:
+        # batches that every worker was dealt; what some were dealt beyond that they were dealt alone
         common = min(len(report.batches) for report in reports)
         ahead = [
             (member, batch)
@@ -214,6 +215,7 @@ class DealtBatches:
         left = {_key(batch.run): batch.run.left for batch in self.batches}
         taken: dict[tuple[Key, int], set[int]] = {}
         found = []
+        # the run's own workers first: what they were dealt, no remote worker can have been
         for member, told in sorted(ahead, key=lambda one: one[0] in remote):
             others = taken.setdefault((told.key, told.stream), set())
             places = _places(told.ranges)

@@ -31,8 +31,8 @@ class RunClosing:
             self.together.settle()
         self.together.rounds.closed = True
         self._tell_progress()
-        if self.together.keeper is not None and error is None:  # else the shards of others may never come
-            self.together.keeper.close()
+        if self.together.checkpoints is not None and error is None:  # else the shards of others may never come
+            self.together.checkpoints.close()
         if self.together.ledger is not None:
             self.together.ledger.close()
         if error is None and not self._left_early and (problem := register()):

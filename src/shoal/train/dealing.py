@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 
 from shoal.core.clock import now
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import RemainingSamples
 from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.groups.base import WorkerGroup
@@ -181,6 +181,7 @@ class SampleDealing:
         self.progress.load_ended(counts[self._owner.place().rank])
         self.some_short = 0 in counts and self._lockstep
         leased = self._batch is not None and self._batch[1].lease is not None
+        # leased samples are weighed by round, when it is known what each worker has trained
         self._weigh(counts if not leased else (1,) * len(counts))
 
     def short(self, counts: tuple[int, ...]) -> None:
@@ -229,7 +230,7 @@ class SampleDealing:
             if run is not None:
                 self._ledger.forget(run)
         self.batches.forget(run)
-        self._weigh((1,) * len(self.group.session.committed_view))
+        self._weigh((1,) * len(self.group.session.committed_view))  # what follows is of no loader
         self.progress.pause()
 
     def _weigh(self, counts: Sequence[int]) -> None:
@@ -285,6 +286,7 @@ class SampleDealing:
             return False
         run, step = self._batch
         items = run.loader.facts[1]
+        # two batches for each worker, and a few more, because samples are dealt on while it enters
         return items is None or run.left.get(step.stream, RemainingSamples()).count(items) >= 2 * self.group.size + 2
 
     def samples(self) -> tuple[list[int], list[str]]:

@@ -1,6 +1,7 @@
 """The passes of a training over its data, and where it stands in them."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from shoal.data.loader import ShardedLoader
 from shoal.train.checkpoint.snapshot import TrainingPosition
@@ -18,6 +19,22 @@ class TrainingEpochs:
         self._phase = -1
         self._next: int | None = None
         """The epoch to go on with, between two."""
+
+    def add_loader(self, loader: Any, seed: int) -> ShardedLoader:
+        """Deal the samples of the script's `loader` from now on; a run that goes on begins where its pass was."""
+        together, number = self._together, len(self.loaders)
+        dealt = ShardedLoader(
+            loader,
+            rank=together.group.rank,
+            size=together.group.size,
+            seed=seed,
+            observer=together.dealing,
+            number=number,
+            standing=together.resume.standing(number) if together.resume is not None else None,
+            place=together.place,
+        )
+        self.loaders.append(dealt)
+        return dealt
 
     def position(self, samples: list[int]) -> TrainingPosition:
         """How far the training has come, for a checkpoint at this moment."""
@@ -52,10 +69,10 @@ class TrainingEpochs:
 
     def _epoch_ended(self, epoch: int) -> None:
         """Whatever the script does between epochs is done: a good moment to compare, and to keep."""
-        keeper = self._together.keeper
-        if keeper is not None and self._together.joined:
+        checkpoints = self._together.checkpoints
+        if checkpoints is not None and self._together.joined:
             self._together.settle()
-            keeper.catch_up(self._progress.step, self._progress.samples)
+            checkpoints.catch_up(self._progress.step, self._progress.samples)
             self._next = epoch + 1
-            keeper.meet(self._progress.step, self._progress.samples, epoch_ended=True)
+            checkpoints.synchronize(self._progress.step, self._progress.samples, epoch_ended=True)
             self._next = None

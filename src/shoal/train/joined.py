@@ -1,6 +1,6 @@
 """What one `join` sets up: models and optimizers under one synchronizer, and the hooks that drive it.
 
-    model(…)              before_forward
+    model(…)              before_forward, forward_ended                          (train/restarts.py)
     loss.backward()       backward_began, gradient_ready …, backward_ended       (sync/backward.py)
     optimizer.step()      before_step, after_step                                (train/step_hooks.py)
 
@@ -36,6 +36,7 @@ from shoal.train.members import JoinedMembers
 from shoal.train.numerics import GradientSums
 from shoal.train.precision.base import ModelPrecision
 from shoal.train.progress import StepProgress
+from shoal.train.restarts import ForwardRestarts
 from shoal.train.shares import BatchAgreement, SampleShares
 from shoal.train.step_hooks import StepHooks
 
@@ -171,6 +172,8 @@ class JoinedModels:
 
         for model in self.members.models:
             listen(model, began, progress.forward_ended)
+            if self.synchronizer.restarts_forwards:
+                ForwardRestarts(model, self.synchronizer)
 
     def hook_steps(self, first: bool, share_loss: Callable[[float], float] | None = None) -> None:
         """Hear of every `optimizer.step`. `first`: the first optimizer's steps are the run's."""
@@ -190,17 +193,14 @@ class JoinedModels:
     def refresh_served(self) -> None:
         """Bring the copies of what lies on servers up to date."""
         if self.served is not None:
-            with self.served.agreed_parameters():
-                pass
+            self.served.refresh()
 
     def before_step(self, optimizer: Optimizer, closure: bool) -> None:
         if self.served is None:
             self.observer.before_step(self, optimizer, closure)
-            return
-        self.served.hide_gradients()  # they differ between workers, who agree on what is finite
-        there = _has_gradients(optimizer)
-        self.observer.before_step(self, optimizer, closure)
-        self.served.show_gradients(skipped=there and not _has_gradients(optimizer))
+        else:
+            with self.served.preparing(optimizer):
+                self.observer.before_step(self, optimizer, closure)
 
     def after_step(self, optimizer: Optimizer, closure: bool) -> None:
         if self.deferred is not None:
@@ -313,7 +313,3 @@ class JoinedModels:
     def agreed(self) -> bool:
         """Whether the gradients of all workers that were in this step are equal now."""
         return self.exchanged and self.backward is not None and not self.backward.held
-
-
-def _has_gradients(optimizer: Optimizer) -> bool:
-    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])

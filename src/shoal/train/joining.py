@@ -14,7 +14,7 @@ from shoal.plan.plan import Plan
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.server.connection import ServerConnection
 from shoal.train.build import build_exchange
-from shoal.train.checkpoint import handover
+from shoal.train.catchup import handover
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.joined import JoinedModels
 from shoal.train.latency import InferenceLatency
@@ -84,7 +84,7 @@ class ModelJoiner:
         together.resume = ResumeState.from_donor(handed.state, self.group.slot, self.seed)
         progress.step, progress.epoch = together.resume.where.step, together.resume.where.epoch
         self.journal.emit(msgspec.structs.replace(told, step=progress.step))
-        if together.keeper is not None:
-            together.keeper.follow(handed.agenda, progress.step)
+        if together.checkpoints is not None:
+            together.checkpoints.follow(handed.schedule, progress.step)
         if together.ledger is not None:
             together.ledger.begin(progress.step, self.attempt, self.group.size)

@@ -40,6 +40,6 @@ def begin_keeping(
     together.balancer = progress.balancer = balancer
     if group.size == 1 or not isinstance(plan.exchange, AloneTerm):  # else every worker has a model of its own
         manifest = base(context.run, str(plan), context.seed, group.size, progress.step)
-        together.keeper = CheckpointCoordinator(
+        together.checkpoints = CheckpointCoordinator(
             group, context.dir, manifest, interval, journal, together.ledger, together.joined, where, balancer
         )

@@ -21,7 +21,7 @@ import msgspec
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.data.allocate.leased import LeaseQueue, LeaseTerms
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import Range, Ranges, RemainingSamples, joined
 from shoal.data.source.base import LoaderStep
 from shoal.groups.base import WorkerGroup
@@ -124,6 +124,7 @@ class LeasedRounds:
         self._count_all({member: reports[member] for member in counted}, remote, ledger)
         self._count_lost(ledger)
         trusted = [report for member, report in reports.items() if member not in remote]
+        # at least one, so that no two rounds end at the same step
         number = self._began + max([1, *(report.steps for report in trusted)])
         self._progress.step = number - self._progress.stepped
         self._rounds.commit(number)
@@ -197,6 +198,7 @@ class LeasedRounds:
         """Under servers: steps that lost members have pushed in every join are in the values of all."""
         synchronizers = self._rounds.synchronizers
         for member in sorted({member for one in synchronizers for member in one.samples_kept}):
+            # only what reached the servers in every join counts: the rest is trained again by all joins
             fewest = min(synchronizers, key=lambda one: one.steps_kept(member))
             trained = _joined(fewest.samples_kept.get(member, ()))
             with suppress(PayloadError):  # a remote worker may have lied: these samples are leased again

@@ -34,7 +34,7 @@ from shoal.core.ledger import (
     rewrite_ledger,
 )
 from shoal.core.log import ChecksummedLog
-from shoal.data.loader import LoaderPass
+from shoal.data.loader_pass import LoaderPass
 from shoal.data.remaining import joined
 from shoal.data.source.base import LoaderStep
 
@@ -228,6 +228,7 @@ class LedgerWriter:
 
     def _open_log(self) -> ChecksummedLog:
         if self._log is None:
+            # readers use the fence to leave out what an earlier writer adds when it wakes up
             self._log, self._fence = ChecksummedLog(ledger_file(self._directory)), self._now()
         return self._log
 
@@ -255,6 +256,7 @@ class _Dealt:
     def parts(self) -> Iterator[tuple[int, int, int, bool]]:
         """Yield begin, end and samples of every range, and whether it was skipped."""
         total = sum(self.step.counts)
+        # nearly every batch: single samples need not be looked at
         if not self.returned and not self.skipped and len(self.step.ranges) == 1:
             yield *self.step.ranges[0], total, False
             return

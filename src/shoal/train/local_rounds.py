@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shoal.core.errors import DivergedError, PayloadError, UsageError
-from shoal.core.events import RoundsMade, ServerCounted
-from shoal.data.loader import LoaderPass
+from shoal.core.events import DatagramsCounted, RoundsMade, ServerCounted
+from shoal.data.loader_pass import LoaderPass
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 from shoal.sync.local.delayed import DelayedAverageSynchronizer
@@ -131,6 +131,7 @@ class LocalRounds:
         group, stepped = self.batches.group, self.progress.stepped
         said = [read_count(data) for data in group.gather(b"%d" % (self.progress.step + stepped), check=read_count)]
         members = zip(self.session.committed_view.members, said, strict=True)
+        # a remote worker's word must not move the others' number
         self.progress.step = max(steps for member, steps in members if not self.session.remote(member)) - stepped
 
     def close_others(self) -> None:
@@ -261,6 +262,8 @@ class LocalRounds:
             refused=sum(each.refused for each in totals),
             late=sum(each.late for each in totals),
             unused=sum(each.unused for each in totals),
+            restarts=sum(each.restarts for each in totals),
+            gained=sum(each.gained for each in totals),
             pulls=sum(each.pulls for each in totals),
             up=servers.sent,
             down=servers.got,
@@ -269,6 +272,15 @@ class LocalRounds:
             plain_up=sum(one.payloads.up for one in found),
             plain_down=sum(one.payloads.down for one in found),
         )
+
+    def told_datagrams(self) -> DatagramsCounted | None:
+        """Return what became of datagrams so far, for the record."""
+        found = [one.datagram_counts() for one in self.synchronizers]
+        told = [counts for counts in found if counts]
+        if not told:
+            return None
+        sums = {name: sum(counts[name] for counts in told) for name in told[0]}
+        return DatagramsCounted(at=time.time(), step=self.progress.step, **sums)
 
     def told(self) -> RoundsMade | None:
         """Return the totals of all rounds so far, for the record."""

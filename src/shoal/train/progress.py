@@ -160,12 +160,13 @@ class StepProgress:
         totals, before = self._totals(), self._before
         seconds, other = time_ - opened, time_ - stepped - (totals[0] + totals[1] - self._spent_at_step)
         encode, wait = totals[0] - before[0], totals[1] - before[1]
+        # what is left, and not measured: so all phases together are the step
         computing = max(0.0, seconds - self._load - self._update - other - encode - wait)
         forward = min(self._forward, computing)
         last = self._spent[-1][0] if self._spent else ExchangeCost()
         self.samples += self._samples
         if self.balancer is not None:
-            self.balancer.add_step(self._samples, seconds - wait)
+            self.balancer.add_step(self._samples, seconds - wait)  # a worker that waits for others is not slow
         self.sink.emit(
             StepFinished(
                 at=time.time(),
@@ -204,6 +205,7 @@ class StepProgress:
             self.tell_traffic()
             self.tell_layers()
             self.tell_buckets()
+        # after the board shows this step: the launcher opens the gate by what it shows
         pass_gate(self.board, self.slot, self.step, self.seconds)
 
     def _slow_down(self) -> None:
@@ -250,6 +252,7 @@ class StepProgress:
             for peer in exchange.peers:
                 sent, wire = peers.get(str(peer), (0, 0))
                 peers[str(peer)] = (
+                    # exchanges count bytes in all, so that each peer is said to have the same part of them
                     sent + exchange.observer.sent_bytes // len(exchange.peers),
                     wire + exchange.observer.wire_bytes // len(exchange.peers),
                 )

@@ -15,14 +15,13 @@ from shoal.core import record
 from shoal.core.errors import DivergedError, UsageError
 from shoal.core.journal import EventJournal
 from shoal.core.seeds import seed_all
-from shoal.data.loader import ShardedLoader
 from shoal.launch.context import WorkerContext, find
 from shoal.plan.load import load
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm
 from shoal.sync.engine.chooser import EngineChooser
-from shoal.train.checkpoint.export import export
 from shoal.train.checkpoint.resume import ResumeState
+from shoal.train.checkpoint.weights import write_weights
 from shoal.train.closing import RunClosing
 from shoal.train.epochs import TrainingEpochs
 from shoal.train.final_comparison import compare_at_end, fail_at_exit
@@ -80,7 +79,7 @@ class Run:
         self._registration = Registration()
         again = (context.seed, context.attempt, context.replay)
         self._joiner = ModelJoiner(group, self._engines, self._together, self._journal, self._latency, *again)
-        self._joiner.servers = servers if plan.parts else None
+        self._joiner.servers = servers.connection if servers is not None and plan.parts else None
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self._close_at_exit)
@@ -177,19 +176,7 @@ class Run:
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
         self._progress.has_loader = True
-        number = len(self._epochs.loaders)
-        loader = ShardedLoader(
-            thing,
-            rank=self.rank,
-            size=self.size,
-            seed=self._seed,
-            observer=self._together.dealing,
-            number=number,
-            standing=self._resume.standing(number) if self._resume is not None else None,
-            place=self._together.place,
-        )
-        self._epochs.loaders.append(loader)
-        return loader
+        return self._epochs.add_loader(thing, self._seed)
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks.
@@ -221,7 +208,7 @@ class Run:
             with self._together.agreed_parameters():
                 for joined in self._together.joined:
                     joined.refresh_served()
-                export(models, Path(path))
+                write_weights(models, Path(path))
 
     def register(self, name: str, *, example: Any = None, note: str = "", now: bool = False) -> None:
         """Register this run as a version of the model `name` when it ends well; `now`: also as it is at this moment.

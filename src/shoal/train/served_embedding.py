@@ -6,9 +6,9 @@
 
 Alone under `python` the table lies in this process, and memory is taken page by page as rows are used.
 
-Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Trask et al., "Modeling order in
-neural word embeddings at scale", ICML 2015, for how large such tables become. Do not use it for a table that fits beside
-the model: `nn.Embedding(sparse=True)` does not wait for servers.
+Li et al., "Scaling Distributed Machine Learning with the Parameter Server", OSDI 2014; Trask et al., "Modeling order
+in neural word embeddings at scale", ICML 2015, for how large such tables become. Do not use it for a table that fits
+beside the model: `nn.Embedding(sparse=True)` does not wait for servers.
 """
 
 from functools import partial

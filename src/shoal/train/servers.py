@@ -10,11 +10,11 @@ from shoal.launch.context import WorkerContext
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AsyncTerm, StaleTerm
-from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.replicated_connection import ReplicatedServerConnection
 from shoal.sync.server.socket_connection import SocketServerConnection
+from shoal.sync.server.sum_engine import ServerEngines
 
 if TYPE_CHECKING:
     from shoal.wire.codec import GradientCodec
@@ -48,17 +48,17 @@ def build_payloads(plan: Plan, workers: int, seed: int, rank: int) -> ShardPaylo
     return ShardPayloads() if codec is None else CodedPayloads(codec, seed, rank)
 
 
-def connect_servers(plan: Plan, context: WorkerContext) -> ServerConnection | None:
+def connect_servers(plan: Plan, context: WorkerContext) -> ServerEngines | None:
     """Return this worker's connection to the servers of its run; None where the plan needs none."""
     group, exchange = context.group, plan.servers
     if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards:
-        return LinkServerConnection(group)
+        return ServerEngines(LinkServerConnection(group))
     if len(context.servers) != exchange.shards or not isinstance(group, SharedGroup):
         raise UsageError(
             f"'{plan}' needs {exchange.shards} server processes and there are {len(context.servers)}: servers are "
             "started by shoal run; start it so, or write allreduce"
         )
     kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
-    return kind(context.servers, group.session.member, group.board, group.seconds)
+    return ServerEngines(kind(context.servers, group.session.member, group.board, group.seconds))

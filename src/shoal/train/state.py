@@ -150,6 +150,7 @@ def _adopt(
     name = group.session.view.members[giver]
     own = [*parameters, *(buffer for model in models for buffer in model.buffers())]
     remote = group.session.remote(name) and group.rank != giver
+    # a remote giver may be lost, or lie, in the middle
     taken = [tensor.detach().clone() for tensor in own] if remote else own
     group.broadcast(taken, givers)
     begun = group.session.committed_view
@@ -166,7 +167,7 @@ def _adopt(
     if not gives:
         states = restore(states, tensors)
     group.broadcast(tensors, givers)
-    if group.session.committed_view != begun:
+    if group.session.committed_view != begun:  # the parameters of one giver and the state of another would not fit
         return False
     if remote:
         for tensor, value in zip(own, taken, strict=True):

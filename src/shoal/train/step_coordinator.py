@@ -24,11 +24,11 @@ from shoal.sync.batch_tag import BatchTag
 from shoal.sync.synchronizer import TransactionParticipant
 from shoal.sync.trained import TrainedSamples
 from shoal.train.balance import ShareBalancer
-from shoal.train.catchup.sender import CatchUpSender
-from shoal.train.checkpoint import handover
-from shoal.train.checkpoint.coordinator import CheckpointCoordinator, SyncSchedule
+from shoal.train.catchup.donor import StateDonor
+from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.checkpoint.sync_schedule import SyncSchedule
 from shoal.train.dealing import SampleDealing
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
@@ -41,13 +41,11 @@ from shoal.train.script_state import ScriptState
 from shoal.train.step_transaction import StepTransaction
 from shoal.train.stepcheck import StepCheck
 
-NO_STREAM = "the donor streams nothing"
-
 
 class StepCoordinator(MembershipListener):
     """The observer of every join, and the owner of the run's steps; `dealing` observes its loaders."""
 
-    keeper: CheckpointCoordinator | None = None
+    checkpoints: CheckpointCoordinator | None = None
     ledger: LedgerWriter | None = None
     resume: ResumeState | None = None
     balancer: ShareBalancer | None = None
@@ -56,15 +54,14 @@ class StepCoordinator(MembershipListener):
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
         self.joined: list[JoinedModels] = []
-        server = group.state_stream_server()
-        self.catch_up_sender = CatchUpSender(server, self.joined) if server is not None else None
+        self._donor = StateDonor(group, self.joined)
         self.transaction = StepTransaction(group.session, self._announce)
         self._guards: dict[int, NonFiniteGuard] = {}
         self._step_check = StepCheck()
         self._quiet = self._between = self._parts_checked = False
         self.dealing = SampleDealing(self, self._step_check.agreed)
         self.rounds = self.dealing.rounds
-        progress.reports += [self.rounds.told, self.rounds.told_servers]
+        progress.reports += [self.rounds.told, self.rounds.told_servers, self.rounds.told_datagrams]
         self.states: list[ScriptState] = []
         """What the script keeps in `run.state`."""
         self._loop = OwnLoop(group, progress, self.states)
@@ -127,8 +124,7 @@ class StepCoordinator(MembershipListener):
             return  # all workers know that the numbers are finite
         if id(joined) in self._guards:
             self._guards[id(joined)].check(optimizer)
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.updating(joined, optimizer, closure)
+        self._donor.before_step(joined, optimizer, closure)
 
     def _step_began(self, closure: bool) -> None:
         """A step of each worker's own, unless the plan was switched right before it: then all exchange its gradients,
@@ -143,8 +139,7 @@ class StepCoordinator(MembershipListener):
         """The step is made."""
         self._step_check.after(joined, optimizer, closure)
         self.rounds.commit(self.progress.step + self.progress.stepped)
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.updated()
+        self._donor.after_step()
 
     def _announce(self, participants: Sequence[TransactionParticipant]) -> None:
         """A transaction begins."""
@@ -170,7 +165,7 @@ class StepCoordinator(MembershipListener):
     def final_fingerprint(self) -> str:
         """Of what all workers must hold alike when the script has ended; empty if it went on with them after its last
         step, as scripts do that export or evaluate on one worker."""
-        comparable = self.keeper is not None and not self.dealing.some_short and self.dealing.stood_in is None
+        comparable = self.checkpoints is not None and not self.dealing.some_short and self.dealing.stood_in is None
         comparable = comparable and self._replicas_equal
         return f"{fingerprint(self.joined):016x}" if comparable and self._step_check.untouched else ""
 
@@ -212,7 +207,7 @@ class StepCoordinator(MembershipListener):
 
     def wants_boundary(self) -> bool:
         """Whether this worker knows of something that waits for a moment at which all replicas are equal."""
-        due = self.keeper is not None and self.keeper.is_due(self.progress.step + self.progress.stepped)
+        due = self.checkpoints is not None and self.checkpoints.is_due(self.progress.step + self.progress.stepped)
         return due or self.group.session.proposed or self.group.board.stopping
 
     def weigh_openly(self, counts: Sequence[int]) -> None:
@@ -238,14 +233,12 @@ class StepCoordinator(MembershipListener):
         self.dealing.return_what_was_lost()
         if self.ledger is not None:
             self.ledger.commit(number)
-        if self.keeper is not None:
-            self.keeper.step_ended(number, self.progress.samples_now)
+        if self.checkpoints is not None:
+            self.checkpoints.step_ended(number, self.progress.samples_now)
         self.boundary = None  # all members have taken part in a step since
         if self.switcher is not None:
             self.switcher.step_ended()
-        self.group.transfer.release()
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.between()
+        self._donor.between_steps()
         if self._is_wanted_back():
             self._leave()
         if self.dealing.enough_left():
@@ -280,12 +273,12 @@ class StepCoordinator(MembershipListener):
 
     def stand(self) -> tuple[TrainingPosition, SyncSchedule]:
         """Where the training stands between two steps, and when the workers meet."""
-        return self.where(), self.keeper.agenda if self.keeper is not None else SyncSchedule()
+        return self.where(), self.checkpoints.schedule if self.checkpoints is not None else SyncSchedule()
 
     def on_view_change(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """The members have changed."""
         session, old, self._view = self.group.session, self._view, view
-        if self.switcher is not None and self.switcher.follow(view, self.joined, self.balancer, self.keeper):
+        if self.switcher is not None and self.switcher.follow(view, self.joined, self.balancer, self.checkpoints):
             self._begin_plan()
         for joined in self.joined:
             joined.synchronizer.on_view_change(old, view)
@@ -295,20 +288,13 @@ class StepCoordinator(MembershipListener):
                 self.ledger.cut(self.boundary[0].step)
         if newcomers and session.gives:
             with self.agreed_parameters():  # another donor may have been lost in the middle of a round
-                self._hand_over()
-        if self.catch_up_sender is not None:
-            self.catch_up_sender.change(view.members)
+                self._donor.hand_over(*(self.boundary or self.stand()))
+        self._donor.follow(view)
 
     def _begin_plan(self) -> None:
         """All joins have been replaced."""
         for joined in self.joined:
-            self._guards[id(joined)].alone = not joined.lockstep
+            if id(joined) in self._guards:
+                self._guards[id(joined)].alone = not joined.lockstep
         self._step_check.begin_plan()
         self._set_quiet(self._quiet)
-
-    def _hand_over(self) -> None:
-        """Newcomers wait for the state, and this worker is the one to give it."""
-        where, agenda = self.boundary or self.stand()
-        streamed, sender = self.group.session.streamed, self.catch_up_sender
-        rests = {member: sender.rest(member) if sender is not None else NO_STREAM for member in streamed}
-        handover.give(self.group, self.joined, where, agenda, rests)

@@ -2,6 +2,7 @@
 
 from shoal.core.errors import UsageError
 from shoal.groups.shared_memory import SharedGroup
+from shoal.plan.datagrams import DatagramsTerm
 from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.local import LocalTerm
 from shoal.plan.mix import MixTerm
@@ -9,6 +10,7 @@ from shoal.plan.plan import Plan
 from shoal.plan.server import ServerTerm
 from shoal.plan.shared import SharedTerm
 from shoal.plan.stale import AsyncTerm, StaleTerm
+from shoal.plan.terms import EveryTerm
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
@@ -32,6 +34,8 @@ from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
+from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
@@ -39,6 +43,7 @@ from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
 from shoal.train.members import JoinedMembers
 from shoal.train.servers import build_payloads
+from shoal.transport.rate_limit import rate_limit_from_environment
 
 OVERLAPPING: dict[str, type[LockstepSynchronizer]] = {"needed": NeededOrderSynchronizer, "auto": AutoOrderSynchronizer}
 """Orders under which steps overlap, where an engine works in the background and members stay."""
@@ -48,27 +53,39 @@ def build_synchronizer(
     plan: Plan, exchange: GradientExchange, engines: EngineChooser, members: JoinedMembers, seed: int = 0
 ) -> Synchronizer:
     """The null member where nothing is exchanged, whatever the plan says. `seed`: of codecs that draw numbers."""
-    if isinstance(exchange, NoExchange):
+    if isinstance(exchange, NoExchange) or (not _has_part(members) and _has_steps_of_its_own(plan)):
         return IndependentSynchronizer()
     if isinstance(plan.exchange, SharedTerm):
         return _build_shared(plan.exchange, plan.pace, exchange, engines)
     if isinstance(exchange, PairExchange) and isinstance(plan.exchange, MixTerm):
         return ButterflyMixingSynchronizer(exchange, plan.exchange.steps)
+    if isinstance(plan.exchange, DatagramsTerm):
+        return _build_datagrams(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
         return _build_local(pace, exchange)
     if isinstance(plan.pace, StaleTerm) and not isinstance(plan.exchange, ServerTerm):
         return DelayedAverageSynchronizer(exchange, plan.pace.bound, sums=members.loss == "sum")
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
-        assert engines.servers is not None  # a rule: these paces are for servers
+        assert isinstance(engines.servers, ServerEngines)  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        return _build_served(plan.pace, exchange, engines.servers, payloads)
+        return _build_served(plan.pace, exchange, engines.servers.connection, payloads)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
     overlapping = OVERLAPPING.get(plan.order.by)
     kind = overlapping if overlapping and background and not exchange.session.elastic else LockstepSynchronizer
     return kind(exchange)
+
+
+def _has_part(members: JoinedMembers) -> bool:
+    """Return False for a join of a loader or a scheduler alone, of which there is nothing to agree on."""
+    return bool(members.models or members.optimizers)
+
+
+def _has_steps_of_its_own(plan: Plan) -> bool:
+    """Return whether replicas agree after steps, and not in every backward pass."""
+    return isinstance(plan.exchange, SharedTerm | MixTerm) or not isinstance(plan.pace, EveryTerm)
 
 
 def _build_shared(
@@ -89,6 +106,21 @@ def _build_shared(
             "several; write shared, local(16) for a copy on each host, or allreduce"
         )
     return LockFreeSynchronizer(exchange, group, term.steps)
+
+
+def _build_datagrams(term: DatagramsTerm, exchange: GradientExchange, engines: EngineChooser) -> LocalStepsSynchronizer:
+    try:
+        from shoal.sync.datagrams.rounds import DatagramRoundsSynchronizer
+    except ModuleNotFoundError as error:
+        if error.name != "cryptography":
+            raise
+        raise UsageError(
+            f"'{term}' encrypts with the package cryptography, which is not installed; install it with: pip install "
+            "'shoal[datagrams]'"
+        ) from None
+    limit = rate_limit_from_environment()  # between meetings links are idle, so datagrams may have all of it
+    rate = min(term.bytes_a_second, limit.rate) if limit is not None else term.bytes_a_second
+    return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, rate)
 
 
 def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:
@@ -112,7 +144,9 @@ def _build_served(
     if isinstance(pace, DeadlineTerm):
         terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
         return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
-    served = ServerStepsSynchronizer(exchange, servers, build_server_pace(pace), pace.round, payloads)
+    found = build_server_pace(pace)
+    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
+    served = kind(exchange, servers, found, pace.round, payloads)
     served.leased = pace.samples == "leased"
     return served
 
@@ -133,7 +167,8 @@ def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
     """What the servers are told, and how often values are pulled."""
     if isinstance(pace, StaleTerm):
         return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
-    return ServerPace(None, pace.rule, {} if pace.rate is None else {"rate": pace.rate})
+    settings = {} if pace.rate is None else {"rate": pace.rate}
+    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)
 
 
 def build_outer(pace: LocalTerm) -> OuterOptimizer:

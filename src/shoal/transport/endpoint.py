@@ -45,6 +45,13 @@ def check_book(book: Book) -> None:
             check_socket_folder(Path(entry.address.removeprefix("ipc://")).parent)
 
 
+def host_of(address: str) -> str:
+    """Return the IP address in `tcp://10.77.0.1:7700` or `tcp://[::1]:7700`; the loopback's for a socket file."""
+    if not address.startswith("tcp://"):
+        return "127.0.0.1"
+    return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
 def book_in(folder: Path, size: int) -> dict[int, BookEntry]:
     """Make addresses for `size` workers of this host, in a folder that only the user can enter."""
     folder.mkdir(mode=0o700, exist_ok=True)

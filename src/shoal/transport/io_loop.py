@@ -6,7 +6,6 @@ allow (`sender`), and now and then checks connections and deadlines.
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import zmq
@@ -16,6 +15,7 @@ from shoal.core.errors import PeerLost, ShoalError
 from shoal.hosts.status_board import StatusBoard
 from shoal.transport.endpoint import Book, LinkEndpoint
 from shoal.transport.frame_receiver import FrameReceiver
+from shoal.transport.loop_commands import LoopCommands
 from shoal.transport.message_exchange import MessageExchange
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import SHORTEST, RateLimit
@@ -29,7 +29,8 @@ ABSENT = 1.0
 
 
 class IoLoop(threading.Thread):
-    """Everything but `call` and `close` runs in the communication thread."""
+    """Everything but `call`, `call_at_once` and `close` runs in the communication thread, or in its place
+    (`LoopCommands`)."""
 
     def __init__(
         self,
@@ -52,11 +53,11 @@ class IoLoop(threading.Thread):
         self.turned = now()
         self.suspects: dict[int, str] = {}
         """Peers that broke the protocol, and how; their frames are ignored for the rest of the view."""
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands = LoopCommands(self._wake_up)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._waking = threading.Lock()
         self.tasks = TaskTable(rank)
-        self.exchange = MessageExchange(self.chunk_sender, self.peers, self.call, self._suspect)
+        self.exchange = MessageExchange(self.chunk_sender, self.peers, self.call_at_once, self._suspect)
         self.receiver = FrameReceiver(
             run, endpoint, self.peers, self.tasks, self.chunk_sender, self.exchange, self.suspects
         )
@@ -69,7 +70,16 @@ class IoLoop(threading.Thread):
 
     def call(self, command: Callable[[], None]) -> None:
         """Run a command soon in the communication thread; any thread may call this."""
-        self._commands.append(command)
+        self._commands.post(command)
+
+    def call_at_once(self, command: Callable[[], None]) -> None:
+        """Run a short command in this thread while the communication thread sleeps, else soon there."""
+        if self.chunk_sender.allowance is None:
+            self._commands.run_at_once(command)
+        else:  # what may not leave yet changes how long the communication thread may sleep
+            self.call(command)
+
+    def _wake_up(self) -> None:
         with self._waking:
             if self._wake >= 0:
                 os.eventfd_write(self._wake, 1)
@@ -89,11 +99,13 @@ class IoLoop(threading.Thread):
         try:
             while not self._ending:
                 ready = dict(poller.poll(int(1000 * self._pause())))
-                self._turn(ready)
+                with self._commands.turn:
+                    self._turn(ready)
         except BaseException as error:  # noqa: BLE001  (raised in the waiting threads)
             self.failure = error
             self.tasks.abort(ShoalError(f"worker {self.rank}: the communication thread failed: {error!r}"))
         finally:
+            self._commands.end()
             why = f"failed: {self.failure!r}" if self.failure is not None else "has ended"
             self.exchange.abort(ShoalError(f"worker {self.rank}: the communication thread {why}"))
             self.endpoint.close(linger_ms=1000 if self.failure is None else 0)
@@ -120,7 +132,7 @@ class IoLoop(threading.Thread):
             for peer in self.peers.values():
                 peer.heard = peer.heard if peer.heard is None else peer.heard + away
         while self._commands:
-            self._commands.popleft()()
+            self._commands.run_all()
         if self._ending:
             return
         if self.endpoint.handshakes in ready:

@@ -55,7 +55,10 @@ class MessageExchange(Generic[P]):
         self._streams, self._numbers = itertools.count(int(now() * 1e6) + 1), itertools.count()
 
     def find(self, name: str) -> P | None:
-        return next((peer for peer in self.peers.values() if peer.name == name), None)
+        for peer in self.peers.values():
+            if peer.name == name:
+                return peer
+        return None
 
     # Sending
 
@@ -144,6 +147,7 @@ class MessageExchange(Generic[P]):
                 return
         if chunk.back:
             self._acknowledged(peer, chunk.back, chunk.expected, chunk.echo, chunk.held)
+        self.sender.pump(peer)
 
     def _take(self, peer: P, inbox: IncomingMessages, chunk: MessageChunk, piece: memoryview) -> None:
         adopted = chunk.stream > inbox.stream
@@ -158,7 +162,6 @@ class MessageExchange(Generic[P]):
             if whole.total > peer.piece:
                 inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: no further chunk will carry it
             self._deliver(peer, whole)
-        self.sender.pump(peer)
 
     def _reply_limit(self, name: str, number: int) -> int | None:
         call = self.calls.get((name, number))
@@ -166,6 +169,7 @@ class MessageExchange(Generic[P]):
 
     def hear_ack(self, peer: P, ack: MessageAck) -> None:
         self._acknowledged(peer, ack.stream, ack.expected, ack.stamp, ack.held, ack.again, ack.closed)
+        self.sender.pump(peer)
 
     def _acknowledged(
         self,
@@ -188,7 +192,6 @@ class MessageExchange(Generic[P]):
             out.acknowledged(expected, moment)
             if again and out.link.may_repeat(moment):
                 self.sender.repeat_messages(peer)
-        self.sender.pump(peer)
 
     def _restart(self, peer: P, out: OutgoingMessages, expected: int) -> None:
         waiting = [call for (name, _), call in self.calls.items() if name == peer.name]

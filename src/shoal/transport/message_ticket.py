@@ -10,15 +10,43 @@ from shoal.transport.message_body import MessageBody
 from shoal.transport.messages import MessageKind
 
 
+class OutcomeEvent:
+    """A `threading.Event` that is set once: a lock, which costs a third, and wakes a waiter with one system call.
+
+    An `Event` makes its waiter wait a second time, for the lock of its condition, which the thread that sets it holds.
+    """
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._is_set, self._lock = False, threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+    def set(self) -> None:
+        """Release all waiters; only one thread may call it, and only once."""
+        self._is_set = True
+        self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether it was set within `seconds`."""
+        if not self._is_set and self._lock.acquire(timeout=max(0.0, seconds)):
+            self._lock.release()  # for the next waiter
+        return self._is_set
+
+
 class MessageTicket:
     """Tells any thread what became of a push."""
 
     def __init__(self, what: str) -> None:
         self.what = what
-        self.done = threading.Event()
+        self.done = OutcomeEvent()
         """Set when the message has arrived, was replaced by a newer one, or has failed."""
         self.superseded = False
         self.error: ShoalError | None = None
+        self._once = threading.Lock()
 
     def wait(self, seconds: float) -> None:
         """Return when the message has arrived or was superseded; raise its error, or DeadlineError."""
@@ -35,7 +63,7 @@ class MessageTicket:
 
     def end(self, error: ShoalError | None = None) -> None:
         """Fix the outcome; later calls change nothing."""
-        if not self.done.is_set():
+        if self._once.acquire(blocking=False):  # a deadline and the reply may come at the same time
             self.error = error
             self.done.set()
 

@@ -36,6 +36,8 @@ __all__ = ["CallFailed", "CallReply", "MessageTicket", "Messenger", "ReceivedMes
 
 LARGEST_MESSAGE = 1 << 30
 """Largest message or reply in bytes, unless its receiver sets another limit."""
+SMALL = 16 << 10
+"""Bytes of a message that its own thread may send: more would keep it from computing."""
 LONGEST_PORT = 32
 LOOK = 0.5
 """Seconds between two checks, in a wait, whether the communication thread still runs."""
@@ -51,6 +53,9 @@ class MessageLoop(Protocol):
 
     def call(self, command: Callable[[], None]) -> None:
         """Do this soon."""
+
+    def call_at_once(self, command: Callable[[], None]) -> None:
+        """Do this now, in the thread that asks, if the communication thread is idle; else soon."""
 
     @property
     def ident(self) -> int | None: ...
@@ -173,7 +178,9 @@ class Messenger:
     def _send(self, to: str, message: OutgoingMessage) -> None:
         if not self._loop.is_alive():
             raise ShoalError(f"{message.ticket.what}: the communication thread has ended")
-        self._loop.call(lambda: self._loop.exchange.send(to, message))
+        # A thread that sends little does it itself: to wake another thread takes longer than the work.
+        call = self._loop.call_at_once if message.body.total <= SMALL else self._loop.call
+        call(lambda: self._loop.exchange.send(to, message))
 
 
 def _checked(port: str) -> str:

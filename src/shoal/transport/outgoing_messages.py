@@ -21,8 +21,6 @@ from shoal.transport.reliable import ChunkInFlight, LinkEstimate, OutgoingLink
 MOST_PORTS = 256
 """Ports of one member that may give credit; an honest member has no more."""
 NOTHING = memoryview(b"")
-OVERTAKEN = 1
-"""Urgency of all message chunks: collectives overtake them, so few of them may be in the sockets at a time."""
 
 
 @dataclass
@@ -93,9 +91,7 @@ class OutgoingMessages:
     def next(self, now: float, most: int) -> ChunkInFlight[MessageChunk] | None:
         """Return the next chunk to send, if it keeps the bytes under way below `most`."""
         link = self.link
-        if link.in_flight and link.under_way + self.piece > min(most, link.estimate.near):
-            return None
-        if not self.has_more:
+        if not self.has_more or (link.in_flight and link.under_way + self.piece > min(most, link.estimate.near)):
             return None
         if not self._hello:
             self.stream, self._hello = self.stream or self.streams(), True
@@ -113,8 +109,10 @@ class OutgoingMessages:
         """Return whether anything could leave if the window had room; a greeting counts, as it asks for credit."""
         if self._grants or self._cancels or self._begun:
             return True
-        waiting = [port for port, heap in self._unbegun.items() if heap]
-        return bool(waiting) and (not self._hello or any(self._may_begin(port) for port in waiting))
+        for port, heap in self._unbegun.items():  # noqa: SIM110  (a generator costs twice as much, for every chunk)
+            if heap and (not self._hello or self._may_begin(port)):
+                return True
+        return False
 
     def _may_begin(self, port: str) -> bool:
         credit = self._credits.get(port)
@@ -173,11 +171,8 @@ class OutgoingMessages:
         total: int = 0,
         piece: memoryview = NOTHING,
     ) -> ChunkInFlight[MessageChunk]:
-        chunk = MessageChunk("", 0, 0, 0, 0, self.stream, kind, port, number, of, index, total, 0)
-        self.link.queue(chunk, FramePayload.borrow(piece), OVERTAKEN)
-        in_flight = self.link.next(now)
-        assert in_flight is not None, "there was room"
-        return in_flight
+        chunk = MessageChunk("", 0, 0, 0, self.link.next_seq, self.stream, kind, port, number, of, index, total, 0)
+        return self.link.launch(chunk, FramePayload.borrow(piece), now)
 
     def acknowledged(self, expected: int, now: float) -> None:
         """Note that every chunk before `expected` has arrived."""

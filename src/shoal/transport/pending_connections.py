@@ -153,6 +153,10 @@ class PendingLimiter(threading.Thread):
         """Return the connected addresses by libzmq's descriptor; any thread may call this."""
         return self._accepted.copy()
 
+    def peer(self, fd: int) -> tuple[str, int] | None:
+        """Return where the connection with this descriptor comes from; any thread may call this."""
+        return self._accepted.get(fd)
+
     def _read_events(self) -> bool:
         """Note new and closed connections; return False if no more events will come."""
         with contextlib.suppress(zmq.Again):

@@ -16,8 +16,8 @@ SHORTEST = 0.001
 class RateLimit:
     """A token bucket of `rate` bytes a second, without a clock of its own: the caller passes the time."""
 
-    def __init__(self, rate: float) -> None:
-        self.rate, self._most = rate, max(LEAST_AT_ONCE, rate * AT_ONCE)
+    def __init__(self, rate: float, least_at_once: int = LEAST_AT_ONCE) -> None:
+        self.rate, self._most = rate, max(least_at_once, rate * AT_ONCE)
         self._left, self._at = self._most, 0.0
 
     def spent(self, size: int, now: float) -> None:

@@ -145,7 +145,10 @@ class OutgoingLink(Generic[C]):
         if not self.waiting or (self.in_flight and self.under_way + CHUNK > self._room):
             return None
         _, _, chunk, payload = heapq.heappop(self.waiting)
-        chunk = msgspec.structs.replace(chunk, seq=self.next_seq)
+        return self.launch(msgspec.structs.replace(chunk, seq=self.next_seq), payload, now)
+
+    def launch(self, chunk: C, payload: FramePayload, now: float) -> ChunkInFlight[C]:
+        """Count a chunk, which has the next number, as sent."""
         self.next_seq += 1
         if not self.in_flight:
             self.progressed = now

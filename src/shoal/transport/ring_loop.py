@@ -21,6 +21,7 @@ from shoal.core.clock import now
 from shoal.core.errors import ShoalError
 from shoal.hosts.doorbell import ProcessDoorbell
 from shoal.transport.incoming_messages import IncomingMessages
+from shoal.transport.loop_commands import LoopCommands
 from shoal.transport.message_exchange import MessageExchange
 from shoal.transport.message_ring import MessageRing
 from shoal.transport.messages import (
@@ -167,7 +168,8 @@ class RingSender:
 
 
 class RingLoop(threading.Thread):
-    """The communication thread. Everything in here runs in it, but `call`, `set_peers` and `close`."""
+    """The communication thread. Everything in here runs in it, or in its place (`LoopCommands`), but `call`,
+    `call_at_once`, `set_peers` and `close`."""
 
     def __init__(self, rings: HostRings, slot: int, name: str) -> None:
         super().__init__(name="shoal-rings", daemon=True)
@@ -178,14 +180,17 @@ class RingLoop(threading.Thread):
         self.suspects: dict[int, str] = {}
         """By slot: members that break the protocol, and how. Nothing more of theirs is heard."""
         self._former: set[str] = set()
-        self._commands: deque[Callable[[], None]] = deque()
-        self.exchange = MessageExchange[RingPeer](self._sender, self.peers, self.call, self._suspect)
+        self._commands = LoopCommands(self._bell.ring)
+        self.exchange = MessageExchange[RingPeer](self._sender, self.peers, self.call_at_once, self._suspect)
         self._ending = False
 
     def call(self, command: Callable[[], None]) -> None:
         """From any thread: do this soon."""
-        self._commands.append(command)
-        self._bell.ring()
+        self._commands.post(command)
+
+    def call_at_once(self, command: Callable[[], None]) -> None:
+        """From any thread: do this now if the communication thread sleeps, else soon in that thread."""
+        self._commands.run_at_once(command)
 
     def set_peers(self, members: Mapping[int, str]) -> None:
         """From any thread: these are the members of this host from now on, by slot."""
@@ -221,7 +226,9 @@ class RingLoop(threading.Thread):
             worked = now()
             while not self._ending:
                 seen, moment = self._bell.look(), now()
-                if self._turn(moment):
+                with self._commands.turn:
+                    has_worked = self._turn(moment)
+                if has_worked:
                     worked = moment
                 elif moment - worked > BUSY:
                     self._bell.sleep(seen, TICK)
@@ -230,13 +237,13 @@ class RingLoop(threading.Thread):
         except BaseException as error:  # noqa: BLE001  (told to all that wait)
             why = f"failed: {error!r}"
         finally:
+            self._commands.end()
             self.exchange.abort(ShoalError(f"worker {self.rank}: the communication thread {why}"))
 
     def _turn(self, moment: float) -> bool:
         """Do what there is to do; whether there was anything."""
         busy = bool(self._commands)
-        for _ in range(len(self._commands)):
-            self._commands.popleft()()
+        self._commands.run_all()
         for peer in list(self.peers.values()):
             busy |= self._hear(peer, moment) | peer.flush()
             if peer.slot not in self.suspects:

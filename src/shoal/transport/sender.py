@@ -88,7 +88,9 @@ class ChunkSender:
         Before that it would only travel twice: a receiver drops chunks of a view it has not entered, and what waits in
         an unconnected socket is sent again when the connection is made.
         """
-        in_flight = peer.out.next(now()) if peer.up and peer.generation >= self.generation else None
+        if not peer.out.waiting or not peer.up or peer.generation < self.generation:
+            return False
+        in_flight = peer.out.next(now())
         if in_flight is not None:
             peer.collective_turns += 1
             self.transmit(peer, in_flight)
@@ -97,7 +99,7 @@ class ChunkSender:
     def _send_message(self, peer: LinkPeer) -> bool:
         """Send a chunk of a message, in any view, with a small window while collectives wait: messages may be late."""
         out = peer.message_out
-        if out is None or not peer.up:
+        if out is None or not peer.up or not out.has_more:
             return False
         window = out.link.estimate.near
         in_flight = out.next(now(), window // SHARE if peer.out.waiting else window)

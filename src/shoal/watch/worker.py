@@ -12,6 +12,7 @@ from shoal.core.events import (
     BucketTimes,
     ChoiceMade,
     CodecPriced,
+    DatagramsCounted,
     GuardChecked,
     LayerTimes,
     ModelsJoined,
@@ -92,6 +93,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     rounds: RoundsMade | None = None
     """Under `local(…)`: what its rounds came to since it was started last."""
     servers: ServerCounted | None = None
+    datagrams: DatagramsCounted | None = None
     """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
@@ -222,12 +224,21 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.metrics = metrics
         case TrafficCounted(peers=peers, links=links):
             worker.peers, worker.links = peers, links or worker.links
+        case RoundsMade() | ServerCounted() | DatagramsCounted():
+            _keep_totals(worker, event)
+        case _:
+            _add_word(worker, event)
+
+
+def _keep_totals(worker: WorkerRecord, event: RoundsMade | ServerCounted | DatagramsCounted) -> None:
+    """The newest totals of how replicas agreed."""
+    match event:
         case RoundsMade():
             worker.rounds = event
         case ServerCounted():
             worker.servers = event
-        case _:
-            _add_word(worker, event)
+        case DatagramsCounted():
+            worker.datagrams = event
 
 
 def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:

@@ -127,7 +127,7 @@ class GradientBucket:
             return
         for slot, filled in enumerate(self.filled):
             self._leaving_marks[slot] = scale if filled else 0.0
-            if not filled and not self._blank[slot]:
+            if not filled and not self._blank[slot]:  # else zeros of an earlier step are there
                 self._leaving[slot].zero_()
                 self._blank[slot] = True
 

@@ -180,6 +180,7 @@ def aligned(payload: Tensor) -> Tensor:
 
 def refuse_non_finite(values: Tensor, layout: FlatLayout, residual: Tensor | None = None) -> None:
     """Raise, with the layer's name, if a value is NaN or infinite."""
+    # one compiled pass in the usual case; only an error needs to know which layer it was
     if residual is None and kernels.fast() and math.isfinite(magnitude(values)):
         return
     for tensor in (values, residual):

@@ -177,3 +177,35 @@ def test_the_list_of_nodes_holds_while_nobody_answers() -> None:
     assert soon(10.0, lambda: watcher.read() and watcher._output is None), "its process has ended"
     assert watcher.read() == ["aa", "bb"]
     watcher.close()
+
+
+@needs_ray
+@pytest.mark.soak("engines")
+def test_replicas_of_a_server_run_on_the_cluster(ray_cluster: RayProcess, tmp_path: Path) -> None:
+    (tmp_path / "table.json").write_text('{"a": [1.0, 2.0]}')
+    words = ["serve", "table.json", "--on", f"ray:{ray_cluster.address}", "--replicas", "2", "--port", "8099"]
+    shoal = ray_cluster.inside(sys.executable, "-m", "shoal", *words)
+    with (tmp_path / "said").open("w") as said:
+        server = subprocess.Popen(shoal, stderr=said, cwd=tmp_path, env={**os.environ, **AWAY})
+    ask = ray_cluster.inside("curl", "-s", "127.0.0.1:8099/predict", "-d", '["a"]')
+
+    def answers() -> bool:
+        found = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=False).stdout
+        return '"outputs":[[1.0,2.0]]' in found
+
+    def lines(text: str) -> int:
+        return (tmp_path / "said").read_text().count(text)
+
+    try:
+        assert soon(120.0, lambda: lines("ray1 is there") == lines("ray2 is there") == 1), (
+            tmp_path / "said"
+        ).read_text()
+        assert answers()
+        ray_cluster.tell("remove")
+        assert soon(120.0, lambda: lines("is lost") == 1)
+        assert answers()
+        ray_cluster.tell("add")
+        assert soon(120.0, lambda: lines("is there") == 3)
+    finally:
+        server.terminate()
+        assert server.wait(60) == 0

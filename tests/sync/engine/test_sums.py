@@ -15,7 +15,8 @@ from shoal.sync.engine.algorithms.direct import DirectSum
 from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGather
 from shoal.sync.engine.algorithms.ring import RingAllReduce
 from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce, edge_tree
-from shoal.sync.engine.links import EXTRA, MIDDLE, LinkEngine, choose_algorithm
+from shoal.sync.engine.links import LinkEngine, choose_algorithm
+from shoal.sync.sum_cost import EXTRA, MIDDLE
 from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.transport.messages import CHUNK
 from shoal.wire.bucket import BucketSpace

@@ -19,11 +19,14 @@ from shoal.membership.session import FixedSession, member_name
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host import ShardHost
+from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
 from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.synchronizer import EqualWeights, Part, StepAction
 from shoal.sync.trained import TrainedSamples
 
 SAMPLES, FEATURES, BATCH = 512, 16, 8
+FORWARD = 1 / 3
+"""Of a step's seconds: its forward pass, where that may be made again."""
 Seconds = Callable[[int, int], float]
 """(rank, step) -> how long it computes."""
 
@@ -60,7 +63,11 @@ class PacedWorker:
         self.values = torch.nn.Parameter(torch.zeros(FEATURES))
         self.optimizer = torch.optim.SGD([self.values], lr=world.rate)
         self.servers = VirtualConnection(world.time, self.session.member, world.host.handle)
-        kind = ServerStepsSynchronizer if world.pace.deadline is None else DeadlineStepsSynchronizer
+        kind: type[ServerStepsSynchronizer] = ServerStepsSynchronizer
+        if world.pace.deadline is not None:
+            kind = DeadlineStepsSynchronizer
+        elif world.pace.speculate:
+            kind = SpeculativeStepsSynchronizer
         self.sync = kind(NoExchange(), self.servers, world.pace, world.round)  # type: ignore[arg-type]
         self.given: list[Any] = []
         """Batches of this round."""
@@ -75,7 +82,7 @@ class PacedWorker:
     def step(self, places: Sequence[int]) -> None:
         action = self.sync.before_step(self.optimizer)
         self.world.step_began(self)
-        self.world.time.sleep(self.world.seconds(self.rank, self.made))
+        self._compute(self.world.seconds(self.rank, self.made))
         chosen = torch.tensor([self.world.order[place % SAMPLES] for place in places])
         inputs, labels = self.world.inputs[chosen], self.world.labels[chosen]
         self.values.grad = 2 * inputs.T @ (inputs @ self.values.detach() - labels) / len(places)
@@ -84,6 +91,16 @@ class PacedWorker:
         self.made += 1
         self.sync.after_step(self.optimizer)
         self.world.stepped(self)
+
+    def _compute(self, seconds: float) -> None:
+        if not self.sync.restarts_forwards:
+            self.world.time.sleep(seconds)
+            return
+        self.sync.before_forward()
+        self.world.time.sleep(FORWARD * seconds)
+        if self.sync.forward_ended():
+            self.world.time.sleep(FORWARD * seconds)
+        self.world.time.sleep((1 - FORWARD) * seconds)
 
     def train_dealt(self, steps: int, leaves: bool = True) -> None:
         """As many steps as everybody makes; `leaves`: or else it dies."""

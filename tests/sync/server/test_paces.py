@@ -124,3 +124,35 @@ def test_adagrad_at_the_server_bears_staleness_that_upsets_plain_sgd() -> None:
         assert reaches("sgd", 0.5, 1, seed)
         assert not any(reaches("sgd", rate, 8, seed) for rate in (0.25, 0.5))
         assert all(reaches("adagrad", rate, 8, seed) for rate in (0.25, 0.5, 1.0, 4.0))
+
+
+def a_little(rank: int, step: int) -> float:
+    """Equal workers, who push in bursts."""
+    return random.Random(f"{rank} {step}").gauss(1.0, 0.05)
+
+
+def test_a_speculative_restart_lowers_the_time_to_a_loss_and_says_how_often_and_what_it_gained() -> None:
+    """Row 44. Each at its best learning rate: fresher values bear a larger one. A restart costs a forward pass."""
+    seconds, worlds = {"async": 0.0, "spec-sync": 0.0}, list[PacedWorld]()
+    for seed in range(2):
+        for name in seconds:
+            tried = [
+                PacedWorld(pace(text), 8, a_little, rate=rate, steps=UNTIL_TARGET, target=2e-3, seed=seed)
+                for text in ["server, async" if name == "async" else name]
+                for rate in (0.6, 0.7, 0.8, 1.0)
+            ]
+            ended = [world.run(lambda worker: worker.train_dealt(60)) for world in tried]
+            seconds[name] += min(world.ended for world in ended if world.done)
+            worlds += ended if name == "spec-sync" else []
+    assert seconds["spec-sync"] < 0.9 * seconds["async"]
+    for world in worlds:
+        totals = [worker.sync.server_totals for worker in world.workers.values()]
+        restarts, gained = sum(each.restarts for each in totals), sum(each.gained for each in totals)
+        assert 0.2 < restarts / world.made < 0.7
+        assert gained >= 4 * restarts, "half of the seven others have pushed"
+        assert sum(sum(each.staleness.values()) for each in totals) == sum(w.made for w in world.workers.values())
+
+
+def test_nobody_begins_again_where_nobody_else_pushes() -> None:
+    world = PacedWorld(pace("spec-sync"), 1, alike).run(lambda worker: worker.train_dealt(20))
+    assert [worker.sync.server_totals.restarts for worker in world.workers.values()] == [0]

@@ -104,6 +104,9 @@ class VirtualConnection:
             self._time.park(self._waits[number])
         return self._replies.pop(number)
 
+    def is_here(self, number: int) -> bool:
+        return number in self._replies
+
     def forget(self, number: int) -> None:
         self._replies.pop(number, None)
 

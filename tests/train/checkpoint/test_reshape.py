@@ -55,7 +55,7 @@ def saved(size: int, place: Path) -> Result:
     def body(world: WorkerWorld) -> Result:
         run = world.start(checkpoint=f"{STEPS}steps")
         result = train(run, STEPS)
-        assert run._together.keeper is not None
+        assert run._together.checkpoints is not None
         run.close()
         world.group.gather(b"")
         if run.is_main:

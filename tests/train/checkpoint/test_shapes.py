@@ -35,9 +35,9 @@ class Training:
 
     def step(self, x: Any, y: Any, *, update: bool = True) -> None:
         if self.stop is not None and self.run.step >= self.stop:
-            keeper = self.run._together.keeper
-            assert keeper is not None
-            assert keeper._writer.wait(30)
+            checkpoints = self.run._together.checkpoints
+            assert checkpoints is not None
+            assert checkpoints._writer.wait(30)
             raise Stop
         (self.model(x) - y).square().mean().backward()
         if update:

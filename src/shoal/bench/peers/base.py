@@ -6,7 +6,7 @@
     peer.close()                           at the end of the script
 
 A peer adapts a tool that trains PyTorch modules (Horovod, hivemind). A tool with models of its own (TensorFlow) cannot
-run the same script; it takes part as a `Contestant` whose command leaves a record in Shoal's format.
+run the same script; it takes part as a `BenchContestant` whose command leaves a record in Shoal's format.
 """
 
 from abc import ABC, abstractmethod

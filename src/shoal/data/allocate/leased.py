@@ -70,7 +70,7 @@ class LeaseQueue:
         self._out: deque[SampleLease] = deque()
         """Given to the loader, and not yet by the loader to the script."""
         self._again: deque[SampleLease] = deque()
-        channel.say(self._request())
+        channel.say(self._request())  # the book waits for a report of every member
 
     @property
     def remains(self) -> bool:

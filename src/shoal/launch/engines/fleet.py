@@ -51,13 +51,22 @@ class MachineFleet:
         self,
         engine: LaunchEngine,
         order: Callable[[EngineMachine], JoinOrder],
-        restarts: int,
+        restarts: int | None,
         wanted: int | None = None,
+        what: str = "the run",
     ) -> None:
+        """`restarts`: of each machine; None: without end. `what` the machines take part in, for messages."""
+        self._what = what
         self._engine, self._order, self._restarts, self._wanted = engine, order, restarts, wanted
         self._states: dict[str, MachineState] = {}
         self._news: list[PlacementNews] = []
         self._looked = -LOOK
+
+    @property
+    def given_up(self) -> list[str]:
+        """The machines that are not started again, if these are all there are."""
+        over = [name for name, state in self._states.items() if state.over and state.output is None]
+        return over if len(over) == len(self._states) else []
 
     @property
     def workers(self) -> int:
@@ -95,7 +104,7 @@ class MachineFleet:
             if name not in listed:
                 state.removed = True
                 if not state.over:
-                    self._note(f"{name} is taken out of the list; it leaves the run")
+                    self._note(f"{name} is taken out of the list; it leaves {self._what}")
                     state.over = True
                     self._ask_to_leave(state)
 
@@ -155,16 +164,29 @@ class MachineFleet:
         name, how = state.machine.name, f"exit code {code}" if code is None or code >= 0 else f"signal {-code}"
         final = self._engine.find_final_reason(code, state.words) if code is not None else ""
         why = said if code is None else f"{final or how}{f': {said}' if said else ''}"
-        state.over = bool(final) or state.starts > self._restarts
+        state.over = bool(final) or (self._restarts is not None and state.starts > self._restarts)
         if state.over:
-            self._note(f"{name} is given up ({why}); the run goes on without it")
+            self._note(f"{name} is given up ({why}); {self._what} goes on without it")
             return
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (state.starts - 1))
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.starts - 1, 10))
         state.due = now() + pause
-        self._note(f"{name} was lost ({why}); it is tried again in {pause:.0f} s ({state.starts} of {self._restarts})")
+        of = f" ({state.starts} of {self._restarts})" if self._restarts is not None else ""
+        self._note(f"{name} was lost ({why}); it is tried again in {pause:.0f} s{of}")
 
     def _note(self, text: str) -> None:
         self._news.append(PlacementNews(text))
+
+    def dismiss(self) -> None:
+        """Ask every machine to leave, now."""
+        for state in self._states.values():
+            state.over = True
+            self._ask_to_leave(state)
+
+    def forget(self) -> None:
+        """In a process forked from the launcher: its relays end with the launcher, not with this one."""
+        for state in self._states.values():
+            if state.output is not None:
+                state.output.close()
 
     def close(self) -> None:
         """The run is over, and the machines know it: wait for them, then ask, then end their relays."""

@@ -265,6 +265,8 @@ class PoolServer:
                     each.output.read()
         for each in self._machines.values():
             each.output.close()
+        for connection in self._connections.values():  # of commands that have not hung up yet
+            connection.close()
         self._selector.close()
         self._listener.close()
         if self._opened:  # else it is another pool's

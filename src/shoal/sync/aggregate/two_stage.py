@@ -11,9 +11,6 @@ Compression", ICML 2019; 1-bit Adam (Tang et al., ICML 2021) exchanges in the sa
 residuals of owners = what there was. Do not use it for sparsifiers: what p workers chose hardly overlaps, so a sum is
 either p times as dense or waits a second time; nor where one latency more than the all-gather's costs more than bytes.
 Shares are those of one view: where members change, `elastic.py` makes another aggregator and begins again.
-
-    kind (1) | (3 zeros) | bytes of the codec's payload (4) | which layers it has, a bit each | padding | payload |
-    padding | what travels as it is
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +23,17 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError
 from shoal.sync.aggregate.base import StatefulAggregator
-from shoal.sync.aggregate.gather import CODED, NON_FINITE, NOTHING, TRIAL
-from shoal.sync.aggregate.presence import Marks, no_marks, read_marks, without_state_of, write_marks
-from shoal.sync.aggregate.shares import HEAD, RAW, BucketCut, BucketShare, cut, rooms
+from shoal.sync.aggregate.gather import NON_FINITE, TRIAL
+from shoal.sync.aggregate.presence import Marks, no_marks, without_state_of
+from shoal.sync.aggregate.share_payload import add_share, pack_share, place_of, put_back, write_empty
+from shoal.sync.aggregate.shares import BucketCut, BucketShare, cut, rooms
 from shoal.sync.engine.base import PayloadEngine, PayloadSpec
-from shoal.wire.codec import GradientCodec, State, aligned
+from shoal.wire.codec import GradientCodec, State
 from shoal.wire.encode_context import EncodeContext
-from shoal.wire.head import padded
 from shoal.wire.layout import FlatLayout
 from shoal.wire.redeal import OWNER, PLACE
 from shoal.wire.wrappers.feedback import RESIDUAL
-from shoal.wire.wrappers.parts import LayoutPiece, PartialCodec
+from shoal.wire.wrappers.parts import PartialCodec
 
 
 class TwoStageAggregator(StatefulAggregator):
@@ -92,7 +89,7 @@ class TwoStageAggregator(StatefulAggregator):
                 moment = EncodeContext(self.seed, self._steps[index], self.rank, index * self.size + owner)
                 piece = area[owner * bound : (owner + 1) * bound]
                 own = {name: tensor[share.coded] for name, tensor in state.items()}
-                length = self._pack(
+                length = pack_share(
                     self.codec, made, share, (coded[share.coded], plain[share.plain]), own, moment, present, piece
                 )
                 longest, size = max(longest, length), size + length
@@ -104,7 +101,7 @@ class TwoStageAggregator(StatefulAggregator):
     def start_non_finite(self, index: int) -> None:
         start, bound = self._cuts[index].prefix, self._areas[index].numel() // self.size
         for owner in range(self.size):
-            _write_empty(NON_FINITE, self._areas[index][owner * bound :][:start])
+            write_empty(NON_FINITE, self._areas[index][owner * bound :][:start])
         self._steps[index] += 1
         self.observer.sent_bytes += self.size * start
         self._halfway.append(index)
@@ -114,23 +111,6 @@ class TwoStageAggregator(StatefulAggregator):
         if all(present):
             return nullcontext()
         return without_state_of({p.name for p, here in zip(made.layout.parts, present, strict=True) if not here}, named)
-
-    def _pack(
-        self, codec: GradientCodec, made: BucketCut, share: BucketShare, values: tuple[Tensor, Tensor], state: State,
-        moment: EncodeContext,
-        present: Sequence[bool], out: Tensor,
-    ) -> int:  # fmt: skip
-        """Write one share as bytes; return how many."""
-        start = made.prefix
-        _write_empty(NOTHING, out[:start])
-        if not any(present):
-            return start
-        length = codec.encode_into(values[0], share.layout, state, moment, out[start:])
-        out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(CODED, length)), dtype=torch.uint8))
-        write_marks(present, out[HEAD.size : start])
-        end = start + padded(length)
-        out[start + length : end].zero_()
-        return end + RAW.encode_into(values[1], share.plain_layout, {}, moment, out[end:])
 
     def all_started(self) -> None:
         super().all_started()
@@ -160,13 +140,13 @@ class TwoStageAggregator(StatefulAggregator):
         made, number = self._cuts[index], len(self._cuts) + index
         with self.waiting():
             payloads = self.engine.collect(number)
-        coded, plain = _place(made.coded, out), _place(made.plain, out)
+        coded, plain = place_of(made.coded, out), place_of(made.plain, out)
         for rank, (payload, share) in enumerate(zip(payloads, made.shares, strict=True)):
             place = coded[share.coded], plain[share.plain]
             if self._add_or_reject(self.owner, rank, payload, made, share, place, fresh=True) is None:
                 self._counts[index] = no_marks(len(made.layout.parts), non_finite=True).tolist()
-        _put(made.coded, coded, out)
-        _put(made.plain, plain, out)
+        put_back(made.coded, coded, out)
+        put_back(made.plain, plain, out)
         self.engine.release(number)
         self.observer.sent_bytes += self._lengths[index]
         self.observer.wire_bytes += self.engine.wire_bytes(index) + self.engine.wire_bytes(number)
@@ -188,14 +168,14 @@ class TwoStageAggregator(StatefulAggregator):
         present = [bool(count) for count in counts]
         state, number = self._own_states[index], len(self._cuts) + index
         if np.isnan(counts).any():  # nobody uses the sum: the owner keeps its residual
-            _write_empty(NON_FINITE, self._areas[number][: made.prefix])
+            write_empty(NON_FINITE, self._areas[number][: made.prefix])
             self._lengths[index] = made.prefix
             self.engine.post(number, made.prefix)
             return
         # what nobody has, nobody would use: the owner keeps its residual of it
         with self._without_absent(made, self.owner.name_state(state, share.layout), present):
             moment = EncodeContext(self.seed, self._steps[index], self.size + self.rank, index)
-            length = self._pack(self.owner, made, share, total, state, moment, present, self._areas[number])
+            length = pack_share(self.owner, made, share, total, state, moment, present, self._areas[number])
         self._lengths[index] = length
         self.engine.post(number, length)
 
@@ -209,47 +189,12 @@ class TwoStageAggregator(StatefulAggregator):
         out: tuple[Tensor, Tensor],
         fresh: bool,
     ) -> Marks | None:
-        """As `_add`; None if the payload of a remote worker cannot be read: then nobody uses the sum."""
+        """As `add_share`; None if the payload of a remote worker cannot be read: then nobody uses the sum."""
         try:
-            return self._add(codec, rank, payload, made, share, out, fresh)
+            return add_share(codec, rank, payload, made, share, out, fresh)
         except PayloadError as error:
             self.engine.reject(rank, error)
             return None
-
-    def _add(
-        self,
-        codec: GradientCodec,
-        rank: int,
-        payload: Tensor,
-        made: BucketCut,
-        share: BucketShare,
-        out: tuple[Tensor, Tensor],
-        fresh: bool,
-    ) -> Marks:
-        """Add what worker `rank` sent of `share` to `out`, or write it if `fresh`; return which layers it has."""
-        start, parts = made.prefix, len(made.layout.parts)
-        kind, length = HEAD.unpack(payload[: HEAD.size].numpy().tobytes()) if payload.numel() >= start else (-1, 0)
-        end = start + padded(length)
-        stop = end + RAW.max_bytes(share.plain_layout)
-        if kind not in (NOTHING, CODED, NON_FINITE) or (kind == CODED and payload.numel() < stop):
-            raise PayloadError(
-                f"worker {rank}: unknown payload type {kind} with {length} coded of {payload.numel()} bytes; "
-                "peers must run the same Shoal and plan"
-            )
-        if kind != CODED:
-            if fresh:
-                for each in out:
-                    each.zero_()
-            return no_marks(parts, kind == NON_FINITE)
-        try:
-            for one, data, layout, sums in (
-                (codec, payload[start : start + length], share.layout, out[0]),
-                (RAW, payload[end:stop], share.plain_layout, out[1]),
-            ):
-                (one.decode_into if fresh else one.decode_add)(aligned(data), layout, sums)
-        except PayloadError as error:
-            raise PayloadError(f"worker {rank}: {error}") from None
-        return read_marks(payload[HEAD.size : start], parts)
 
     def is_complete(self) -> bool:
         return not self._halfway and self.engine.is_complete()
@@ -285,20 +230,3 @@ class TwoStageAggregator(StatefulAggregator):
                 if torch.equal(given.get(f"{PLACE}.{layer}", place), place):
                     kept.copy_(given.pop(name))
         super().load(given)
-
-
-def _write_empty(kind: int, out: Tensor) -> None:
-    """Write a payload that consists of its prefix only."""
-    out.zero_()
-    out[: HEAD.size].copy_(torch.frombuffer(bytearray(HEAD.pack(kind, 0)), dtype=torch.uint8))
-
-
-def _place(piece: LayoutPiece, out: Tensor) -> Tensor:
-    """Return where a decoded piece is added up: in its place, or in a new tensor if it does not lie in one run."""
-    return out[piece.run] if piece.run is not None else torch.empty(piece.layout.numel)
-
-
-def _put(piece: LayoutPiece, found: Tensor, out: Tensor) -> None:
-    if piece.run is None:
-        for part, at in zip(piece.parts, piece.layout.parts, strict=True):
-            out[part.offset : part.end] = found[at.offset : at.end]

@@ -79,6 +79,17 @@ class AllReduceEngine(ExchangeEngine):
     def finish(self, index: int) -> None: ...
 
 
+class LeaderSumEngine(AllReduceEngine):
+    """Sums among some of the workers, such as the first one of each host."""
+
+    among: Sequence[int] | None
+    """Ranks or slots of those that take part; None: all."""
+
+    @abstractmethod
+    def has_result(self, index: int) -> bool:
+        """Return whether the sum has come, or has been taken already; not for a sum that failed."""
+
+
 @dataclass(frozen=True)
 class PayloadSpec:
     """A payload that is exchanged again and again."""

@@ -19,10 +19,8 @@ from shoal.sync.engine.collective import CollectiveEngine, CollectivePayloads
 from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.engine.link_payloads import LinkPayloads
 from shoal.sync.engine.links import LinkEngine
-from shoal.sync.engine.server import ServerEngine, SharedServerEngine
 from shoal.sync.engine.shared_memory import SharedMemoryEngine
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
-from shoal.sync.server.connection import ServerConnection
 
 ENGINE_VARIABLE = "SHOAL_ENGINE"
 ENGINES = ("auto", "memory", "collective")
@@ -36,6 +34,13 @@ class EngineSource(Protocol):
 
     def payloads(self) -> PayloadEngine:
         """Return an engine that carries payloads, which lie on the host."""
+
+
+class SumServers(Protocol):
+    """Processes that add up tensors for the workers."""
+
+    def make_engine(self, group: WorkerGroup) -> AllReduceEngine:
+        """Return an engine whose sums are made there."""
 
 
 class ReservedEngines:
@@ -62,7 +67,7 @@ class EngineChooser:
     def __init__(self, group: WorkerGroup, directory: Path, by: str = "auto") -> None:
         """`by`: how sums are made over links, in the words of `allreduce(…)`."""
         self.group, self.directory, self.by = group, directory, by
-        self.servers: ServerConnection | None = None
+        self.servers: SumServers | None = None
         """Where sums are made, if the plan says so."""
         self._process_groups: dict[str, dist.ProcessGroup] = {}
         self.wanted = os.environ.get(ENGINE_VARIABLE, "auto")
@@ -77,9 +82,7 @@ class EngineChooser:
 
     def of(self, device: str) -> AllReduceEngine:
         if self.servers is not None:
-            if isinstance(self.group, SharedGroup):
-                return SharedServerEngine(self.group, self.servers)
-            return ServerEngine(self.group, self.servers)
+            return self.servers.make_engine(self.group)
         if device == "cpu" and self.wanted != "collective" and isinstance(self.group, SharedGroup):
             return SharedMemoryEngine(self.group)
         if device == "cpu" and self.wanted == "auto" and isinstance(self.group, LinkedGroup):

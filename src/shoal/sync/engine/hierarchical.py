@@ -1,16 +1,17 @@
 """Hosts with several workers each: add up inside each host first, then between the hosts, one stream per host.
 
     worker 0 ─┐ shared memory                 shared memory ┌─ worker 2
-    worker 1 ─┴─> leader 0 ──── links ──── leader 2 <───────┴─ worker 3
+    worker 1 ─┴─> leader 0 ──── links ──── leader 2 <───────┴─ worker 3      or servers in the place of links
 
     full[i][s] = n      the tensor i of slot s of this host is full for the n-th time
     summed[i][s] = n    the leader in slot s has written the sum over all hosts
     read[i][s] = n      slot s reads no more (see slot_flags.py)
 
 The first member on a host leads it; links carry 2 (h-1)/h of one worker's bytes for h hosts, however many workers each
-has. A worker that is alone on its host leads itself and uses no shared memory. Hierarchical all-reduce: Jia et al.,
-"Highly scalable deep learning training system with mixed precision", 2018. Payloads of codecs go between all workers
-(link_payloads.py). Do not use it where no host can have several workers: links.py does the same.
+has; to and from servers go the bytes of one worker for each host. A worker that is alone on its host leads itself and
+uses no shared memory. Hierarchical all-reduce: Jia et al., "Highly scalable deep learning training system with mixed
+precision", 2018; two levels of servers: Chen et al., "MXNet", 2015. Payloads of codecs go between all workers
+(link_payloads.py). Do not use it where no host can have several workers: links.py and sum_engine.py do the same.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from torch import Tensor
 from shoal.groups.flag_waiter import FlagWaiter
 from shoal.groups.host_workers import HostSharing
 from shoal.groups.links import LinkedGroup
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.base import AllReduceEngine, LeaderSumEngine
 from shoal.sync.engine.links import LinkEngine
 from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows, round_to_lines, tensor_at
 from shoal.sync.price import NetworkEstimate
@@ -33,10 +34,12 @@ class HierarchicalEngine(AllReduceEngine):
 
     retryable = True
 
-    def __init__(self, group: LinkedGroup, algorithm: str = "auto") -> None:
+    def __init__(self, group: LinkedGroup, algorithm: str = "auto", *, between: LeaderSumEngine | None = None) -> None:
+        """`between`: what sums between the leaders; links, by this algorithm, unless given."""
         assert group.local is not None
         self.group = group
-        self._links = LinkEngine(group, among=group.leaders, algorithm=algorithm)
+        self._links = between or LinkEngine(group, algorithm=algorithm)
+        self._choose_leaders()
         self._host = HostSums(group.local) if len(group.local.places) > 1 else None
         """None: nobody else can be on this host."""
         self._queue: list[int] = []

@@ -24,20 +24,17 @@ from shoal.sync.engine.algorithms.reduce_scatter_gather import ReduceScatterGath
 from shoal.sync.engine.algorithms.ring import RingAllReduce
 from shoal.sync.engine.algorithms.tree import ChainAllReduce, StarAllReduce, TreeAllReduce, edge_tree
 from shoal.sync.engine.algorithms.tuner import NOTHING, AlgorithmTuner
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.sync.engine.base import LeaderSumEngine
 from shoal.sync.engine.link_tasks import LinkTasks
+from shoal.sync.sum_cost import MIDDLE, choose_way
 from shoal.transport.tasks import CollectiveTask
 from shoal.wire.bucket import BucketSpace
 
-EXTRA = 16 << 10
-"""Bytes a worker may send more than it must to save a latency: a millisecond at 100 Mbit/s."""
-MIDDLE = 1 << 20
-"""The most bytes that go through reduce-scatter and all-gather, if the ring can take them at all."""
 TUNED = 4 << 20
 """Bytes of all tensors beyond which latencies do not count: large ones take the ring, and nothing is tried."""
 
 
-class LinkEngine(LinkTasks, AllReduceEngine, MembershipListener):
+class LinkEngine(LinkTasks, LeaderSumEngine, MembershipListener):
     """Over the links of a group; tensors on the CPU."""
 
     def __init__(self, group: LinkedGroup, among: Sequence[int] | None = None, algorithm: str = "auto") -> None:
@@ -126,20 +123,12 @@ ALGORITHMS: dict[str, type[SumTask]] = {
     "butterfly": ButterflyAllReduce,
 }
 """By the words of the plan term `allreduce(…)`."""
-ROUNDING = (RingAllReduce, TreeAllReduce, ButterflyAllReduce)
-"""Algorithms that pass partial sums on, and so would round half precision several times."""
 
 
 def choose_algorithm(leaving: Tensor, workers: int, wanted: str = "auto") -> type[SumTask]:
     """Return how a tensor is summed; by what all workers know, so that all choose alike."""
-    size = _bytes(leaving)
-    if wanted != "auto":
-        kind = ALGORITHMS[wanted] if wanted in ALGORITHMS else edge_tree(wanted)
-        return ReduceScatterGather if issubclass(kind, ROUNDING) and leaving.element_size() == 2 else kind
-    # what a direct sum sends more than 2 (p-1)/p of the bytes
-    if size * (workers - 1) * (workers - 2) // workers <= EXTRA:
-        return DirectSum
-    return ReduceScatterGather if size <= MIDDLE or leaving.element_size() == 2 else RingAllReduce
+    way = choose_way(_bytes(leaving), leaving.element_size(), workers, wanted)
+    return ALGORITHMS[way] if way in ALGORITHMS else edge_tree(way)
 
 
 def _bytes(tensor: Tensor) -> int:

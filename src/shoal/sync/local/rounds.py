@@ -232,6 +232,10 @@ class LocalStepsSynchronizer(Synchronizer):
         """Lost member -> the leased samples of those steps."""
         return {}
 
+    def datagram_counts(self) -> Mapping[str, int]:
+        """What became of datagrams so far: a field of `DatagramsCounted` -> number; nothing where none travel."""
+        return {}
+
     def _is_finite(self) -> bool:
         return all(is_finite(p) for p in self._parameters)
 

@@ -29,6 +29,7 @@ from shoal.sync.server.messages import (
     HeardReply,
     LeaveRoundRequest,
     OpenRequest,
+    OpenShardRequest,
     PullRequest,
     PushReply,
     PushRequest,
@@ -38,14 +39,13 @@ from shoal.sync.server.messages import (
     ShardRequest,
     SumReply,
     SumRequest,
-    TableRequest,
     WaitReply,
+    WatchRequest,
     WhoRequest,
-    decode_parts,
     decode_request,
 )
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
-from shoal.sync.server.shard_codec import CodecReader, FloatReader, read_layout
+from shoal.sync.server.shard_codec import FloatReader, make_reader
 from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.server.sum_rounds import SumKey, SumRounds, read_tensor
 from shoal.wire.codec import GradientCodec
@@ -202,14 +202,7 @@ class ShardHost:
         if names:
             self._send(member, request.number, WaitReply(names[:MOST_NAMED]), [])
 
-    def _serve(
-        self,
-        member: str,
-        number: int,
-        request: RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | TableRequest,
-        arrays: Sequence[Any],
-    ) -> None:
-        """Of a shard that is open."""
+    def _serve(self, member: str, number: int, request: OpenShardRequest, arrays: Sequence[Any]) -> None:
         hosted = self._shards.get(request.channel)
         if hosted is None:
             raise PayloadError(f"{member} asks for shard {request.channel}, which nobody has opened")
@@ -222,6 +215,8 @@ class ShardHost:
             self._send(member, number, HeardReply(), [])
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
+        elif isinstance(request, WatchRequest):
+            hosted.watches.append((member, number, request.version))
         elif isinstance(request, PullRequest):
             self._pull(member, number, hosted, request, arrays)
         elif isinstance(hosted, HostedTable):
@@ -239,14 +234,13 @@ class ShardHost:
         elif (request.table, request.rule) != (hosted.opened.table, hosted.opened.rule):
             raise PayloadError(f"{member} opens shard {request.channel} otherwise than others; it runs another model")
         hosted.follow(request.generation, request.members)
-        if isinstance(hosted, HostedTable):
-            hosted.enter(member)
+        hosted.enter(member)
         self._tell_round(member, number, hosted)
         self._release(hosted)
 
     def _open_values(self, member: str, request: OpenRequest, arrays: Sequence[Any]) -> HostedShard:
         values = FloatReader().read(member, arrays[:1], True)
-        reader = self._make_reader(member, arrays[1:], values.size)
+        reader = make_reader(self._codec, member, arrays[1:], values.size)
         hosted = self._shards.get(request.channel)
         if hosted is None:
             hosted = self._shards[request.channel] = HostedShard.open(request, values, reader)
@@ -257,18 +251,8 @@ class ShardHost:
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"
             )
         elif hosted.reader.layout != reader.layout:
-            raise PayloadError(
-                f"{member} opens shard {request.channel} with other parts than it has; it runs another model"
-            )
+            raise PayloadError(f"{member} opens shard {request.channel} with other parts; it runs another model")
         return hosted
-
-    def _make_reader(self, member: str, parts: Sequence[Any], size: int) -> FloatReader:
-        if len(parts) != (self._codec is not None):
-            codec = "no codec" if self._codec is None else "a codec"
-            raise PayloadError(f"{member} opens a shard with {1 + len(parts)} arrays where the plan has {codec}")
-        if self._codec is None:
-            return FloatReader()
-        return CodecReader(self._codec, read_layout(member, decode_parts(bytes(parts[0]), member), size))
 
     def _tell_round(self, member: str, number: int, hosted: HostedShard) -> None:
         clock = hosted.shard.state.clocks.get(member)
@@ -295,6 +279,8 @@ class ShardHost:
         self._send(member, number, WaitReply(hosted.shard.waiting[member][:MOST_NAMED]), [])
 
     def _release(self, hosted: HostedShard) -> None:
+        for member, number in hosted.take_watches():
+            self._send(member, number, HeardReply(), [])
         for found in hosted.shard.release():
             self._send(found.member, hosted.pulls.pop(found.member), *hosted.write_values(found))
 

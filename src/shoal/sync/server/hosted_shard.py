@@ -35,6 +35,8 @@ class HostedShard:
     """Of the bytes of pushes."""
     pulls: dict[str, int] = field(default_factory=dict)
     """Member -> number of the request that waits."""
+    watches: list[tuple[str, int, int]] = field(default_factory=list)
+    """Who wants to be told, by which request, and from how many updates on: the newest last."""
     held: dict[str, int | None] = field(default_factory=dict)
     """Member -> updates in the values that it had when it last asked."""
     lost: dict[str, int] = field(default_factory=dict)
@@ -62,6 +64,17 @@ class HostedShard:
         self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
         self.shard.change_view(members, self.base)
         self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+        self.watches = [watch for watch in self.watches if watch[0] in members]
+
+    def take_watches(self) -> list[tuple[str, int]]:
+        """Return who is to be told what of it: there are so many updates, or it watches anew."""
+        version, newest = self.shard.state.version, {watch[0]: watch for watch in self.watches}
+        due = [watch for watch in self.watches if version >= watch[2] or watch is not newest[watch[0]]]
+        self.watches = [watch for watch in self.watches if watch not in due]
+        return [(member, number) for member, number, _ in due]
+
+    def enter(self, member: str) -> None:
+        """A member has opened it: the round it is in says where the member begins."""
 
     def read_push(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> ShardUpdate:
         """PayloadError: no worker of this model pushes that."""

@@ -58,4 +58,4 @@ class LinkServerConnection(ServerConnection):
     def _waits_long(self, member: str, seconds: float) -> None:
         session = self._group.session
         if isinstance(session, ElasticSession) and member != self.member and session.remote(member):
-            session.agent.accuse(member, f"kept {self.member} waiting for {seconds:.0f} s", late=True)
+            session.agent.reports.accuse(member, f"kept {self.member} waiting for {seconds:.0f} s", late=True)

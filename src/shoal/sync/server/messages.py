@@ -11,6 +11,7 @@ worker ── OpenRequest + values ──> the first one's values are those of t
 worker ── RoundRequest ──────────> the members of a view begin a round              answered with RoundReply + values
 worker ── LeaveRoundRequest ─────> it pushes no more in this round             answered with HeardReply
 worker ── SumRequest + tensor ───> answered with SumReply + sum, once all members have sent theirs
+worker ── WatchRequest ──────────> answered with HeardReply once there are so many updates, or it watches anew
 worker ── WhoRequest ────────────> whom a request waits for; answered with WaitReply, if it waits
 
 Of a table of rows (`hosted_table.py`) pulls name the rows they want, and pushes the rows they change:
@@ -130,6 +131,14 @@ class SumRequest(msgspec.Struct, frozen=True, tag="sum", forbid_unknown_fields=T
     dtype: Name
 
 
+class WatchRequest(msgspec.Struct, frozen=True, tag="watch", forbid_unknown_fields=True):
+    """Tell this member when its values have grown stale (`speculative_steps.py`)."""
+
+    version: Count
+    """Updates in the shard from which on it wants to know."""
+    channel: Count = 0
+
+
 class WhoRequest(msgspec.Struct, frozen=True, tag="who", forbid_unknown_fields=True):
     number: Count
     """Of a request of this member."""
@@ -210,9 +219,9 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fiel
 
 
 TableRequest = ReadRowsRequest | LoadRowsRequest
-ShardRequest = (
-    PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest | WhoRequest | TableRequest
-)
+OpenShardRequest = RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | WatchRequest | TableRequest
+"""What a member asks of a shard that is open."""
+ShardRequest = OpenShardRequest | OpenRequest | SumRequest | WhoRequest
 ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]

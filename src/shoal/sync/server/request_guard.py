@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shoal.core.errors import PayloadError
+from shoal.groups.host_workers import leading_members
 from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.messages import (
     PARTS,
@@ -63,7 +64,7 @@ class RequestGuard:
         """PayloadError for what no honest member asks."""
         if isinstance(request, SumRequest | OpenRequest | RoundRequest):
             same = request.generation == self.view.generation
-            if same and tuple(request.members) != self.view.members:
+            if same and tuple(request.members) != self._members_of(request):
                 raise PayloadError(f"{member} names other members than the view of generation {request.generation} has")
         if isinstance(request, TableRequest) and member not in self.view.own:
             raise PayloadError(f"{member} asks for a checkpoint's part of a table; only the run's own workers do")
@@ -82,6 +83,12 @@ class RequestGuard:
             raise PayloadError(f"{member} sends {len(arrays)} arrays with a {type(request).__name__}")
         if isinstance(request, PushRequest) and not 0 <= request.weight <= 1:
             raise PayloadError(f"{member} pushes with weight {request.weight}; a share is 0 to 1")
+
+    def _members_of(self, request: SumRequest | OpenRequest | RoundRequest) -> tuple[str, ...]:
+        """Sums are those of the first worker of each host."""
+        if not isinstance(request, SumRequest) or not self.view.infos:
+            return self.view.members
+        return tuple(leading_members(self.view.members, [info.host_group for info in self.view.infos]))
 
     def _is_table(self, channel: int) -> bool:
         return [tensor.dtype for tensor in self.tensors.get(channel, ())] == [ROWS]

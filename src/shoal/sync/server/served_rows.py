@@ -68,19 +68,19 @@ class ServedRowsSynchronizer(Synchronizer):
         for user in self.users:
             user.before_forward()
 
-    def hide_gradients(self) -> None:
-        """Before it is known whether the rest makes this step."""
+    @contextmanager
+    def preparing(self, optimizer: Optimizer) -> Iterator[None]:
+        """Inside, all workers agree whether the rest makes this step: gradients that differ between them are hidden."""
         for user in self.users:
             user.hide_gradient()
-
-    def show_gradients(self, skipped: bool) -> None:
-        """Go on with the step, or without it."""
+        there = _has_gradients(optimizer)
+        yield
         for user in self.users:
-            user.before_step(skipped)
+            user.before_step(skipped=there and not _has_gradients(optimizer))
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
-        self.hide_gradients()
-        self.show_gradients(skipped=False)
+        with self.preparing(optimizer):
+            pass
         return StepAction.LOCAL
 
     def after_step(self, optimizer: Optimizer) -> None:
@@ -99,8 +99,11 @@ class ServedRowsSynchronizer(Synchronizer):
                 user.client.push(*user.take_updates(), weight if user.gradients_are_scaled else share)
         self.spent.wait += now() - began
 
-    @contextmanager
-    def agreed_parameters(self) -> Iterator[None]:
+    def refresh(self) -> None:
+        """Bring copies up to date, for others to read."""
         for user in self.users:
             user.refresh()
-        yield
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])

@@ -65,6 +65,9 @@ class ServerPace:
     """Whether values are pulled after every step, however fresh those here are."""
     adaptive: bool = False
     """Whether a push counts the less the staler it is."""
+    speculate: float = 0.0
+    """Without a bound: a step begins again when so many updates of each other worker have come; 0: it never does
+    (`speculative_steps.py`)."""
     deadline: StepDeadline | None = None
     """With bound 0: steps are taken without the slowest (`deadline_steps.py`)."""
 
@@ -80,6 +83,10 @@ class ServerTotals:
     """Pushes whose step had been taken without them."""
     unused: int = 0
     """Leased samples of those that count for nothing."""
+    restarts: int = 0
+    """Forward passes that were made again on fresher values."""
+    gained: int = 0
+    """Updates of others that these values had more."""
     pulls: int = 0
     staleness: Counter[int] = field(default_factory=Counter)
     """Clocks that the slowest member was behind -> steps that began with such values."""
@@ -219,10 +226,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         bound = self.pace.bound
         pulls = {}
         if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
-            pulls = {
-                server: self.servers.send(server, PullRequest(self._clock, self._channel, self.payloads.held(server)))
-                for server in self._from_last()
-            }
+            pulls = self._send_pulls()
         found = [self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))]
         self._versions = [v + (o is PushOutcome.APPLIED) for v, o in zip(self._versions, found, strict=True)]
         outcomes = set(found)
@@ -236,6 +240,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
             self._keep(self._anchors)
         totals.staleness[self._clock - self._minimum] += 1
         self.spent.wait += now() - began
+
+    def _send_pulls(self) -> dict[int, int]:
+        """Return the number of the request at each server."""
+        return {
+            server: self.servers.send(server, PullRequest(self._clock, self._channel, self.payloads.held(server)))
+            for server in self._from_last()
+        }
 
     def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
         version = self._versions[server] if self.pace.adaptive else None

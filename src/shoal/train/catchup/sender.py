@@ -105,6 +105,7 @@ class CatchUpSender:
         for member, stream in self._streams.items():
             self._look_after(member, stream, pause)
         if new and not self._weighs and not self._objection():
+            # one step is weighed first: whether updates fit the link is only known from one
             self._weighs, self._weight = True, 0
             self._began, self._waited = now(), self._wait()
             return

@@ -1,6 +1,4 @@
-"""Workers synchronize now and then at the end of a step: to compare replicas, take a checkpoint, or stop together; and
-the schedule of these synchronizations.
-"""
+"""Workers synchronize now and then at the end of a step: to compare replicas, take a checkpoint, or stop together."""
 
 import sys
 import time
@@ -11,68 +9,25 @@ from pathlib import Path
 import msgspec
 
 from shoal.core.clock import now
-from shoal.core.errors import DivergedError, PayloadError, PeerLost, RunEnded
+from shoal.core.errors import RunEnded
 from shoal.core.events import CheckpointSaved, SharesChanged, WarningRaised
 from shoal.core.journal import EventJournal
 from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState
-from shoal.membership.view import MOST_MEMBERS
-from shoal.train.balance import ShareBalancer, check_rate
+from shoal.train.balance import ShareBalancer
 from shoal.train.checkpoint.interval import CheckpointInterval, guess
 from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest, rows_name
 from shoal.train.checkpoint.snapshot import SnapshotBuffer, TrainingPosition, common, own
+from shoal.train.checkpoint.sync_schedule import MOST_STEPS, SyncSchedule, steps_between
+from shoal.train.checkpoint.sync_vote import SyncVote, check_equal, check_same, check_vote
 from shoal.train.checkpoint.tables import has_tables, write_blocks
 from shoal.train.checkpoint.writer import CheckpointWriter
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
 from shoal.train.ledger import LedgerWriter
 
-MEET_SECONDS, SELDOM_SECONDS = 0.5, 10.0
-MEET_SHARE = 0.005
-"""Of the time, at most for meetings."""
-SOON_SECONDS = 3.0
-"""Up to which the fewest steps count, and not the seconds alone."""
-FEWEST_STEPS, MOST_STEPS = 4, 100
-"""Steps from one meeting to the next; the latter also from one comparison of parameters to the next."""
-
-
-class SyncSchedule(msgspec.Struct, frozen=True):
-    """What a newcomer is told."""
-
-    next: int = 0
-    """The step of the next meeting."""
-    compared: int = 0
-    saved: int = 0
-    """Steps of the last comparison and the last checkpoint."""
-    meetings: int = 0
-    """How many there were."""
-    shares: dict[str, int] = {}
-    """How much of every batch each member is dealt; empty: all the same."""
-
-
-def steps_between(step: float, meeting: float) -> int:
-    """Steps until the next meeting, from the seconds of a step and of a meeting."""
-    wanted = max(MEET_SECONDS, meeting / MEET_SHARE, min(FEWEST_STEPS * step, SOON_SECONDS))
-    return max(1, min(MOST_STEPS, int(min(wanted, SELDOM_SECONDS) / max(step, 1e-6))))
-
-
 GRACE = 8.0
 """Seconds a run that was asked to stop may take to finish its last checkpoint."""
-
-
-class SyncVote(msgspec.Struct):
-    """What a worker says at a meeting; of `save`, `stop` and `next`, worker 0's counts."""
-
-    step: int
-    epoch_ended: bool
-    fingerprint: int
-    samples: int
-    save: bool = False
-    stop: bool = False
-    next: int = 0
-    slot: int = 0
-    rate: float = 0.0
-    """Samples per second this worker was busy; 0 if that is not known."""
 
 
 class CheckpointCoordinator:
@@ -96,7 +51,7 @@ class CheckpointCoordinator:
         self._camera = SnapshotBuffer()
         self._next = self._compared = self._ended = base.step
         self._met = (base.step, now())
-        self._meeting = 0.0
+        self._sync_seconds = 0.0
         self._saved, self._due = base.step, 0.0
         self._cost: float | None = None
         self._paused = 0.0
@@ -110,7 +65,7 @@ class CheckpointCoordinator:
 
     def catch_up(self, step: int, samples: int) -> None:
         """Before an epoch's end: a script that left its loop after `step` has asked for no further batch, and others,
-        who had none to leave at, have met here already."""
+        who had none to leave at, have been here already."""
         if self._ended < step:
             self.step_ended(step, samples)
 
@@ -121,54 +76,56 @@ class CheckpointCoordinator:
             self._flush = False
             self.sink.flush()
         if step >= self._next and self.joined:
-            self.meet(step, samples)
+            self.synchronize(step, samples)
 
-    def meet(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
+    def synchronize(self, step: int, samples: int, *, epoch_ended: bool = False) -> None:
         began = now()
         compare = epoch_ended or step - self._compared >= MOST_STEPS
-        word = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
-        word.slot, word.rate = self.group.slot, self.balancer.take_rate()
+        vote = SyncVote(step, epoch_ended, fingerprint(self.joined) if compare else 0, samples)
+        vote.slot, vote.rate = self.group.slot, self.balancer.take_rate()
         if self.group.rank == 0:
-            word.save, word.stop, word.next = self._due_now(step), self.group.board.stopping, self._next_meeting(step)
+            # one worker's clock decides for all, or some would save and others not
+            vote.save, vote.stop, vote.next = self._due_now(step), self.group.board.stopping, self._next_sync(step)
         self.group.board.enter_sync(self.group.slot)
-        words = [
+        votes = [
             msgspec.json.decode(data, type=SyncVote)
-            for data in self.group.gather(msgspec.json.encode(word), check=partial(_check, word))
+            for data in self.group.gather(msgspec.json.encode(vote), check=partial(check_vote, vote))
         ]
         self.group.board.note(self.group.slot, WorkerState.computing)
-        check_same(words)
-        self._meeting = min(self._meeting or 1.0, now() - began)
+        check_same(votes)
+        # the shortest so far: a longer one includes the wait for a slower worker
+        self._sync_seconds = min(self._sync_seconds or 1.0, now() - began)
         if compare:
             self._compared = step
-            check_equal([(word.slot, word.fingerprint) for word in words], step)
-        self._balance(words, step)
+            check_equal([(vote.slot, vote.fingerprint) for vote in votes], step)
+        self._balance(votes, step)
         self._tell()
-        first, self._next = words[0], words[0].next
+        first, self._next = votes[0], votes[0].next
         if first.stop and not self.interval.off:
             self._writer.wait(GRACE)
         if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
-            self._save(step, [word.samples for word in words])
+            self._save(step, [vote.samples for vote in votes])
         if (first.save or first.stop) and has_tables(self.joined):
             self.group.gather(b"")  # nobody pushes before all have read their part
         if first.stop:
             self.close()
             if self.group.remote:
                 raise RunEnded("the run was stopped where it began", well=False)
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt  # as Ctrl-C does, so that the script ends in the way it knows
 
-    def _balance(self, words: Sequence[SyncVote], step: int) -> None:
+    def _balance(self, votes: Sequence[SyncVote], step: int) -> None:
         """Deal the next steps by what everybody said of its speed; worker 0 records a change."""
         members = self.group.session.committed_view.members
-        rates = [word.rate for word in words]
-        changed = self.balancer.update(members, [word.slot for word in words], rates)
+        rates = [vote.rate for vote in votes]
+        changed = self.balancer.update(members, [vote.slot for vote in votes], rates)
         if changed and self.group.rank == 0:
             shares = self.balancer.shares(members) or (1,) * len(members)
-            by_slot = {str(word.slot): share / sum(shares) for word, share in zip(words, shares, strict=True)}
-            measured = {str(word.slot): round(word.rate, 1) for word in words if word.rate}
+            by_slot = {str(vote.slot): share / sum(shares) for vote, share in zip(votes, shares, strict=True)}
+            measured = {str(vote.slot): round(vote.rate, 1) for vote in votes if vote.rate}
             self.sink.emit(SharesChanged(at=time.time(), step=step, shares=by_slot, rates=measured))
 
     @property
-    def agenda(self) -> SyncSchedule:
+    def schedule(self) -> SyncSchedule:
         """For a newcomer."""
         return SyncSchedule(
             self._next,
@@ -178,19 +135,19 @@ class CheckpointCoordinator:
             self.balancer.of_member,
         )
 
-    def follow(self, agenda: SyncSchedule, step: int) -> None:
+    def follow(self, schedule: SyncSchedule, step: int) -> None:
         """A newcomer begins after `step`."""
-        self._next, self._compared, self._saved, meetings, shares = msgspec.structs.astuple(agenda)
+        self._next, self._compared, self._saved, syncs, shares = msgspec.structs.astuple(schedule)
         self._met, self._ended = (self._next, now()), step
         self.balancer.of_member = shares
-        self.group.board.set_syncs(self.group.slot, meetings)
+        self.group.board.set_syncs(self.group.slot, syncs)
 
-    def _next_meeting(self, step: int) -> int:
-        """As far away as the last steps and the shortest meeting say."""
+    def _next_sync(self, step: int) -> int:
+        """As far away as the last steps and the shortest synchronization say."""
         before, at = self._met
         self._met = (step, now())
         seconds = (self._met[1] - at) / max(1, step - before)
-        following = step + steps_between(seconds, self._meeting)
+        following = step + steps_between(seconds, self._sync_seconds)
         return min(following, self._saved + self.interval.steps) if self.interval.steps else following
 
     def is_due(self, step: int) -> bool:
@@ -282,46 +239,6 @@ def seen_from_home(samples: Sequence[int], remote: int) -> list[int]:
     """Samples of each worker whose state is kept; worker 0 carries those of remote workers, which come last."""
     first, *rest = samples[: len(samples) - remote]
     return [first + sum(samples[len(samples) - remote :]), *rest]
-
-
-def _check(mine: SyncVote, said: bytes) -> None:
-    """Of a remote worker: one that is elsewhere, or holds other numbers, is spared; it does not end the run."""
-    word = msgspec.json.decode(said, type=SyncVote)
-    if (word.step, word.epoch_ended) != (mine.step, mine.epoch_ended):
-        raise PayloadError(f"it is at step {word.step}, the others are at {mine.step}")
-    if word.fingerprint != mine.fingerprint:
-        raise PayloadError(f"it holds other numbers than the others after step {mine.step}")
-    check_rate(word.rate)
-    if not 0 <= word.slot < MOST_MEMBERS:
-        raise PayloadError(f"slot {word.slot}; a run has at most {MOST_MEMBERS}")
-    if not 0 <= word.samples < 1 << 53:
-        raise PayloadError(f"{word.samples} samples; a worker has 0 or more")
-
-
-def check_same(words: Sequence[SyncVote]) -> None:
-    """PeerLost if some workers ended their epoch where others went on: they will never agree again."""
-    kinds = [(word.epoch_ended, word.step) for word in words]
-    if len(set(kinds)) > 1:
-        first, last = kinds.index(min(kinds)), kinds.index(max(kinds))
-        raise PeerLost(
-            f"worker {first} waits for worker {last}, which has ended its epoch after step {words[last].step}; "
-            "all workers must make the same number of steps"
-        )
-
-
-def check_equal(prints: Sequence[tuple[int, int]], step: int) -> None:
-    """DivergedError if the fingerprints of workers, by slot, differ; names those that are not of the majority."""
-    found = [one for _, one in prints]
-    if len(set(found)) <= 1:
-        return
-    most = max(found, key=found.count)
-    who = ", ".join(f"worker {slot}" for slot, one in prints if one != most)
-    like = prints[found.index(most)][0]
-    few = found.count(most) * 2 <= len(found)
-    raise DivergedError(
-        f"after step {step} {who} and worker {like} hold different parameters"
-        f"{'' if few else f', so {who} has gone astray'}; does the script change them on some workers only?"
-    )
 
 
 def base(run: str, plan: str, seed: int, workers: int, step: int) -> CheckpointManifest:

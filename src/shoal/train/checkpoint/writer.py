@@ -88,6 +88,7 @@ class CheckpointWriter:
         def work() -> None:
             self.last = self.write(manifest, tensors, texts, rows)
 
+        # a daemon: a disk that hangs must not keep the worker from ending
         self._thread = threading.Thread(target=work, name="shoal-checkpoint", daemon=True)
         self._thread.start()
 
@@ -106,6 +107,7 @@ class CheckpointWriter:
     ) -> CheckpointResult:
         """All of it, now; never raises for what the disk does."""
         _be_nice()
+        # of this thread: what it waits costs the training nothing
         began, worked, step = now(), time.thread_time(), manifest.step
         part = _part(self.directory, step)
         size, error = 0, ""
@@ -167,7 +169,7 @@ def write_hashed(part: Path, name: str, content: Iterable[Buffer], disk: Disk = 
     def hashed() -> Iterable[Buffer]:
         nonlocal size
         for piece in content:
-            digest.update(piece)
+            digest.update(piece)  # while it is written, or the whole shard would be read again
             size += len(piece)
             yield piece
 
@@ -179,7 +181,7 @@ def commit(directory: Path, manifest: CheckpointManifest, disk: Disk = DISK) -> 
     """Make a checkpoint of shards that are all there, and let the oldest go."""
     part = _part(directory, manifest.step)
     for rank in range(1, manifest.workers):
-        disk.remove(part / _note_name(rank))
+        disk.remove(part / _note_name(rank))  # a checkpoint is its shards and its manifest
     write_new(part / MANIFEST, [seal(manifest)], disk)
     publish_folder(part, folder_of(directory, manifest.step), disk)
     for old in listed(directory)[KEPT:]:

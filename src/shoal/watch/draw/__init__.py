@@ -10,11 +10,11 @@ from rich.text import Text
 from shoal.core.record import RunSummary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import BrailleCurve
-from shoal.watch.draw.exchange import decisions, exchange_section
+from shoal.watch.draw.exchange import decisions, exchange_section, hidden_line
 from shoal.watch.draw.header import header
-from shoal.watch.draw.hidden import hidden_line
 from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.tables import (
+    datagrams_table,
     failures,
     happenings,
     losses,
@@ -61,6 +61,7 @@ def _sections(
         ("plans", plan_history(record, workers)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),
+        ("datagrams", datagrams_table(workers)),
         ("servers", servers_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),

@@ -69,3 +69,14 @@ def _named(layers: list[str]) -> str:
     if not layers:
         return "statistics"
     return layers[0] if len(layers) == 1 else f"{layers[0]} +{len(layers) - 1}"
+
+
+def hidden_line(workers: list[WorkerRecord]) -> Text | None:
+    """Say how much of the transfer computing has hidden in the mean step, where links tell when things came in."""
+    steps = sum(worker.steps for worker in workers)
+    transfer = sum(worker.transfer * worker.steps for worker in workers) / max(1, steps)
+    exposed = sum(worker.exposed * worker.steps for worker in workers) / max(1, steps)
+    if not transfer:
+        return None
+    share = 1 - exposed / transfer
+    return Text(f"{figures.milliseconds(transfer)} ms a step, {share:.0%} of it hidden behind computing")

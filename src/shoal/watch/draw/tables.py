@@ -4,6 +4,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from shoal.core.events import ServerCounted
 from shoal.watch import figures
 from shoal.watch.record import RunRecord
 from shoal.watch.table import add_figures, plain_table
@@ -77,11 +78,24 @@ def rounds_table(workers: list[WorkerRecord]) -> Table | None:
     return table if agreed else None
 
 
+def datagrams_table(workers: list[WorkerRecord]) -> Table | None:
+    """Under `datagrams`, per worker: what it sent, and what became of those that were for it."""
+    told = [(worker.rank, worker.datagrams) for worker in workers if worker.datagrams is not None]
+    table = plain_table("rank")
+    add_figures(table, "sent", "bytes", "unsent", "received", "lost", "late", "refused")
+    for rank, made in told:
+        numbers = [made.unsent, made.received, made.lost, made.late, made.refused]
+        table.add_row(str(rank), figures.count(made.sent), figures.size(made.sent_bytes), *map(figures.count, numbers))
+    return table if told else None
+
+
 def servers_table(workers: list[WorkerRecord]) -> Table | None:
     """Under `stale(…)` and `async`, per worker: pushes, bytes, how stale its values were, for whom it waited."""
     served = [(worker.rank, worker.servers) for worker in workers if worker.servers is not None]
     table = plain_table("rank")
     add_figures(table, "pushes", "refused", "late", "pulls", "up", "down")
+    restarts = any(made.restarts for _, made in served)
+    add_figures(table, *["restarts"] * restarts)
     table.add_column("steps by staleness")
     table.add_column("waited for")
     for rank, made in served:
@@ -95,10 +109,17 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
             figures.count(made.pulls),
             _of_plain(made.up, made.plain_up),
             _of_plain(made.down, made.plain_down),
+            *[_restarts(made)] * restarts,
             ", ".join(f"{behind}: {steps}" for behind, steps in stale),
             figures.clean(", ".join(f"{member} {milliseconds / 1e3:.1f} s" for member, milliseconds in waits)),
         )
     return table if served else None
+
+
+def _restarts(made: ServerCounted) -> str:
+    """How many steps began again, which part of all that is, and how many updates of others that gained each."""
+    share, gained = made.restarts / max(1, made.pushes), made.gained / max(1, made.restarts)
+    return f"{figures.count(made.restarts)} ({share:.0%}, {gained:.1f} updates each)"
 
 
 def _of_plain(size: int, plain: int) -> str:

@@ -10,15 +10,35 @@ from math import isfinite
 from typing import Any
 
 from shoal.core.events import AnyEvent, ResultsReported, StepFinished, ValuesLogged
-from shoal.watch.export.step_means import StepMeans, scalars
+from shoal.core.merging import merge_steps
 from shoal.watch.record import RunRecord
 from shoal.watch.summary import read_summary
+from shoal.watch.tensorboard import scalars
 
 EXPERIMENT = "shoal"
 TAG = "shoal.run_dir"
 BATCH = 1000
 """Metrics that MLflow takes at once."""
 LONGEST_PARAM = 500
+MEAN_SECONDS = 1.0
+"""Steps are merged to one set of scalars a second: more would be stored, and nobody could see them."""
+
+
+class StepMeans:
+    """Collects the steps of one worker."""
+
+    def __init__(self) -> None:
+        self._steps: list[StepFinished] = []
+
+    def add(self, step: StepFinished) -> StepFinished | None:
+        """Take a step; gives the merged steps of a second when it is full."""
+        self._steps.append(step)
+        return self.take() if sum(each.seconds for each in self._steps) >= MEAN_SECONDS else None
+
+    def take(self) -> StepFinished | None:
+        """What has been collected, if anything."""
+        steps, self._steps = self._steps, []
+        return merge_steps(steps) if steps else None
 
 
 class MlflowExporter:

@@ -23,11 +23,11 @@ from shoal.launch.live_runs import RunNotice
 from shoal.launch.run_requests import ScaleRequest, SwitchRequest, write_request
 from shoal.plan.plan import Plan
 from shoal.serve.serving_notice import servers_of
-from shoal.watch.export.prometheus import metrics_text
 from shoal.watch.page import views
 from shoal.watch.page.agreement import agreement
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import RunLauncher, json_answer, read_form
+from shoal.watch.page.prometheus import metrics_text
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
 from shoal.watch.scaling import add_workers, remove_workers

@@ -73,6 +73,7 @@ def _where(recent: Mapping[int, StepSums]) -> str:
 
 def _straggler(sums: Sequence[MinuteSums]) -> str:
     """One worker that the others wait for, and what it does meanwhile."""
+    # the wait for others, without that for the network
     slow = min(sums, key=lambda each: each.share("wait") - each.share("exposed"))
     others = _mean([each for each in sums if each is not slow])
     cost = (others.share("wait") - others.share("exposed")) - (slow.share("wait") - slow.share("exposed"))

@@ -64,6 +64,8 @@ class LaunchForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     label: Annotated[str, Meta(max_length=200)] = ""
     """Column of a CSV that holds the class; the last if left out."""
     name: Annotated[str, Meta(max_length=64)] = ""
+    layers: Annotated[str, Meta(max_length=1 << 15)] = ""
+    """A network as a TOML list of layers, in place of a model."""
 
 
 @dataclass
@@ -178,8 +180,18 @@ class RunLauncher:
         words = ["run", "--name", name, "--runs", str(self.root), "--workers", str(form.workers), "--plan", form.plan]
         words += ["--quiet", str(examples / "classify.py"), "--data", self._data(form), "--model", form.model]
         words += ["--epochs", str(form.epochs), "--batch", str(form.batch), "--label", form.label]
+        if form.layers:
+            words += ["--layers", str(self._keep_layers(name, form.layers))]
         self._start(name, words)
         return name
+
+    def _keep_layers(self, name: str, text: str) -> Path:
+        """The run reads them, and says what is wrong with them."""
+        folder = self.root / UPLOADS
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path = folder / f"{name}.toml"
+        path.write_text(text)
+        return path
 
     def _start(self, name: str, words: list[str]) -> None:
         """In a session of its own: it goes on when this server ends."""

@@ -112,9 +112,10 @@ class SparseCodec(GradientCodec):
         start, data = padded(size), out.numpy()
         write_head(data, self.code, layout.numel, count, SPARSE)
         bits.write_places(chosen.places, layout.numel, data[HEAD.size : size])
-        data[size:start] = 0
+        data[size:start] = 0  # what lies between must not depend on what the memory held before
         if isinstance(self.values, RawCodec):
             return start + self.values.write(chosen.values, data[start:])
+        # a codec of the values loses something too: that goes back to where the values came from
         left = None if residual is None else torch.zeros(count)
         sent = torch.from_numpy(chosen.values)
         length = self.values.encode_into(sent, FlatLayout.flat(count), {}, context, out[start:], left)

@@ -36,6 +36,7 @@ export class TrainView {
         source("path", "A CSV, ARFF, NPZ or folder on the server's machine", el("input", { type: "text", name: "path", "aria-label": "Path", placeholder: "/data/iris.csv" })),
         field("Class column of a table", el("input", { type: "text", name: "label", placeholder: "the last column" }))),
       field("Model", el("select", { name: "model" }, options(Object.fromEntries(found.models.map((name) => [name, name])))), "Tables without pixels need mlp."),
+      field("Layers in place of a model", el("textarea", { name: "layers", rows: "3", spellcheck: "false", placeholder: "[[layer]]\ntype = \"flatten\"" }), "A list of layers as TOML, as in examples/lenet.toml."),
       field("Plan", el("input", { name: "plan", value: "allreduce, every(1)", list: "plans", required: true }), "How workers agree; shoal plan lists the terms."),
       el("datalist", { id: "plans" }, Object.entries(found.plans).map(([name, text]) => el("option", { value: name }, text))),
       el("div", { class: "row" }, field("Workers", number("workers", 2, found.most_workers)), field("Epochs", number("epochs", 5, 10000)),
@@ -51,7 +52,7 @@ export class TrainView {
     this.button.disabled = true;
     try {
       const body = {
-        source: given.get("source"), data: await this.data(given), model: given.get("model"), plan: given.get("plan"), label: given.get("label"),
+        source: given.get("source"), data: await this.data(given), model: given.get("model"), plan: given.get("plan"), label: given.get("label"), layers: given.get("layers"),
         name: given.get("name"), workers: Number(given.get("workers")), epochs: Number(given.get("epochs")), batch: Number(given.get("batch")),
       };
       const started = await ask("/api/launch", { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });

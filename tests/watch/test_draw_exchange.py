@@ -6,7 +6,7 @@ from fake_runs import make_run, started, step
 
 from shoal.sync.cost import ExchangeCost
 from shoal.sync.lockstep.flight import BucketFlight
-from shoal.watch.draw.hidden import hidden_line
+from shoal.watch.draw.exchange import hidden_line
 from shoal.watch.worker import read_workers
 
 

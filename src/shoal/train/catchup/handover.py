@@ -1,7 +1,7 @@
 """The state of a run, handed by a worker that trains to those that come later: what worker 0 puts into a checkpoint,
 and what all exchanges remember alike (the factors of lowrank, how far a guard has tightened, a choice that was made).
 
-donor      state and where the training stands ── cluster/transfer ──>
+donor      state and where the training stands ── groups/state_transfer ──>
 newcomer   takes that of the view it was let in with, and goes on as the donor does
 """
 
@@ -21,11 +21,11 @@ from shoal.train.catchup.receiver import CatchUpReceiver
 from shoal.train.catchup.rehearsal import EntryRehearsal
 from shoal.train.catchup.sender import StreamRest
 from shoal.train.catchup.update import UPDATE, bulk, proof
-from shoal.train.checkpoint.coordinator import SyncSchedule
 from shoal.train.checkpoint.residuals import MARK
 from shoal.train.checkpoint.resume import State
 from shoal.train.checkpoint.shard import parse, pieces
 from shoal.train.checkpoint.snapshot import TrainingPosition, common
+from shoal.train.checkpoint.sync_schedule import SyncSchedule
 from shoal.train.joined import JoinedModels
 
 
@@ -35,14 +35,14 @@ class HandedState:
 
     state: State
     dealt: MembershipView
-    agenda: SyncSchedule
+    schedule: SyncSchedule
 
 
 def write(
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
     dealt: MembershipView,
-    agenda: SyncSchedule,
+    schedule: SyncSchedule,
     rest: StreamRest | None = None,
     why: Mapping[str, str] | None = None,
 ) -> bytes:
@@ -64,7 +64,7 @@ def write(
     texts |= {
         "where": msgspec.json.encode(where).decode(),
         "dealt": msgspec.json.encode(dealt).decode(),
-        "agenda": msgspec.json.encode(agenda).decode(),
+        "agenda": msgspec.json.encode(schedule).decode(),
         "why": msgspec.json.encode(why or {}).decode(),
     }
     return b"".join(pieces(tensors, texts))
@@ -74,7 +74,7 @@ def give(
     group: WorkerGroup,
     joined: Sequence[JoinedModels],
     where: TrainingPosition,
-    agenda: SyncSchedule,
+    schedule: SyncSchedule,
     rests: Mapping[str, StreamRest | str],
 ) -> None:
     """To all newcomers of the view what each needs.
@@ -85,11 +85,11 @@ def give(
     why = {member: rest for member, rest in rests.items() if isinstance(rest, str)}
     whole = [member for member in session.fresh if member not in rests or member in why]
     if whole:
-        transfer.give(session.view, whole, write(joined, where, session.committed_view, agenda, why=why))
+        transfer.give(session.view, whole, write(joined, where, session.committed_view, schedule, why=why))
     for member in session.fresh:
         rest = rests.get(member)
         if rest is not None and not isinstance(rest, str):
-            transfer.give(session.view, [member], write(joined, where, session.committed_view, agenda, rest))
+            transfer.give(session.view, [member], write(joined, where, session.committed_view, schedule, rest))
 
 
 def read(data: bytes | bytearray) -> HandedState:

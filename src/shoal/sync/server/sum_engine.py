@@ -6,7 +6,8 @@ Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Sandblaster's s
 Distributed Machine Learning with the Parameter Server", OSDI 2014. What leaves stays as it was, so an exchange that a
 lost worker ended is repeated among the others. A worker completes an exchange only when all hold all of its sums:
 between hosts the session's members confirm that to each other, on one host they show it by a flag in shared memory. Do
-not use it on one host for speed: shared memory does the same without a server.
+not use it on one host for speed: shared memory does the same without a server. Where hosts have several workers, each
+host's first one speaks for it (`hierarchical.py`).
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,11 @@ from torch import Tensor
 
 from shoal.core.errors import PayloadError, UsageError, ViewEnded
 from shoal.groups.base import WorkerGroup
+from shoal.groups.links import LinkedGroup
 from shoal.groups.shared_memory import SharedGroup
-from shoal.sync.engine.base import AllReduceEngine
+from shoal.membership.session import slot_of
+from shoal.sync.engine.base import AllReduceEngine, LeaderSumEngine
+from shoal.sync.engine.hierarchical import HierarchicalEngine
 from shoal.sync.engine.slot_flags import SlotFlags, flag_bytes, flag_rows
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.messages import SumReply, SumRequest, TensorSize
@@ -28,7 +32,22 @@ HELD = 0
 """The one item of the flags: this worker holds all sums of the exchange."""
 
 
-class ServerEngine(AllReduceEngine):
+class ServerEngines:
+    """Makes an engine for every exchange of a worker whose sums are made by servers."""
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self.connection = connection
+
+    def make_engine(self, group: WorkerGroup) -> AllReduceEngine:
+        if isinstance(group, SharedGroup):
+            return SharedServerEngine(group, self.connection)
+        server = ServerEngine(group, self.connection)
+        if isinstance(group, LinkedGroup) and group.local is not None:
+            return HierarchicalEngine(group, between=server)
+        return server
+
+
+class ServerEngine(LeaderSumEngine):
     """For workers of several hosts; tensors on the CPU."""
 
     retryable = True
@@ -38,6 +57,8 @@ class ServerEngine(AllReduceEngine):
         self._pairs: list[tuple[Tensor, Tensor]] = []
         self._numbers: list[int] = []
         self._generation = -1
+        self.among: Sequence[int] | None = None
+        """Slots of the workers that take part; None: all."""
         self._queue: dict[int, list[tuple[int, int, slice]]] = {}
         """Tensor -> its requests: server, number, where its sum goes."""
 
@@ -73,7 +94,8 @@ class ServerEngine(AllReduceEngine):
         self._numbers[index] += 1
         leaving = self._pairs[index][0]
         key = (view.generation, self.channel, index, self._numbers[index])
-        request = SumRequest(*key, list(view.members), str(leaving.dtype).removeprefix("torch."))
+        members = [m for m in view.members if self.among is None or slot_of(m) in self.among]
+        request = SumRequest(*key, members, str(leaving.dtype).removeprefix("torch."))
         self._queue[index] = [
             (server, self.servers.send(server, request, [leaving[cut].view(torch.uint8).numpy()]), cut)
             for server, cut in enumerate(_cuts(leaving.numel(), len(self.servers)))
@@ -102,7 +124,11 @@ class ServerEngine(AllReduceEngine):
             raise ViewEnded("the members change")
 
     def is_done(self, index: int) -> bool:
-        return all(self.servers.is_here(number) for _, number, _ in self._queue.get(index, []))
+        return self.has_result(index)
+
+    def has_result(self, index: int) -> bool:
+        """Whether the sum has come, or has been taken already."""
+        return index in self._queue and all(self.servers.is_here(number) for _, number, _ in self._queue[index])
 
     def wire_bytes(self, index: int) -> int:
         """All of the tensor goes to the servers."""

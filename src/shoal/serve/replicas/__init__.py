@@ -1,0 +1,1 @@
+"""Replicas: processes on other machines that compute batches for one server."""

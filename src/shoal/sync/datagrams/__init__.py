@@ -1,0 +1,1 @@
+"""Replicas send each other what they have changed in datagrams, and nobody waits for any of them."""

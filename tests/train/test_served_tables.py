@@ -14,12 +14,15 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.errors import LayoutError
+from shoal.launch.services import ServiceProcesses
+from shoal.plan.plan import Plan
 from shoal.testing import WorkerWorld, run_world
 from shoal.testing.world import Result
 from shoal.train.checkpoint.manifest import CheckpointDamaged, listed, newest, verify
 from shoal.train.checkpoint.tables import RowBlock, load_blocks
 from shoal.train.run import Run
 from shoal.train.served_embedding import ServedEmbedding
+from shoal.train.servers import plan_services
 
 PLAN = "words.*: server(shards=SHARDS), stale(0); *: allreduce"
 WORDS = 40
@@ -34,19 +37,19 @@ def block(table: str, rows: list[int], width: int) -> bytes:
 class Keyed(nn.Module):
     """A table, and a head that all workers sum."""
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, rule: str = "adagrad") -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.words = ServedEmbedding(rows, width, rate=0.1, seed=1)
+        self.words = ServedEmbedding(rows, width, rule=rule, rate=0.1, seed=1)
         self.head = nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.words(x).mean(1))
 
 
-def private_memory() -> int:
-    """Bytes that this process has written to, without what it shares."""
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+def private_memory(process: str | int = "self") -> int:
+    """Bytes that a process has written to, without what it shares."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
 
 
@@ -76,6 +79,35 @@ def train_with_table(megabytes: int, size: int, steps: int = 20) -> list[int]:
 
 def test_workers_grow_by_less_than_a_quarter_of_the_table() -> None:
     assert all(grown < 64 / 4 * (1 << 20) for grown in train_with_table(64, 2))
+
+
+def test_every_server_holds_its_part_of_the_table() -> None:
+    """Of 64 MB whose rows are all used, two servers hold 32 each, and the worker that used them nearly nothing."""
+    plan, rows, width, at_once = PLAN.replace("SHARDS", "2"), 1 << 18, 64, 1 << 12
+    services = ServiceProcesses(plan_services(Plan.parse(plan), 2))
+    services.open()
+
+    def body(world: WorkerWorld) -> Result:
+        run = world.start(plan, servers=services.addresses)
+        model = Keyed(rows, width, rule="sgd")
+        run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        before = private_memory()
+        with torch.no_grad():
+            for at in range(run.rank * at_once, rows, 2 * at_once):
+                model.words(torch.arange(at, at + at_once))
+        run.barrier()
+        held = [private_memory(pid) for pid in services._pids]
+        run.barrier()
+        return {"held": torch.tensor(held), "grown": torch.tensor(private_memory() - before)}
+
+    part = rows * width * 4 // 2
+    try:
+        for result in run_world(2, body):
+            assert bool((result["held"] > part).all())
+            assert bool((result["held"] < 1.5 * part).all()), result["held"]
+            assert int(result["grown"]) < part
+    finally:
+        services.close()
 
 
 @pytest.mark.soak

@@ -206,7 +206,9 @@ class JoinedModels:
         if self.deferred is not None:
             self.deferred.stepped()
         if self.served is not None:
+            before = self.served.bytes_sent
             self.served.after_step(optimizer)
+            self.exchange.observer.sent_bytes += self.served.bytes_sent - before
         self.observer.after_step(self, optimizer, closure)
 
     def backward_began(self) -> None:

@@ -91,6 +91,11 @@ class ServedRowsSynchronizer(Synchronizer):
     def skip_step(self) -> None:
         self._push(0.0, 0.0)
 
+    @property
+    def bytes_sent(self) -> int:
+        """Rows that were named in pulls, and rows and values of pushes."""
+        return sum(8 * each.rows_pulled + each.spec.row_bytes * each.rows_pushed for each in self.clients)
+
     def _push(self, share: float, weight: float) -> None:
         """`share`: of the samples of a step; `weight`: what is left of it where gradients are scaled."""
         began = now()

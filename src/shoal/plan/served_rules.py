@@ -85,6 +85,8 @@ def a_delay_is_a_number_of_steps(plan: Plan, workers: int) -> None:
 
 
 def tuned_servers_are_switched(plan: Plan, workers: int) -> None:
+    if plan.parts and plan.servers is not None and plan.servers.shards == "auto":
+        raise UsageError(f"'{plan.servers}' of a part: another number of servers is a switch; write server(2)")
     if not isinstance(plan.exchange, ServerTerm) or plan.exchange.shards != "auto":
         return
     if not is_switchable(plan):

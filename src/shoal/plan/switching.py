@@ -21,13 +21,13 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
     `servers_stay`: why this run's servers can neither be started nor ended while it trains; empty if they can.
     """
     for plan in (before, after):
-        if not all(map(is_switchable, plan.plans)):
+        if not all(map(is_switchable, plan.plans)) or (plan.parts and plan.servers):
             raise UsageError(
-                f"'{plan}' is neither an all-reduce nor servers, with every(1), local(…) without overlap, fragments "
-                "and leased samples, or on servers stale(…) or async without leased samples and speculate, and only "
+                f"'{plan}' is neither an all-reduce nor servers of the whole model, with every(1), local(…) without "
+                "overlap, fragments and leased samples, or on servers stale(…) or async without leased samples and speculate, and only "
                 f"such plans can be switched from or to while a run goes on; start a run with --plan '{after}'"
             )
-    if servers_stay and (_is_served(before) or _is_served(after)):
+    if servers_stay and (before.servers or after.servers):
         raise UsageError(
             f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "
             f"stop it, then shoal run --resume --plan '{after}'"
@@ -53,10 +53,6 @@ def keeps_own_optimizers(plan: Plan) -> bool:
 def steps_on_servers(plan: Plan) -> bool:
     """Return whether workers push the changes of every step to servers."""
     return isinstance(plan.exchange, ServerTerm) and isinstance(plan.pace, StaleTerm | AsyncTerm)
-
-
-def _is_served(plan: Plan) -> bool:
-    return any(isinstance(each.exchange, ServerTerm) for each in plan.plans)
 
 
 def _precision(plan: Plan) -> list[PrecisionTerm]:

@@ -32,14 +32,14 @@ def make_services(text: str, workers: int, grows: bool, joinable: bool) -> tuple
 def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunService, ...]:
     """Return the processes that a launcher starts beside `workers` workers; none for a single one to whom nobody will
     come (`alone`)."""
-    if not isinstance(plan.exchange, ServerTerm) or (workers == 1 and alone):
+    term = plan.servers
+    if term is None or (workers == 1 and alone):
         return ()
     from shoal.sync.server.process import serve_shards
 
     # from here and not from a worker: a server decodes only what its plan says
     serve = partial(serve_shards, codec=push_codec(plan, workers))
-    shards, replicas = plan.exchange.servers, plan.exchange.replicas
-    return tuple(RunService(f"server {number}", serve, replicas) for number in range(shards))
+    return tuple(RunService(f"server {number}", serve, term.replicas) for number in range(term.servers))
 
 
 @lru_cache(maxsize=8)
@@ -76,8 +76,8 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
 
     `folder`: of the servers of this host. `number`: how often the plan was switched before.
     """
-    exchange = plan.exchange
-    if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
+    exchange = plan.servers
+    if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers and not number:
         return ServerEngines(LinkServerConnection(group))

@@ -24,8 +24,9 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
         if not all(map(is_switchable, plan.plans)) or (plan.parts and plan.servers):
             raise UsageError(
                 f"'{plan}' is neither an all-reduce nor servers of the whole model, with every(1), local(…) without "
-                "overlap, fragments and leased samples, or on servers stale(…) or async without leased samples and speculate, and only "
-                f"such plans can be switched from or to while a run goes on; start a run with --plan '{after}'"
+                "overlap, fragments and leased samples, or on servers stale(…) or async without leased samples and "
+                "speculate, and only such plans can be switched from or to while a run goes on; start a run with "
+                f"--plan '{after}'"
             )
     if servers_stay and (before.servers or after.servers):
         raise UsageError(

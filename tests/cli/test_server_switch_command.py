@@ -55,7 +55,7 @@ def test_a_script_goes_through_servers_and_back(tmp_path: Path, temporary: Path)
 
 def test_another_terminal_adds_servers_and_a_newcomer_finds_them(tmp_path: Path, temporary: Path) -> None:
     write(tmp_path, [], last=LAST)
-    running = start(tmp_path, "--workers", "2")
+    running = start(tmp_path, "--workers", "2", "--spare", "1")
     trains()
     assert shoal(tmp_path, "switch", "one", THREE).err == f"shoal: one trains by '{THREE}' now\n"
     assert soon(WAIT, lambda: files(temporary) == {"1-0", "1-1", "1-2"})

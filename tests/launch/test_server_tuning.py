@@ -57,7 +57,7 @@ def test_within_a_tenth_of_the_best_number_from_any_first_one(
     tuner = tuned(rate_of, first, noise=0.02, seed=seed)
     best = max(rate_of(servers) for servers in range(1, MOST_TRIED + 1))
     assert rate_of(tuner.wanted) >= 0.9 * best
-    assert len(tuner.rates) <= 12
+    assert len(tuner.rates) <= MOST_TRIED
 
 
 def test_where_servers_bring_nothing_one_is_kept() -> None:

@@ -1,8 +1,8 @@
 """How many servers a run trains quickest with: neighbours of the best number are tried, and the better is kept.
 
     measure    samples/s of all workers over some seconds and steps, without pauses
-    try        twice and half as many servers as the best so far, then one more and one less
-    settle     the fewest that come near the best rate, once all its neighbours were measured
+    try        twice and half as many servers as the quickest so far, then one more and one less
+    settle     the fewest that come near the best rate, once all neighbours of both were measured
 
 Dolphin (Apache REEF) reconfigures servers and workers while they train, by a cost model of what it has measured; here
 throughput itself is measured, so that no model has to be right. Do not use it where steps differ much in length over
@@ -38,7 +38,9 @@ class ServerTuner:
         if rate is None:
             return None
         self.rates[servers], self._window = rate, ThroughputWindow()
-        untried = [each for each in self._neighbours(self.best) if each not in self.rates]
+        quickest = max(self.rates, key=lambda each: self.rates[each])
+        near = [*self._neighbours(quickest), *self._neighbours(self.best)]
+        untried = [each for each in near if each not in self.rates]
         self.done = not untried
         self.wanted = untried[0] if untried else self.best
         return self.wanted if self.wanted != servers else None

@@ -239,7 +239,7 @@ def client(servers: int, **more: Any) -> tuple[RowClient, DirectConnection]:
 
 
 def test_nothing_is_asked_of_a_table_before_it_is_open() -> None:
-    """While it waits for the others, a worker looks at its view; between hosts a server refuses what comes too early."""
+    """A worker that waits for the others looks at its view; between hosts a server refuses what comes too early."""
     _, connection = client(2)
     assert all(len(host.answers) == 1 for host in connection.hosts)
 

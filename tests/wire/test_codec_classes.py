@@ -1,22 +1,23 @@
 """Codecs declare what they are: nobody outside `wire` asks for their class and so knows the built-in ones only."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[2] / "src" / "shoal"
 BASES = {"GradientCodec", "CodecSettings"}
 """To ask whether something is a codec at all is fine: codecs of other packages are."""
-TREES = {path.relative_to(SOURCE): ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+TEXTS = {path.relative_to(SOURCE): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
+CLASS = re.compile(r"^ *class (\w+)\(([^)]*)\)", re.MULTILINE)
 
 
 def codec_classes() -> set[str]:
     """The names of all classes below the two bases."""
     parents = {
-        node.name: {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-        for tree in TREES.values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
+        name: {base.strip().rpartition(".")[2] for base in bases.split(",")}
+        for text in TEXTS.values()
+        for name, bases in CLASS.findall(text)
     }
     found = set(BASES)
     while more := {name for name, bases in parents.items() if bases & found} - found:
@@ -47,9 +48,12 @@ def questions(tree: ast.AST) -> Iterator[str]:
 
 
 def test_nobody_outside_wire_asks_for_the_class_of_a_codec() -> None:
-    outside = {path: tree for path, tree in TREES.items() if path.parts[0] != "wire"}
+    outside = {path: text for path, text in TEXTS.items() if path.parts[0] != "wire"}
     assert len(outside) > 300
-    assert [f"{path}, {found}" for path, tree in outside.items() for found in questions(tree)] == []
+    # only where a codec is named at all: to parse every module takes seconds
+    named = {path: text for path, text in outside.items() if any(name in text for name in CLASSES)}
+    assert named
+    assert [f"{path}, {found}" for path, text in named.items() for found in questions(ast.parse(text))] == []
 
 
 def test_the_rule_sees_what_it_forbids() -> None:

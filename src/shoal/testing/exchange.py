@@ -158,6 +158,7 @@ class ExchangeCase(ABC):
 
         def body(world: WorkerWorld) -> None:
             exchange, buckets = self.open(world)
+            world.group.gather(b"")  # all are connected
             if world.group.rank == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             exchange.prepare()

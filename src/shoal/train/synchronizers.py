@@ -15,33 +15,21 @@ from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.independent import IndependentSynchronizer
-from shoal.sync.local.adaptive import AdaptiveRoundsSynchronizer
-from shoal.sync.local.average import AverageOuter
-from shoal.sync.local.bmuf import BlockMomentumOuter
 from shoal.sync.local.delayed import DelayedAverageSynchronizer
-from shoal.sync.local.diloco import NesterovOuter
-from shoal.sync.local.easgd import ElasticAveragingOuter
-from shoal.sync.local.outer import OuterOptimizer
 from shoal.sync.local.rounds import LocalStepsSynchronizer
-from shoal.sync.local.sma import ModelAveragingOuter
-from shoal.sync.local.streaming import StreamingRoundsSynchronizer
 from shoal.sync.lockstep.auto_order import AutoOrderSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.sync.mix.butterfly import ButterflyMixingSynchronizer
 from shoal.sync.mix.pairs import PairExchange
-from shoal.sync.server.connection import ServerConnection
-from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
-from shoal.sync.server.messages import StepDeadline
-from shoal.sync.server.payloads import ShardPayloads
-from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
 from shoal.sync.server.sum_engine import ServerEngines
-from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
 from shoal.sync.settings import SynchronizerSettings
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
+from shoal.train.local_synchronizers import build_local, build_outer
 from shoal.train.members import JoinedMembers
+from shoal.train.served_synchronizers import build_served
 from shoal.train.servers import build_payloads
 from shoal.transport.rate_limit import rate_limit_from_environment
 
@@ -63,13 +51,13 @@ def build_synchronizer(
         return _build_datagrams(plan.exchange, exchange, engines)
     if isinstance(plan.pace, LocalTerm):
         pace = plan.pace
-        return _build_local(pace, exchange)
+        return build_local(pace, exchange)
     if isinstance(plan.pace, StaleTerm) and not isinstance(plan.exchange, ServerTerm):
         return DelayedAverageSynchronizer(exchange, plan.pace.bound, sums=members.loss == "sum")
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
         assert isinstance(engines.servers, ServerEngines)  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        return _build_served(plan.pace, exchange, engines.servers.connection, payloads)
+        return build_served(plan.pace, exchange, engines.servers.connection, payloads)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)
@@ -123,34 +111,6 @@ def _build_datagrams(term: DatagramsTerm, exchange: GradientExchange, engines: E
     return DatagramRoundsSynchronizer(exchange, engines.group, term.steps, rate)
 
 
-def _build_local(pace: LocalTerm, exchange: GradientExchange) -> LocalStepsSynchronizer:
-    outer = build_outer(pace)
-    if pace.streams and pace.steps != "auto":
-        return StreamingRoundsSynchronizer(exchange, outer, pace.steps, overlap=pace.overlap, fragments=pace.fragments)
-    reset, average = pace.state == "reset", pace.state == "average"
-    if pace.steps == "auto":
-        return AdaptiveRoundsSynchronizer(exchange, outer, reset, average)
-    made = LocalStepsSynchronizer(exchange, outer, pace.steps, reset, average)
-    made.leased, made.ends_with_fastest = pace.samples == "leased", pace.end == "fastest"
-    return made
-
-
-def _build_served(
-    pace: StaleTerm | AsyncTerm | DeadlineTerm,
-    exchange: GradientExchange,
-    servers: ServerConnection,
-    payloads: ShardPayloads,
-) -> ServerStepsSynchronizer:
-    if isinstance(pace, DeadlineTerm):
-        terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
-        return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
-    found = build_server_pace(pace)
-    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
-    served = kind(exchange, servers, found, pace.round, payloads)
-    served.leased = pace.samples == "leased"
-    return served
-
-
 def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Synchronizer:
     """Make the synchronizer of another package; refuse one whose samples the run could not account for."""
     made = pace.make_synchronizer(exchange)
@@ -161,24 +121,3 @@ def _build_foreign(pace: SynchronizerSettings, exchange: GradientExchange) -> Sy
             f"inherit from {kind.__name__}, or correct the term"
         )
     return made
-
-
-def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
-    """What the servers are told, and how often values are pulled."""
-    if isinstance(pace, StaleTerm):
-        return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
-    settings = {} if pace.rate is None else {"rate": pace.rate}
-    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)
-
-
-def build_outer(pace: LocalTerm) -> OuterOptimizer:
-    """What a round makes of the mean change; numbers that the plan leaves open are those of the papers."""
-    if pace.outer == "diloco":
-        return NesterovOuter(0.7 if pace.rate is None else pace.rate, 0.9 if pace.momentum is None else pace.momentum)
-    if pace.outer == "bmuf":
-        return BlockMomentumOuter(1.0 if pace.rate is None else pace.rate, pace.momentum)
-    if pace.outer == "easgd":
-        return ElasticAveragingOuter(pace.alpha)
-    if pace.outer == "sma":
-        return ModelAveragingOuter(pace.alpha, 0.9 if pace.momentum is None else pace.momentum)
-    return AverageOuter()

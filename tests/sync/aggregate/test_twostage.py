@@ -10,6 +10,7 @@ from by_links import linked_by_files
 from shoal.core.errors import PayloadError, UsageError
 from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
+from shoal.sync.aggregate.share_payload import add_share
 from shoal.sync.aggregate.two_stage import TwoStageAggregator
 from shoal.sync.engine.shared_memory_payloads import SharedMemoryPayloads
 from shoal.sync.exchange.allreduce import AllReduceExchange
@@ -273,7 +274,7 @@ def test_a_damaged_payload_is_refused_or_decoded_never_more() -> None:
             if bad.numel():
                 bad[rng.integers(0, bad.numel())] = int(rng.integers(0, 256))
         try:
-            aggregator._add(
+            add_share(
                 aggregator.codec,
                 2,
                 bad,

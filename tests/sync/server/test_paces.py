@@ -9,7 +9,7 @@ from shoal.core.errors import Quarantined
 from shoal.plan.plan import Plan
 from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.sync.server.synchronizer import ServerPace
-from shoal.train.synchronizers import build_server_pace
+from shoal.train.served_synchronizers import build_server_pace
 
 UNTIL_TARGET = 10**6
 """Steps of a round that never ends."""

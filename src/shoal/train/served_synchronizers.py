@@ -1,0 +1,35 @@
+"""From `stale(…)`, `async` and `deadline(…)` to the steps at parameter servers that run them."""
+
+from shoal.plan.deadline import DeadlineTerm
+from shoal.plan.stale import AsyncTerm, StaleTerm
+from shoal.sync.exchange.base import GradientExchange
+from shoal.sync.server.connection import ServerConnection
+from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
+from shoal.sync.server.messages import StepDeadline
+from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
+from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
+
+
+def build_served(
+    pace: StaleTerm | AsyncTerm | DeadlineTerm,
+    exchange: GradientExchange,
+    servers: ServerConnection,
+    payloads: ShardPayloads,
+) -> ServerStepsSynchronizer:
+    if isinstance(pace, DeadlineTerm):
+        terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
+        return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
+    found = build_server_pace(pace)
+    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
+    served = kind(exchange, servers, found, pace.round, payloads)
+    served.leased = pace.samples == "leased"
+    return served
+
+
+def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
+    """What the servers are told, and how often values are pulled."""
+    if isinstance(pace, StaleTerm):
+        return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
+    settings = {} if pace.rate is None else {"rate": pace.rate}
+    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)

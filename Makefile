@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 WORKERS ?= 3
 DATA ?= data
 
-.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire bench-serve clean
+.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire bench-serve bench-servers clean
 help:
 	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
@@ -16,6 +16,7 @@ help:
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
 	@echo "make bench-local DATA=DIR     DDP, every step and rounds of local steps in two slow networks: 40 minutes, as root"
 	@echo "make bench-serve              requests a second of shoal serve; PEERS='litserve=PYTHON ray=PYTHON' compares"
+	@echo "make bench-servers DATA=DIR   parameter servers beside torch RPC, a Ray actor and DDP: half an hour, as root"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -62,6 +63,9 @@ bench-network: $(STAMP)
 bench-wire: $(STAMP)
 	$(BIN)/python benchmarks/wire.py --data $(DATA)
 	$(BIN)/python benchmarks/wire_docs.py
+
+bench-servers: $(STAMP)
+	$(BIN)/python benchmarks/servers.py $(if $(wildcard $(DATA)),--data $(DATA))
 
 bench-serve: $(STAMP)
 	$(BIN)/python benchmarks/serve.py $(foreach peer,$(PEERS),--peer $(peer))

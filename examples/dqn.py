@@ -14,6 +14,7 @@ games come to the goal. The script draws its batches itself, so it keeps its cou
 import argparse
 import copy
 import math
+from collections import deque
 from typing import Protocol
 
 import torch
@@ -25,12 +26,12 @@ import shoal
 DISCOUNT = 0.99
 MEMORY = 20_000
 """Moves that a worker remembers."""
-WARM = 400
+WARM = 1000
 """Moves of all workers, at random, before the first step."""
 EXPLORE = 4_000
 """Moves of all workers over which random ones become rare."""
 RARE = 0.05
-TARGET = 100
+TARGET = 50
 """Steps from one copy of the network into the target to the next."""
 LOOK, TRIALS = 25, 16
 """Iterations between trials, and the games of one."""
@@ -42,7 +43,7 @@ class Games(Protocol):
     observations: int
     actions: int
     goal: float
-    """The mean return of greedy games that solves it."""
+    """The mean score of greedy games that solves it: moves until the end, or what a game returns."""
     longest: int
 
     @property
@@ -53,9 +54,13 @@ class Games(Protocol):
 
 
 class Balance:
-    """A cart balances a pole: a point for every move until it falls."""
+    """A cart balances a pole: -1 when it falls, as Barto, Sutton and Anderson had it in 1983.
 
-    observations, actions, goal, longest = 4, 2, 180.0, LONGEST
+    With a point for every move instead, values go up to 100 and take most of the training to get there.
+    """
+
+    observations, actions, longest = 4, 2, LONGEST
+    goal = 0.75 * LONGEST
 
     def __init__(self, games: int, generator: torch.Generator) -> None:
         self._generator, self._world = generator, CartPole(games, generator)
@@ -74,7 +79,7 @@ class Balance:
         self._world.state = torch.where(over[:, None], fresh.state, after)
         self._world.alive = fresh.alive
         self._moves[over] = 0
-        return torch.ones(len(over)), after, fallen, over
+        return -fallen.float(), after, fallen, over
 
 
 class Catch:
@@ -143,12 +148,12 @@ def loss_of(network: nn.Module, target: nn.Module, moves: tuple[Tensor, ...]) ->
 
 @torch.no_grad()
 def try_out(network: nn.Module, kind: type[Balance] | type[Catch], seed: int) -> float:
-    """Return the mean return of greedy games."""
+    """Return the mean score of greedy games."""
     games = kind(TRIALS, torch.Generator().manual_seed(seed))
     total, going = torch.zeros(TRIALS), torch.ones(TRIALS, dtype=torch.bool)
     for _ in range(games.longest):
         reward, _, _, over = games.move(network(games.seen).argmax(1))
-        total += reward * going
+        total += going * (1.0 if kind is Balance else reward)
         going &= ~over
         if not going.any():
             break
@@ -159,7 +164,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--game", choices=GAMES, default="cartpole")
     parser.add_argument("--games", type=int, default=1, help="games per worker")
-    parser.add_argument("--batch", type=int, default=32, help="moves per worker and step")
+    parser.add_argument("--batch", type=int, default=16, help="moves per worker and step")
     parser.add_argument("--iterations", type=int, default=6000, help="to give up after")
     parser.add_argument("--lr", type=float, default=0.001)
     args = parser.parse_args()
@@ -179,8 +184,8 @@ def main() -> None:
     target, memory = copy.deepcopy(network), ReplayMemory(kind.observations)
     generator = torch.Generator().manual_seed(1000 * run.worker_id + torch.initial_seed() % 1000)
     games = kind(args.games, generator)
-    state = run.state(iteration=0, best=0)
-    solved = None
+    state = run.state(iteration=0)
+    trials, solved = deque[float](maxlen=3), None
     while state.iteration < args.iterations and solved is None:
         made = state.iteration * args.games * run.size
         rare = max(RARE, 1.0 - max(0, made - WARM) / EXPLORE)
@@ -201,9 +206,9 @@ def main() -> None:
             target.load_state_dict(network.state_dict())
         if state.iteration % LOOK == 0:
             mean = try_out(network, kind, state.iteration)
-            run.log(moves=mean)
-            state.best = state.best + 1 if mean >= kind.goal else 0
-            if state.best == 3:  # three trials in a row
+            run.log(score=mean)
+            trials.append(mean)
+            if len(trials) == 3 and sum(trials) / 3 >= kind.goal:
                 solved = state.iteration
     run.report(iterations=solved or math.inf)
     if run.is_main:

@@ -38,6 +38,8 @@ REVIEWED = {
     ("launch/pool/server.py", "accept"): "the selector has said that somebody connects",
     ("serve/http.py", "result"): "of a task that is done",
     ("testing/launcher.py", "wait"): "of a process that was just killed",
+    ("transport/loop_commands.py", "acquire"): "another thread holds it for one short command",
+    ("transport/message_ticket.py", "acquire"): "a lock that was just made",
     ("sync/engine/collective.py", "wait"): "work of a process group, which has a timeout since it was made",
 }
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shoal.plan.plan import Plan
     from shoal.plan.registry import register_codec, register_synchronizer
     from shoal.train.run import Run, start
+    from shoal.train.served_embedding import ServedEmbedding
 
 __all__ = [
     "DeadlineError",
@@ -21,6 +22,7 @@ __all__ = [
     "PeerLost",
     "Plan",
     "Run",
+    "ServedEmbedding",
     "ShoalError",
     "UsageError",
     "__version__",
@@ -35,6 +37,7 @@ _HOMES = {
     "PeerLost": "shoal.core.errors",
     "Plan": "shoal.plan.plan",
     "Run": "shoal.train.run",
+    "ServedEmbedding": "shoal.train.served_embedding",
     "ShoalError": "shoal.core.errors",
     "UsageError": "shoal.core.errors",
     "register_codec": "shoal.plan.registry",

@@ -2,11 +2,14 @@
 
 import os
 import signal
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import forked
+import msgspec
 import pytest
 from forked import Forked, soon
 from test_join_machines import TRAIN, WAIT, Home, events, home, pids, said, trained
@@ -30,9 +33,13 @@ LARGE = (
 
 
 @contextmanager
-def joining(folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE) -> Iterator[tuple[Home, Path, Forked]]:
-    """A run of two workers on one host, and a machine that is about to join it over a slow link."""
-    with NetworkLab(load(f"2 hosts, {rate}, 2ms")) as lab:
+def joining(
+    folder: Path, plan: str, rate: str = "20mbit", script: str = LARGE, speed: float = 1.0
+) -> Iterator[tuple[Home, Path, Forked]]:
+    """A run of two workers on one host, and a machine of that speed that is about to join it over a slow link."""
+    spec = load(f"2 hosts, {rate}, 2ms")
+    hosts = (spec.hosts[0], msgspec.structs.replace(spec.hosts[1], speed=speed))
+    with NetworkLab(msgspec.structs.replace(spec, hosts=hosts)) as lab:
         at = f"{lab.hosts[0].address}:7700"
         words = ("--workers", "2", "--plan", plan)
         with home(folder, *words, inside=lambda: lab.enter(0), at=at, script=script) as here:
@@ -123,3 +130,26 @@ def test_a_run_chooses_a_codec_when_it_comes_to_cross_a_slow_link(tmp_path: Path
     found = [chosen(folder, slot)[-1] for folder, slot in ((here.folder, 0), (here.folder, 1), (there, 2))]
     assert len(set(found)) == 1, found
     assert found[0][1], "two megabytes a step at 100 Mbit/s, and no codec"
+
+
+def step_seconds(here: Home) -> dict[int, float]:
+    """What each step of the run's first worker took, from the end of the one before."""
+    steps = [(int(str(e["step"])), float(str(e["at"]))) for e in events(here.folder, "one", 0) if e["event"] == "step"]
+    return {number: at - before for (_, before), (number, at) in pairwise(steps)}
+
+
+@pytest.mark.soak("clock")
+def test_a_newcomer_on_a_very_slow_machine_holds_nobody(tmp_path: Path) -> None:
+    """It builds, receives and compares with a twentieth of a processor, while the others train. Its stream falls
+    behind and is withdrawn, so all of the state goes to it in one step, and the link needs 1.6 s for that.
+    """
+    with joining(tmp_path, "allreduce", speed=0.05) as (here, there, guest):
+        assert soon(6 * WAIT, lambda: bool(entered(there, 2))), said(guest)
+        first = int(str(entered(there, 2)[0]["step"]))
+        assert soon(WAIT, lambda: max(step_seconds(here)) > first + 4), here.said
+        took = step_seconds(here)
+        here.end(guest)
+    with_it = statistics.median(took[step] for step in took if step > first)
+    before = max(took[step] for step in took if step < first)
+    assert before < 1.5, "nobody waited for it before it entered"
+    assert took[first] < with_it + 1.6 + 3.0, "and then for the link, and for a step of its own"

@@ -149,7 +149,7 @@ def test_replicas_on_machines_that_ssh_reaches(tmp_path: Path, tmp_path_factory:
         running = command(tmp_path, "serve", *words, SHOAL_SSH=machines.command)
         base = address(running)
         assert soon(WAIT, lambda: "replica b is there: 2 batches" in running.err.read_text())
-        assert soon(WAIT, lambda: "replica a is there: 1 batches" in running.err.read_text())
+        assert soon(WAIT, lambda: "replica a is there: 1 batch at" in running.err.read_text())
         with asking(base) as wrong:
             (doomed,) = replicas(1, "a")
             os.kill(doomed, signal.SIGKILL)

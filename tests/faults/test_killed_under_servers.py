@@ -44,6 +44,48 @@ def test_p1_killed_while_it_leases_samples_under_servers(tmp_path: Path, slot: i
     disturbed(tmp_path, act, "--plan", plan, each=each, edit=lambda text: text.replace("scheduler.step()", "pass"))
 
 
+KEYED = """class Keyed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = shoal.ServedEmbedding(100, 4, rate=0.01)
+    def forward(self, x):
+        return x + self.words((x[:, 0].abs() * 10).long())
+model = nn.Sequential(Keyed(), nn.Linear(4, 8)"""
+WITH_TABLE = "0.words.*: server(shards=2), PACE; *: allreduce"
+
+
+def with_table(text: str) -> str:
+    return text.replace("model = nn.Sequential(nn.Linear(4, 8)", KEYED)
+
+
+@pytest.mark.parametrize(
+    ("slot", "pace"),
+    [
+        pytest.param(1, "stale(1)", id="a worker"),
+        pytest.param(0, "async", id="worker 0", marks=pytest.mark.soak),
+    ],
+)
+def test_p1_killed_with_a_part_on_servers_and_replaced(tmp_path: Path, slot: int, pace: str) -> None:
+    """Nobody waits for the clock of the lost one; the newcomer's begins where the others are."""
+    each, plan = KILLED.replace("SLOT", str(slot)), WITH_TABLE.replace("PACE", pace)
+    err = disturbed(tmp_path, partial(replaced, tmp_path, slot), "--plan", plan, each=each, edit=with_table)
+    assert f"worker {slot} was lost (SIGKILL)" in err
+
+
+def test_p2_a_killed_server_of_a_part_takes_the_run_back_to_its_checkpoint(tmp_path: Path, temporary: Path) -> None:
+    script(tmp_path, each="time.sleep(0.05)")
+    (tmp_path / "script.py").write_text(with_table((tmp_path / "script.py").read_text()))
+    plan = WITH_TABLE.replace("PACE", "async")
+    words = ("--workers", "2", "--plan", plan, "--name", "one", "--checkpoint", "2steps")
+    running = command(tmp_path, "run", *words, "script.py")
+    assert soon(WAIT, lambda: list(tmp_path.glob("runs/one/checkpoints/step-*/worker-1.rows"))), "no checkpoint"
+    os.kill(server_pid(temporary), signal.SIGKILL)
+    done = running.wait(WAIT)
+    assert done.code == 0, done.err
+    assert "the run begins again at its last checkpoint (1 of 3)" in done.err
+    assert_exactly_once(tmp_path, "one", 96, 2)
+
+
 def server_pid(temporary: Path) -> int:
     (found,) = temporary.glob("shoal-servers-*/0.pid")
     return int(found.read_text())

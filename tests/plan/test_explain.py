@@ -32,7 +32,7 @@ def test_all_axes_are_explained_in_order() -> None:
 
 
 def test_names_are_the_presets_that_mean_this_plan() -> None:
-    assert explain(Plan()).names == ["bsp", "horovod"]
+    assert explain(Plan()).names == ["bsp", "horovod", "singa-allreduce"]
     assert explain(Plan(exchange=AloneTerm())).names == []
 
 

@@ -118,8 +118,8 @@ def test_patterns_that_do_not_fit_the_model_are_refused(patterns: list[str], sai
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: server; *: fp16", "'server' in part 'a': all parts are exchanged together, by allreduce"),
-        ("a: alone; *: fp16", "'alone' in part 'a': all parts are exchanged together"),
+        ("a: server; *: fp16", "'every(1)' with 'server' in part 'a': a part on servers pushes and pulls by itself"),
+        ("a: alone; *: fp16", "'alone' in part 'a': parts are exchanged together"),
         ("a: local(8); *: fp16", "in part 'a': samples are committed when all parts agree"),
         ("a: order(needed); *: fp16", "'order(needed)' in part 'a' and 'order(ready)' in part '*'"),
         ("a: halp(8); *: fp16", "'halp"),

@@ -29,6 +29,9 @@ DIRECTIONS = {
         "wire/codecs/test_factors.py",
         "chilimbi_the_product_is_the_gradient_and_shorter_whenever_it_can_be",
     ),
+    "poseidon": ("wire/codecs/test_factors.py", "chilimbi_the_product_is_the_gradient_and_shorter_whenever_it_can_be"),
+    "petuum": ("sync/server/test_payloads.py", "what_is_sent_and_what_waits_are_what_there_was"),
+    "theano-mpi": ("wire/test_ratios.py", "at_most_this_much_is_sent"),
     "tictac": ("train/test_deferred.py", "each_layer_is_waited_for_just_before_it_is_used"),
     "bosen": ("wire/codecs/test_largest.py", "bosen_largest_first_learns_faster_than_any_order"),
 }

@@ -1,6 +1,7 @@
 """Worlds of workers with server processes beside them."""
 
 from collections.abc import Callable
+from functools import partial
 
 from shoal.launch.services import ServiceProcesses
 from shoal.plan.plan import Plan
@@ -8,7 +9,7 @@ from shoal.testing.world import Result, WorkerWorld, run_world
 from shoal.train.run import Run
 from shoal.train.servers import plan_services
 
-Body = Callable[[WorkerWorld, Callable[[], Run]], Result | None]
+Body = Callable[[WorkerWorld, Callable[..., Run]], Result | None]
 
 
 def run_served(size: int, plan: str, body: Body) -> list[Result]:
@@ -16,6 +17,6 @@ def run_served(size: int, plan: str, body: Body) -> list[Result]:
     services = ServiceProcesses(plan_services(Plan.parse(plan), size))
     services.open()
     try:
-        return run_world(size, lambda world: body(world, lambda: world.start(plan, servers=services.addresses)))
+        return run_world(size, lambda world: body(world, partial(world.start, plan, servers=services.addresses)))
     finally:
         services.close()

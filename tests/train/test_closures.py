@@ -1,19 +1,22 @@
 """Optimizers that look at the loss see that of all workers: they make the same passes, and the same steps."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import pytest
 import torch
+from by_servers import run_served
 from loops import assert_equal, parameters
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from shoal.core.errors import PayloadError
-from shoal.testing.world import Result, WorkerWorld, run_world
+from shoal.testing.world import Result, WorkerWorld
 from shoal.train.closures import SharedLoss, combine_losses, looks_at_loss, read_loss
+from shoal.train.run import Run
 
 
 def word(loss: float, samples: int = 1) -> bytes:
@@ -72,14 +75,23 @@ def made(search: str | None) -> tuple[nn.Module, Optimizer]:
     return model, LBFGS(model.parameters(), lr=0.5, max_iter=6, tolerance_change=1e-3, line_search_fn=search)
 
 
-@pytest.mark.parametrize("search", [None, "strong_wolfe"])
-@pytest.mark.parametrize("samples", [32, 30], ids=["even", "a short step"])
-def test_lbfgs_equals_one_process(search: str | None, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("plan", "search", "samples"),
+    [
+        ("bsp", None, 32),
+        ("bsp", "strong_wolfe", 32),
+        ("bsp", None, 30),
+        ("bsp", "strong_wolfe", 30),
+        ("sandblaster", "strong_wolfe", 30),
+    ],
+    ids=["even", "even, searching", "a short step", "a short step, searching", "through servers, as DistBelief did"],
+)
+def test_lbfgs_equals_one_process(plan: str, search: str | None, samples: int) -> None:
     x, y = (part[:samples] for part in rows())
     data = TensorDataset(x, y)
 
-    def body(world: WorkerWorld) -> Result:
-        run = world.start()
+    def body(world: WorkerWorld, start: Callable[[], Run]) -> Result:
+        run = start()
         model, optimizer = made(search)
         model, optimizer, loader = run.join(model, optimizer, DataLoader(data, batch_size=4))
         losses = fitted(model, optimizer, loader, by_name=run.rank == 1)
@@ -87,6 +99,6 @@ def test_lbfgs_equals_one_process(search: str | None, samples: int) -> None:
 
     model, optimizer = made(search)
     wanted = fitted(model, optimizer, zip(x.split(8), y.split(8), strict=True), by_name=False)
-    for result in run_world(2, body):
+    for result in run_served(2, plan, body):
         assert torch.allclose(result.pop("losses"), torch.tensor(wanted), rtol=1e-9)
         assert_equal(result, model)

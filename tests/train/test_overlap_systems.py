@@ -1,15 +1,21 @@
-"""What papers promise of sending early and in order, on throttled links: rows 59 and 188 of docs/systems.toml."""
+"""What papers promise of sending early and in order, on throttled links: rows 23, 59 and 188 of docs/systems.toml."""
 
 import random
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from throttled import Trainee, layers, throttled
+from by_links import by_files
+from throttled import WIDTH, Trainee, layers, throttled
+from torch import nn
 
 from shoal.core.events import ChoiceMade
+from shoal.groups.base import WorkerGroup
+from shoal.plan.factors import choose_layers
+from shoal.plan.plan import Plan
 from shoal.sync.lockstep.auto_order import TOLD
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
 from shoal.testing.world import Result, WorkerWorld, run_world
@@ -86,16 +92,39 @@ def test_auto_takes_what_is_faster(forward: float, codec: str) -> None:
 @pytest.mark.soak("clock")
 @pytest.mark.timeout(300)
 def test_s_caffe_a_hierarchical_sum_hides_half_of_its_transfer_behind_the_backward_pass() -> None:
-    """Awan et al. 2017: two hosts of two workers. What a step takes more than its computing is what was not hidden."""
+    """Awan et al. 2017: two hosts of two workers."""
+    shown, transfer = shown_of_transfer("bsp", 4, lambda world: on_hosts(world.group, world.dir), layers)
+    assert shown <= 0.5 * transfer
+
+
+@pytest.mark.soak("clock")
+@pytest.mark.timeout(300)
+def test_poseidon_layers_that_leave_when_they_are_ready_by_factors_or_sums_hide_half_of_their_transfer() -> None:
+    """Zhang et al. 2017: the last layer takes fewer bytes as factors, the others as sums."""
+    plan = "allreduce, every(1), factors(batch=200, workers=2)"
+    chosen = choose_layers(Plan.parse(plan).factors, {"sum": (WIDTH, WIDTH), "factors": (16 * WIDTH, WIDTH)}, 2)
+    assert all(each.sends == each.layer for each in chosen)
+
+    def model(count: int, **seconds: float) -> nn.Module:
+        return nn.Sequential(*layers(count, **seconds), nn.Linear(WIDTH, 16 * WIDTH, bias=False))
+
+    shown, transfer = shown_of_transfer(plan, 2, by_files, model)
+    assert shown <= 0.5 * transfer
+
+
+def shown_of_transfer(
+    plan: str, workers: int, group_of: Callable[[WorkerWorld], WorkerGroup], model_of: Callable[..., nn.Module]
+) -> tuple[float, float]:
+    """What a step takes more than its computing, which is what was not hidden, and how long its gradients travel."""
     together, alone, nothing = "together", "alone", "transfer"
 
     def body(world: WorkerWorld) -> Result:
-        world = throttled(world, RATE, lambda w: on_hosts(w.group, w.dir))
+        world = throttled(world, RATE, group_of)
         busy = {"backward": 1.5 * TRANSFER / LAYERS}
         trainees = {
-            together: Trainee(world, "bsp", layers(LAYERS, **busy), together),
-            alone: Trainee(world, "alone", layers(LAYERS, **busy), alone),
-            nothing: Trainee(world, "bsp", layers(LAYERS), nothing),
+            together: Trainee(world, plan, model_of(LAYERS, **busy), together),
+            alone: Trainee(world, "alone", model_of(LAYERS, **busy), alone),
+            nothing: Trainee(world, plan, model_of(LAYERS), nothing),
         }
         found: dict[str, list[float]] = {name: [] for name in trainees}
         for _ in range(3):
@@ -104,9 +133,9 @@ def test_s_caffe_a_hierarchical_sum_hides_half_of_its_transfer_behind_the_backwa
                 found[name] += trainee.turn(2)
         return {name: torch.tensor(seconds) for name, seconds in found.items()}
 
-    results = run_world(4, body, seconds=200.0)
+    results = run_world(workers, body, seconds=200.0)
     step, computing, transfer = (
         statistics.median(max(turn) for turn in zip(*(result[name].tolist() for result in results), strict=True))
         for name in (together, alone, nothing)
     )
-    assert step - computing <= 0.5 * transfer
+    return step - computing, transfer

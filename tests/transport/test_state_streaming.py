@@ -1,6 +1,8 @@
 """State streamed to a newcomer that is in no view: in order, while members go on; and to one that never takes it."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -77,30 +79,55 @@ def session_of(slot: int) -> Any:
     return SimpleNamespace(member=f"w{slot}.1", agent=agent)
 
 
-def test_a_newcomer_takes_items_in_order_while_the_members_go_on(session: Any) -> None:
-    items = [os.urandom(size) for size in (5 * CHUNK + 17, 1, CHUNK, 300)]
+@contextmanager
+def streaming(session: Any) -> Iterator[tuple[list[LinkMesh], StateStreamServer, LinkMesh, StateStreamClient]]:
+    """Two members, one of which streams its state to a newcomer that has not been told by whom."""
     endpoint = LinkEndpoint("tcp://127.0.0.1:*", CurveKeyPair.new())
     assert endpoint.keys is not None
     own = MemberInfo(endpoint.address, endpoint.keys.public.decode(), "new", True)
     session_5 = session_of(5)
     session_5.agent.info = own
     came = LinkMesh("run", {5: _entry("w5.1", own)}, 5, endpoint)
-    with meshes(2) as made:
-        keys = made[0].loop.endpoint.keys
-        assert keys is not None
-        sender = MemberInfo(made[0].loop.endpoint.address, keys.public.decode(), "a", False)
-        session.agent.streaming_partners.hear(StreamStateTo(generation=3, member=NEWCOMER, info=own))
-        server, client = StateStreamServer(made[0], session), StateStreamClient(came, session_5)
-        try:
+    try:
+        with meshes(2) as made:
+            session.agent.streaming_partners.hear(StreamStateTo(generation=3, member=NEWCOMER, info=own))
+            server, client = StateStreamServer(made[0], session), StateStreamClient(came, session_5)
             server.open(NEWCOMER)
-            assert client.follow(StreamStateFrom(generation=3, member="w0.0", info=sender, patience=WAIT))
-            got: list[bytes] = []
-            for data in items:
-                server.give(NEWCOMER, data)
-                total(made, numbers(2, 50_000))
-            assert soon(WAIT, lambda: bool(got.extend(client.items()) or got == items))
-            assert soon(WAIT, lambda: server.arrived(NEWCOMER) == len(items))
-            assert client.size == sum(map(len, items))
-            assert came.generation == 0, "no view was made for it"
-        finally:
-            came.close()
+            yield made, server, came, client
+    finally:
+        came.close()
+
+
+def offered(made: list[LinkMesh]) -> StreamStateFrom:
+    keys = made[0].loop.endpoint.keys
+    assert keys is not None
+    sender = MemberInfo(made[0].loop.endpoint.address, keys.public.decode(), "a", False)
+    return StreamStateFrom(generation=3, member="w0.0", info=sender, patience=WAIT)
+
+
+def test_a_newcomer_takes_items_in_order_while_the_members_go_on(session: Any) -> None:
+    items = [os.urandom(size) for size in (5 * CHUNK + 17, 1, CHUNK, 300)]
+    with streaming(session) as (made, server, came, client):
+        assert client.follow(offered(made))
+        got: list[bytes] = []
+        for data in items:
+            server.give(NEWCOMER, data)
+            total(made, numbers(2, 50_000))
+        assert soon(WAIT, lambda: bool(got.extend(client.items()) or got == items))
+        assert soon(WAIT, lambda: server.arrived(NEWCOMER) == len(items))
+        assert client.size == sum(map(len, items))
+        assert came.generation == 0, "no view was made for it"
+
+
+def test_what_waits_in_a_stream_that_is_withdrawn_is_not_sent_any_more(session: Any) -> None:
+    """Else the state, which the newcomer gets while all stand still, would wait behind old updates."""
+    with streaming(session) as (made, server, _, client):
+        for _ in range(3):
+            server.give(NEWCOMER, bytes(1 << 20))  # waits: the newcomer does not know yet who sends
+        server.withdraw(NEWCOMER, b"refused")
+        assert client.follow(offered(made))
+        got: list[bytes] = []
+        assert soon(WAIT, lambda: bool(got.extend(client.items()) or got))
+        assert got == [b"refused"]
+        assert soon(WAIT, lambda: made[0].link(5).idle)
+        assert client.size == len(b"refused")

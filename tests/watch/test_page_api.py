@@ -5,13 +5,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+import torch
 from fake_runs import append, ended, logged, make_run, reported, started, step
+from forked import soon
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.core.errors import UsageError
 from shoal.core.events import CheckpointSaved, TrafficCounted
 from shoal.core.http_access import read_token
 from shoal.core.record import worker_file
+from shoal.models.registry import Registry
 from shoal.watch.page import launching
 from shoal.watch.page.app import WatchApp
 from shoal.watch.page.catalog import RunCatalog
@@ -266,6 +269,46 @@ def test_a_form_builds_a_model_and_launches_it_under_a_plan_of_two_levels(ask: A
     assert found["accuracy"] > 0.8
     assert RunRecord.open(root / "mine").info.plan == "shared, local(16, average)"
     assert "Invalid value 'konv'" in ask("/api/runs/wrong").text
+
+
+def test_a_run_that_is_not_registered_has_no_weights_to_give(ask: Asking, root: Path) -> None:
+    assert ask("/api/runs/one").json()["registered"] is None
+    assert "is not registered" in ask("/api/runs/one/weights").json()["error"]
+    told = {"model": "one:1", "digest": "0" * 64, "registry": str(root / "models"), "seconds": 0.1}
+    (root / "one" / "model.json").write_text(json.dumps(told))
+    assert ask("/api/runs/one").json()["registered"]["model"] == "one:1"
+    answer = ask("/api/runs/one/weights")
+    assert (answer.status_code, "any more" in answer.json()["error"]) == (404, True)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_manifest_over_rest_becomes_a_registered_model(
+    ask: Asking, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Row 92 of docs/systems.toml: nothing but requests, from the data to the weights."""
+    from safetensors.torch import load
+
+    monkeypatch.setenv("SHOAL_REGISTER", "1")
+    monkeypatch.setenv("SHOAL_MODELS", str(tmp_path / "models"))
+    rows = "".join(f"{at % 2},{at % 7},{'yes' if at % 2 else 'no'}\n" for at in range(400))
+    data = ask("/api/uploads?name=rows.csv", "POST", content=f"a,b,class\n{rows}".encode()).json()["data"]
+    manifest = {"source": "upload", "data": data, "model": "mlp", "workers": 2, "epochs": 10, "name": "mine"}
+    assert ask("/api/launch", "POST", content=json.dumps(manifest)).json() == {"run": "mine"}
+
+    def registered() -> object:
+        found = ask("/api/runs/mine")
+        return found.json()["registered"] if found.status_code == 200 else None
+
+    assert soon(200.0, lambda: registered() is not None), ask("/api/launches/mine").text
+    told = ask("/api/runs/mine").json()["registered"]
+    answer = ask("/api/runs/mine/weights")
+    weights = load(answer.content)
+    stored = Registry(told["registry"]).tensors(Registry(told["registry"]).get(told["model"]))
+    assert weights.keys() == stored.keys() != set()
+    assert all(torch.equal(weights[name], stored[name]) for name in stored)
+    assert ask.launcher.started["mine"].process.wait(60) == 0
+    assert ask("/api/runs/mine/evaluation").json()["accuracy"] > 0.9
 
 
 def test_a_token_file_is_private(tmp_path: Path) -> None:

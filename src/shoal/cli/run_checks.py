@@ -56,22 +56,20 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
     """UsageError where the plan has servers that not all workers could reach."""
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
-    from shoal.plan.terms import ServerTerm
 
-    if not isinstance(plan.exchange, ServerTerm):
+    servers = plan.servers
+    if servers is None:
         return
     if options.lab is not None and trusted():
-        raise UsageError(f"--trusted with '{plan.exchange}': servers are reached over links under keys; drop --trusted")
+        raise UsageError(f"--trusted with '{servers}': servers are reached over links under keys; drop --trusted")
     elsewhere = {"--lab": options.lab, "--listen": options.wanted.listen, "--on": options.engine}
-    if plan.exchange.replicas > 1 and (option := next((name for name, value in elsewhere.items() if value), None)):
+    if servers.replicas > 1 and (option := next((name for name, value in elsewhere.items() if value), None)):
         raise UsageError(
-            f"{option} with '{plan.exchange}': replicas of servers work on one host only; between hosts a killed "
+            f"{option} with '{servers}': replicas of servers work on one host only; between hosts a killed "
             "server takes the run back to its checkpoint; write replicas=1"
         )
     if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
-        raise UsageError(
-            f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{plan.exchange}': unset it, or write allreduce"
-        )
+        raise UsageError(f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{servers}': unset it, or write allreduce")
 
 
 def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | None":
@@ -79,7 +77,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     from shoal.core.errors import UsageError
     from shoal.groups.links import trusted
     from shoal.launch.policy import LossPolicy
-    from shoal.plan.terms import AloneTerm, ServerTerm
+    from shoal.plan.terms import AloneTerm
 
     restarts, least = options.survive
     if least > workers:
@@ -88,7 +86,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
     ours = ours and not (options.lab and plan.order.by == "needed")  # its steps stay open while the next one begins
     if options.wanted.listen is not None or options.engine is not None:
         return LossPolicy(restarts, least)
-    if options.lab and isinstance(plan.exchange, ServerTerm) and workers > 1:
+    if options.lab and plan.servers is not None and workers > 1:
         return LossPolicy(restarts, least)  # the coordinator's views tell servers between hosts who may connect
     everybody = workers + options.spare == 1 or (restarts == 0 and least == workers and not options.spare)
     if everybody or not ours or isinstance(plan.exchange, AloneTerm):
@@ -107,7 +105,7 @@ def check_spare(
     asked = f"--spare {options.spare}"
     if options.spare and (lab is not None or options.engine is not None):
         raise UsageError(f"{asked} keeps memory on one host; drop --lab or --on, whose hosts are fixed")
-    if options.spare and (survive is None or not isinstance(plan.exchange, AllReduceTerm)):
+    if options.spare and (survive is None or plan.servers is not None or not isinstance(plan.exchange, AllReduceTerm)):
         raise UsageError(f"{asked}: the members of this run cannot change; use an allreduce plan, without --trusted")
     if workers + options.spare > MOST_WORKERS:
         raise UsageError(f"{asked} with --workers {workers} is too many for one host; give {MOST_WORKERS} in all")

@@ -29,6 +29,8 @@ TRIES = 3
 """Senders that a newcomer tries in turn, because members may change during a stream."""
 PORT, CREDIT = "state-stream", 64
 """Items that may be under way; the newcomer queues them at once, and uses them when it has time."""
+LAST = -1
+"""Number of an item that ends a stream, in place of those that were cancelled."""
 
 
 def _entry(member: str, info: MemberInfo) -> BookEntry:
@@ -93,6 +95,16 @@ class StateStreamServer:
         account.given += 1
         return account.given - 1
 
+    def withdraw(self, member: str, data: bytes) -> None:
+        """End a stream with this item, and cancel what has not left: whatever the newcomer gets next must not wait."""
+        account = self._accounts[member]
+        for ticket in account.under_way:
+            if not ticket.done.is_set():
+                self.mesh.messenger.cancel(member, ticket, "withdrawn")
+        head = f"{self.session.view.generation} {LAST}".encode()
+        account.under_way = deque([self.mesh.messenger.push(member, PORT, head, [np.frombuffer(data, np.uint8)])])
+        account.given += 1
+
     def arrived(self, member: str) -> int:
         """Return how many items have certainly arrived."""
         account = self._accounts[member]
@@ -155,7 +167,7 @@ class StateStreamClient:
         (data,) = message.arrays
         if self._offer is not None and generation >= self._offer.generation:
             items = self._items.setdefault((message.sender, generation), [])
-            if number == len(items):
+            if number in (len(items), LAST):
                 items.append(data.tobytes())
 
     @property

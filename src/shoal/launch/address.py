@@ -34,6 +34,13 @@ def check_own(host: str, port: int, what: str) -> None:
             raise UsageError(f"{reason}; give an address of this machine and a port that is free") from None
 
 
+def find_free_port(host: str) -> int:
+    """One that nothing listens at now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trial:
+        trial.bind((host, 0))
+        return int(trial.getsockname()[1])
+
+
 def towards(host: str, port: int) -> str:
     """This machine's address as `host` sees it: $SHOAL_ADDRESS, or that of the way there."""
     if told := os.environ.get(ADDRESS_VARIABLE):

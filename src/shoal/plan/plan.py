@@ -26,6 +26,7 @@ from shoal.plan.terms import (
     OrderTerm,
     Pace,
     ReplicateTerm,
+    ServerTerm,
     Split,
 )
 from shoal.plan.text import MAX_CHARACTERS, TermCall, parse
@@ -109,6 +110,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def patterns(self) -> tuple[str, ...]:
         """What the names of a part's parameters match; empty for a model without parts."""
         return tuple(part.pattern for part in self.parts)
+
+    @property
+    def servers(self) -> ServerTerm | None:
+        """The servers that a run of this plan has, of the whole model or of a part; None if it has none."""
+        return next((each.exchange for each in self.plans if isinstance(each.exchange, ServerTerm)), None)
 
     @property
     def terms(self) -> tuple[NamedTerm, ...]:

@@ -44,6 +44,13 @@ PRESETS: dict[str, NamedPlan] = {
         note="its fully connected layers: inputs and output gradients travel and are multiplied where they arrive, "
         "here by all workers in step; write the rows of your batch",
     ),
+    "poseidon": NamedPlan(
+        text="allreduce, every(1), factors(batch=32, workers=2)",
+        cites='Zhang et al. 2017, "Poseidon: An Efficient Communication Architecture for Distributed Deep Learning on '
+        'GPU Clusters"',
+        note="each layer leaves as soon as its gradient is ready, as factors or to be summed, whichever takes fewer "
+        "bytes; write the rows of your batch. A ring sums here, and servers did there",
+    ),
     "sandblaster": NamedPlan(
         text="server(shards=2), every(1)",
         cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"; Ooi et al. 2015, "SINGA: A Distributed Deep '
@@ -65,6 +72,13 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Jiang et al. 2017, "Heterogeneity-aware Distributed Parameter Servers"',
         note="SSP whose servers scale a push by one over its staleness, so that those of slow workers undo less",
     ),
+    "petuum": NamedPlan(
+        text="server, stale(3), significant(0.05)",
+        cites='Xing et al. 2015, "Petuum: A New Platform for Distributed Machine Learning on Big Data"; Wei et al. '
+        '2015, "Managed Communication and Consistency for Fast Data-Parallel Iterative Analytics"',
+        note="its parameter server: bounded staleness, and only changes that matter now; its scheduler of dependent "
+        "variables (STRADS) is not here. A killed worker is replaced, which Petuum left to its user",
+    ),
     "backup-workers": NamedPlan(
         text="server, deadline(60.0, backups=1)",
         cites='Chen et al. 2016, "Revisiting Distributed Synchronous SGD"',
@@ -76,6 +90,38 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',
         note="gradients pushed without waiting, Adagrad at the server; choose the rate for your model, and add "
         "samples=leased where a worker is always slower",
+    ),
+    "distbelief": NamedPlan(
+        text="server(shards=2), async(rule=adagrad, rate=0.01)",
+        cites='Dean et al. 2012, "Large Scale Distributed Deep Networks"',
+        note="Downpour SGD on a sharded server; its L-BFGS runs under sandblaster with torch.optim.LBFGS, and its "
+        "partitioned models are not part of this plan",
+    ),
+    "singa-downpour": NamedPlan(
+        text="server(shards=2), async",
+        cites='Ooi et al. 2015, "SINGA: A Distributed Deep Learning Platform"',
+        note="several groups of one worker and a group of servers; a plan file says it by group sizes",
+    ),
+    "singa-sandblaster": NamedPlan(
+        text="server(shards=2), every(1)",
+        cites='Ooi et al. 2015, "SINGA: A Distributed Deep Learning Platform"',
+        note="one group of workers and a group of servers; a plan file says it by group sizes",
+    ),
+    "singa-allreduce": NamedPlan(
+        text="allreduce, every(1)",
+        cites='Ooi et al. 2015, "SINGA: A Distributed Deep Learning Platform"',
+        note="one group of workers that hold the parameters themselves; a plan file says it by group sizes",
+    ),
+    "singa-hogwild": NamedPlan(
+        text="shared, every(1)",
+        cites='Ooi et al. 2015, "SINGA: A Distributed Deep Learning Platform"',
+        note="several groups of one worker on one copy in shared memory; a plan file says it by group sizes",
+    ),
+    "theano-mpi": NamedPlan(
+        text="allreduce, every(1), fp16",
+        cites='Ma et al. 2016, "Theano-MPI: a Theano-based Distributed Training Framework"',
+        note="its synchronous exchange in half precision, also under mpirun; its asynchronous ones are easgd and "
+        "server, async, fp16",
     ),
     "spec-sync": NamedPlan(
         text="server, async(speculate=0.5)",
@@ -201,9 +247,10 @@ PRESETS: dict[str, NamedPlan] = {
         note="only what reaches a threshold travels",
     ),
     "nexus": NamedPlan(
-        text="allreduce, every(1), nonzero",
+        text="allreduce, local(auto, average), nonzero",
         cites='Wang et al. 2017, "Nexus: Bringing Efficient and Scalable Training to Deep Learning Frameworks"',
-        note="each tensor in the shorter of a dense and a sparse form; exact",
+        note="workers of a host add up first, rounds are as long as the network asks for, and each tensor travels in "
+        "the shorter of a dense and a sparse form; write every(1) for the codec alone, which is exact",
     ),
     "qsgd": NamedPlan(
         text="allreduce, every(1), qsgd(bits=4, bucket=512)",

@@ -31,7 +31,7 @@ class SparseMeans:
         self.exchange, self.part = exchange, part
         self.had: set[int] = set()
         """Parameters of which anybody had a gradient in the last exchange."""
-        self._wanted = sorted(part.sparse)
+        self._wanted = sorted(set(part.sparse) - set(part.served))
         self._open = list(self._wanted)
         """Those of this exchange; none of a pass that came to nothing."""
         self._gathered: dict[int, list[Rows | None]] = {}

@@ -216,6 +216,8 @@ class Part:
     is_backward_running: Callable[[], bool] = lambda: False
     wants_boundary: Callable[[], bool] = lambda: False
     """Whether this worker knows of a checkpoint, newcomer or stop that waits for equal replicas."""
+    served: Sequence[int] = ()
+    """Indices of parameters that lie on servers: their gradients are left alone, whatever the others' become."""
 
 
 class Synchronizer(ABC):

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 from shoal.groups.base import WorkerGroup
 from shoal.plan.compose import compose
+from shoal.plan.part_rules import is_served
 from shoal.plan.parts import match_parts
 from shoal.plan.plan import Plan
 from shoal.plan.terms import AllReduceTerm, AloneTerm, MixTerm
@@ -73,13 +74,13 @@ def build_exchange(
 
 
 def _names_by_plan(plan: Plan, names: Sequence[str], chosen: Sequence[int]) -> dict[Plan, set[str]]:
-    """Parts that have the same plan are one."""
+    """Parts that have the same plan are one; those on servers are not exchanged here."""
     if not plan.parts:
         return {plan: set(names)}
     found: dict[Plan, set[str]] = {each: set() for each in plan.plans}
     for name, part in zip(names, chosen, strict=True):
         found[plan.plans[part]].add(name)
-    return found
+    return {each: mine for each, mine in found.items() if not is_served(each)}
 
 
 def _factored(plan: Plan, members: JoinedMembers, names: set[str]) -> dict[str, list[nn.Linear]]:

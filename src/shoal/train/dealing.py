@@ -202,6 +202,9 @@ class SampleDealing:
         number = self._short_steps.follow()
         if number is not None:
             self.stood_in = number if number > self.progress.step else None
+            for joined in self.joined:
+                if joined.served is not None and number:
+                    joined.served.skip_step()
             return
         # all workers that had samples are lost or skip them: no worker makes this step
         self.batches.agree()

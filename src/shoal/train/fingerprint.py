@@ -10,8 +10,14 @@ from shoal.train.joined import JoinedModels
 
 
 def fingerprint(joined: Sequence[JoinedModels]) -> int:
-    """Of everything that workers train together; what each trains alone is left out."""
-    return fingerprint_of(parameter for one in joined if not one.alone for parameter in one.members.parameters)
+    """Of everything that workers train together; not what each trains alone, nor copies of what servers keep."""
+    return fingerprint_of(
+        parameter
+        for one in joined
+        if not one.alone
+        for index, parameter in enumerate(one.members.parameters)
+        if index not in one.members.served
+    )
 
 
 def fingerprint_of(tensors: Iterable[Tensor]) -> int:

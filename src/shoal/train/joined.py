@@ -24,6 +24,7 @@ from shoal.sync.local.round_totals import RoundTotals
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.lockstep.lockstep import LockstepSynchronizer
 from shoal.sync.lockstep.needed import NeededOrderSynchronizer
+from shoal.sync.server.served_rows import ServedRowsSynchronizer
 from shoal.sync.state import State
 from shoal.sync.statistics import RunningStatistics
 from shoal.sync.synchronizer import Part, Synchronizer, Transactions
@@ -89,12 +90,14 @@ class JoinedModels:
         """Of local rounds under all plans so far."""
         self.precision: dict[str, ModelPrecision] = {}
         """What keeps the model in few bits, by its term's name."""
+        self.served: ServedRowsSynchronizer | None = None
+        """Of the tables and parameters that lie on servers, beside the synchronizer of the rest."""
         self.evidence = GradientSums(members.parameters)
         self.shares = SampleShares(group, members.loss, observer)
         self.is_open_ended = synchronizer.is_open_ended
         self._trained = [parameter.requires_grad for parameter in members.parameters]
         """Which parameters were trained when they were joined: buckets are laid out by it, also after a switch."""
-        self._open(observer)
+        self._open()
         self.deferred = (
             DeferredUpdates(members, synchronizer, progress.warn, progress.updated)
             if isinstance(synchronizer, NeededOrderSynchronizer)
@@ -121,7 +124,7 @@ class JoinedModels:
         same_pace = self.lockstep == synchronizer.lockstep
         self.exchange, self.synchronizer, self.lockstep = exchange, synchronizer, synchronizer.lockstep
         with self.members.trained_as(self._trained):  # a newcomer lays out the same
-            self._open(self.observer)
+            self._open()
         if same_pace:
             synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
         else:
@@ -138,20 +141,22 @@ class JoinedModels:
         self.backward = BackwardHooks(self.members.parameters, self) if self.synchronizer.listens_to_backward else None
         self.shares.listen_to(self.backward)
 
-    def _open(self, observer: JoinObserver) -> None:
-        self.synchronizer.open(
-            Part(
-                self.members.names,
-                self.members.parameters,
-                self.group.session,
-                observer.transaction,
-                self.shares,
-                self.members.sparse,
-                RunningStatistics(self.members.models),
-                self.members.optimizers,
-                lambda: self.backward is not None and self.backward.running,
-                observer.wants_boundary,
-            )
+    def _open(self) -> None:
+        self.synchronizer.open(self._describe_part())
+
+    def _describe_part(self) -> Part:
+        return Part(
+            self.members.names,
+            self.members.parameters,
+            self.group.session,
+            self.observer.transaction,
+            self.shares,
+            self.members.sparse,
+            RunningStatistics(self.members.models),
+            self.members.optimizers,
+            lambda: self.backward is not None and self.backward.running,
+            self.observer.wants_boundary,
+            self.members.served,
         )
 
     def _watch(self, progress: StepProgress) -> None:
@@ -161,6 +166,8 @@ class JoinedModels:
 
         def began(model: nn.Module) -> None:
             self.synchronizer.before_forward()
+            if self.served is not None:
+                self.served.before_forward()
             progress.forward_began(model)
 
         for model in self.members.models:
@@ -178,12 +185,30 @@ class JoinedModels:
         """Inside, steps of the optimizers are not the training's: nobody counts or checks them."""
         return self._steps.suppressed()
 
+    def serve(self, served: ServedRowsSynchronizer) -> None:
+        """Some of it lies on servers."""
+        self.served = served
+        served.open(self._describe_part())
+
+    def refresh_served(self) -> None:
+        """Bring the copies of what lies on servers up to date."""
+        if self.served is not None:
+            self.served.refresh()
+
     def before_step(self, optimizer: Optimizer, closure: bool) -> None:
-        self.observer.before_step(self, optimizer, closure)
+        if self.served is None:
+            self.observer.before_step(self, optimizer, closure)
+        else:
+            with self.served.preparing(optimizer):
+                self.observer.before_step(self, optimizer, closure)
 
     def after_step(self, optimizer: Optimizer, closure: bool) -> None:
         if self.deferred is not None:
             self.deferred.stepped()
+        if self.served is not None:
+            before = self.served.bytes_sent
+            self.served.after_step(optimizer)
+            self.exchange.observer.sent_bytes += self.served.bytes_sent - before
         self.observer.after_step(self, optimizer, closure)
 
     def backward_began(self) -> None:

@@ -12,6 +12,7 @@ from shoal.core.seeds import mix, seed_all
 from shoal.groups.base import WorkerGroup
 from shoal.plan.plan import Plan
 from shoal.sync.engine.chooser import EngineChooser
+from shoal.sync.server.connection import ServerConnection
 from shoal.train.build import build_exchange
 from shoal.train.catchup import handover
 from shoal.train.checkpoint.resume import ResumeState
@@ -21,6 +22,7 @@ from shoal.train.members import JoinedMembers, check_alike
 from shoal.train.opening import describe_join
 from shoal.train.precision.build import build_precision
 from shoal.train.replay import replay
+from shoal.train.serving_rows import find_served, load_parameters, open_served
 from shoal.train.state import adopt_state
 from shoal.train.step_coordinator import StepCoordinator
 from shoal.train.synchronizers import OVERLAPPING, build_synchronizer
@@ -38,10 +40,13 @@ class ModelJoiner:
     seed: int
     attempt: int
     replays: bool
+    servers: ServerConnection | None = None
+    """Those that tables and parts of a model lie on."""
 
     def join(self, members: JoinedMembers, plan: Plan) -> None:
         """Train `members` by `plan`; a collective call, but for newcomers."""
         group, together, number = self.group, self.together, len(self.together.joined)
+        members.served = find_served(plan, members)
         more = (members.optimizers, None, members, together.progress.warn)
         exchange = build_exchange(plan, group, self.engines, self.seed, *more)
         late = group.session.waiting
@@ -59,6 +64,11 @@ class ModelJoiner:
             self._come_late()
         if together.resume is not None:
             together.resume.join(joined, number)
+        open_served(joined, plan, group, self.servers)
+        if joined.served is not None and not late:
+            if together.resume is not None:
+                together.resume.load_tables(joined, number)
+            load_parameters(joined, group)
         if self.latency is not None:
             self.latency.watch(members.models)
         if self.replays:

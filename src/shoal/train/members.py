@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from shoal.core.errors import LayoutError, PayloadError, UsageError
 from shoal.groups.base import WorkerGroup
+from shoal.train.served_embedding import ServedEmbedding
 from shoal.train.state import misfit
 
 
@@ -29,8 +30,17 @@ class JoinedMembers:
     """Which parameters have sparse gradients."""
     stateful: list[Any] = field(default_factory=list)
     """Whatever else has a state that all workers share: a `GradScaler`, a scheduler, an average."""
+    tables: dict[str, ServedEmbedding] = field(default_factory=dict)
+    """Tables that lie on servers, by the name that their rows would have as a parameter."""
+    served: list[int] = field(default_factory=list)
+    """Which parameters lie on servers, by the plan."""
     loss: str = "mean"
     """What the script's loss is over the samples of its batch: their `mean`, or their `sum`."""
+
+    @property
+    def all_names(self) -> list[str]:
+        """Of parameters and of tables."""
+        return [*self.names, *self.tables]
 
     @contextmanager
     def trained_as(self, trained: Sequence[bool]) -> Iterator[None]:
@@ -104,7 +114,10 @@ def _collect(members: JoinedMembers, seen: dict[int, int]) -> None:
     for number, model in enumerate(members.models):
         for name, parameter in model.named_parameters():
             _add(members, seen, f"{number}.{name}" if several else name, parameter)
-        for module in model.modules():
+        for path, module in model.named_modules():
+            if isinstance(module, ServedEmbedding):
+                name = f"{path}.weight" if path else "weight"
+                members.tables[f"{number}.{name}" if several else name] = module
             if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
                 index = seen.get(id(module.weight), -1)
                 members.sparse += [index] * (index >= 0 and index not in members.sparse)
@@ -151,6 +164,7 @@ def _list(members: JoinedMembers) -> list[str]:
         for i, (name, p) in enumerate(zip(members.names, members.parameters, strict=True))
     ]
     lines += [f"buffer {name}: {_describe(b)}" for model in members.models for name, b in model.named_buffers()]
+    lines += [f"table {name}: {table.describe(name)}" for name, table in members.tables.items()]
     lines += [f"loss {members.loss!r}"] * (members.loss != "mean")
     lines += [f"{type(o).__name__} with {len(o.param_groups)} groups" for o in members.optimizers]
     return lines + [type(thing).__name__ for thing in members.stateful]

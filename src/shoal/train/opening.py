@@ -106,7 +106,8 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
         parameters=sum(parameter.numel() for parameter in members.parameters),
         loss=members.loss,
         layers=describe_layers(members),
-        shapes={name: list(p.shape) for name, p in zip(members.names, members.parameters, strict=True)},
+        shapes={name: list(p.shape) for name, p in zip(members.names, members.parameters, strict=True)}
+        | {name: [table.num_embeddings, table.embedding_dim] for name, table in members.tables.items()},
     )
 
 

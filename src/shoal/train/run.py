@@ -61,7 +61,8 @@ class Run:
         self.device = default_device(group.rank)
         by = plan.exchange.algorithm if isinstance(plan.exchange, AllReduceTerm) else "auto"
         self._engines = EngineChooser(group, context.dir, by)
-        self._engines.servers = connect_servers(plan, context)
+        servers = connect_servers(plan, context)
+        self._engines.servers = None if plan.parts else servers  # parts in lock-step are summed by the workers
         warnings = without_effect(plan, group)
         make_folder(context, plan)
         self._journal = EventJournal(record.worker_file(context.dir, group.slot))
@@ -78,6 +79,7 @@ class Run:
         self._registration = Registration()
         again = (context.seed, context.attempt, context.replay)
         self._joiner = ModelJoiner(group, self._engines, self._together, self._journal, self._latency, *again)
+        self._joiner.servers = servers.connection if servers is not None and plan.parts else None
         seed_all(context.seed)
         announce(self._journal, group, self.device, context.attempt, warnings)
         atexit.register(self._close_at_exit)
@@ -204,6 +206,8 @@ class Run:
             raise UsageError("save() has no model; give one to join() first")
         if self.is_main:
             with self._together.agreed_parameters():
+                for joined in self._together.joined:
+                    joined.refresh_served()
                 write_weights(models, Path(path))
 
     def register(self, name: str, *, example: Any = None, note: str = "", now: bool = False) -> None:

@@ -9,7 +9,7 @@ from shoal.groups.shared_memory import SharedGroup
 from shoal.launch.context import WorkerContext
 from shoal.launch.services import RunService
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
+from shoal.plan.terms import AsyncTerm, StaleTerm
 from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.replicated_connection import ReplicatedServerConnection
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def plan_services(plan: Plan, workers: int, alone: bool = True) -> tuple[RunService, ...]:
     """Return the processes that a launcher starts beside `workers` workers; none for a single one to whom nobody will
     come (`alone`)."""
-    if not isinstance(plan.exchange, ServerTerm) or (workers == 1 and alone):
+    term = plan.servers
+    if term is None or (workers == 1 and alone):
         return ()
     from shoal.sync.server.process import serve_shards
 
     # from here and not from a worker: a server decodes only what its plan says
     serve = partial(serve_shards, codec=push_codec(plan, workers))
-    shards, replicas = plan.exchange.shards, plan.exchange.replicas
-    return tuple(RunService(f"server {number}", serve, replicas) for number in range(shards))
+    return tuple(RunService(f"server {number}", serve, term.replicas) for number in range(term.shards))
 
 
 def push_codec(plan: Plan, workers: int) -> "GradientCodec | None":
@@ -50,8 +50,8 @@ def build_payloads(plan: Plan, workers: int, seed: int, rank: int) -> ShardPaylo
 
 def connect_servers(plan: Plan, context: WorkerContext) -> ServerEngines | None:
     """Return this worker's connection to the servers of its run; None where the plan needs none."""
-    group, exchange = context.group, plan.exchange
-    if not isinstance(exchange, ServerTerm) or (group.size == 1 and not group.session.elastic):
+    group, exchange = context.group, plan.servers
+    if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
     if isinstance(group, LinkedGroup) and len(group.servers) == exchange.shards:
         return ServerEngines(LinkServerConnection(group))

@@ -105,7 +105,7 @@ class StepCoordinator(MembershipListener):
     def check_parts(self, plan: Plan) -> None:
         """Refuse a plan with a part that no parameter of this run is in; known once everything is joined."""
         if plan.parts:
-            check_all_used(plan.patterns, [name for joined in self.joined for name in joined.members.names])
+            check_all_used(plan.patterns, [name for joined in self.joined for name in joined.members.all_names])
 
     def before_step(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """Refuse or prepare a step."""

@@ -16,10 +16,14 @@ from shoal.launch.services import RunService, ServiceProcesses, ServiceSeat
 from shoal.membership.protocol import MemberInfo
 from shoal.sync.server.connection import DECLARE_PORT, NUMBER, SERVED_PORT, shard_port
 from shoal.sync.server.messages import (
+    ROWS,
     DeclareRequest,
     OpenRequest,
     PullRequest,
+    PushRequest,
+    ReadRowsRequest,
     SumRequest,
+    TableShape,
     TensorSize,
     decode_reply,
     encode,
@@ -153,3 +157,29 @@ def test_noise_under_a_good_key_is_named_too() -> None:
         remote.mesh.messenger.push(SERVER, shard_port(0), b"noise")
         (accused,) = run.accused()
         assert accused.member == REMOTE
+
+
+def test_a_remote_member_that_names_a_row_that_is_none_costs_only_itself() -> None:
+    """Of a table: the others' rows stay as they are, and a checkpoint is read by the run's own workers alone."""
+    with served() as run:
+        run.tell()
+        own, remote = run.members
+        own.ask(DeclareRequest(0, (TensorSize(ROWS, 1 << 20),)), port=DECLARE_PORT)
+        table = TableShape(100, 2, 0, 1, 0, 0.0)
+        for member in run.members:
+            member.ask(OpenRequest(0, "add", {}, None, 1, [OWN, REMOTE], table=table), np.zeros(0, np.float32))
+            reply, _ = member.hear()
+            assert type(reply).__name__ == "RoundReply", reply
+        for row, wanted in ((100, "FailedReply"), (7, "PushReply")):
+            member = remote if row == 100 else own
+            head = NUMBER.pack(1) + encode(PushRequest(0))
+            arrays = [np.array([row]), np.ones(2, np.float32)]
+            member.mesh.messenger.push(SERVER, shard_port(0), head, arrays)
+            assert type(member.hear()[0]).__name__ == wanted
+        assert run.accused()[0].member == REMOTE
+        remote.ask(ReadRowsRequest(0, 0, 100))
+        reply, _ = remote.hear()
+        assert "only the run's own workers do" in reply.text
+        own.ask(PullRequest(1, 0), np.array([6, 7, 8]))
+        _, (values,) = own.hear()
+        assert values.view(np.float32).tolist() == [0, 0, 1, 1, 0, 0]

@@ -50,6 +50,7 @@ from shoal.serve.tensors import Tensors, TensorSpec, datatype_of, fits
 TURN = 0.05
 SILENCE = 10.0
 """Seconds without a word after which a replica counts as lost; one whose connection ends is lost at once."""
+CLOSE_SECONDS = 5.0
 NOBODY = 30.0
 """Seconds a batch waits for a replica where there is none."""
 
@@ -99,7 +100,7 @@ class ReplicaHub:
         self._over = True
         os.eventfd_write(self._wakes, 1)
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
 
     # any thread
 
@@ -108,11 +109,11 @@ class ReplicaHub:
         with self._lock:
             self._serials += 1
             serial = self._serials
-        copy = self._folder / f"{serial}{path.suffix}"
+        copy = self._folder / str(serial)
         shutil.copyfile(path, copy)
         with copy.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        program = SharedProgram(WantedProgram(serial, copy.name, copy.stat().st_size, digest), copy)
+        program = SharedProgram(WantedProgram(serial, path.name, copy.stat().st_size, digest), copy)
         with self._lock:
             self._programs[serial] = program
         return program
@@ -198,7 +199,8 @@ class ReplicaHub:
         replica = self._dealer.replicas.get(route)
         if replica is None:
             replica = self._dealer.replicas[route] = KnownReplica(state.name, state.slots)
-            self._say(f"replica {printable(state.name)} is there: {state.slots} batches at a time")
+            many = "1 batch" if state.slots == 1 else f"{state.slots} batches"
+            self._say(f"replica {printable(state.name)} is there: {many} at a time")
         link = self._links.setdefault(route, ReplicaLink(peer, now()))
         link.peer, link.heard = peer or link.peer, now()
         with self._lock:
@@ -217,7 +219,7 @@ class ReplicaHub:
                 program.specs.set_exception(PredictFailed(held.error))
             else:
                 program.specs.set_result(specs)
-        return not held.error and program.specs.exception() is None and program.specs.result() == specs
+        return not held.error and program.specs.exception(0) is None and program.specs.result(0) == specs
 
     def _hand_piece(self, route: bytes, asked: AskProgram) -> None:
         with self._lock:
@@ -250,7 +252,7 @@ class ReplicaHub:
         program = self._programs.get(batch.serial)
         if program is None:
             return
-        wanted = {each.name: each for each in program.specs.result()[1]}
+        wanted = {each.name: each for each in program.specs.result(0)[1]}
         for name, array in outputs.items():
             spec = wanted.get(name)
             if spec is None or datatype_of(array) != spec.datatype or not fits(spec.shape, array.shape):
@@ -270,5 +272,5 @@ class ReplicaHub:
         self._links.pop(route, None)
         replica = self._dealer.lose(route)
         if replica is not None:
-            asked = f"; {len(replica.asked)} batches go to others" if replica.asked else ""
+            asked = f"; what it was asked goes to others ({len(replica.asked)})" if replica.asked else ""
             self._say(f"replica {printable(replica.name)} is lost: {why}{asked}")

@@ -13,7 +13,7 @@ from shoal.serve.source import VersionSource
 from shoal.serve.tensors import Tensors, TensorSpec
 
 LOADING = 300.0
-"""Seconds in which the first replica must have loaded a program."""
+"""Seconds in which the first replica must have loaded a program, or a batch that is waited for is computed."""
 
 
 class ReplicatedServable:
@@ -24,7 +24,7 @@ class ReplicatedServable:
         self._hub, self._program = hub, program
         self.inputs: tuple[TensorSpec, ...]
         self.outputs: tuple[TensorSpec, ...]
-        self.inputs, self.outputs = program.specs.result()
+        self.inputs, self.outputs = program.specs.result(0)
 
     @property
     def width(self) -> int:
@@ -34,7 +34,7 @@ class ReplicatedServable:
         return self._hub.submit(self._program, inputs)
 
     def predict(self, inputs: Tensors) -> Tensors:
-        return self.submit(inputs).result()
+        return self.submit(inputs).result(LOADING)
 
 
 class ReplicatedLoader:

@@ -6,12 +6,13 @@
 The supervisor has no threads and answers nothing. What a machine needs to be let in travels as for `shoal join`.
 """
 
-import socket
+import shutil
+import tempfile
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 from shoal.core.errors import UsageError
+from shoal.launch.address import find_free_port
 from shoal.launch.engines.base import EngineMachine, EngineRole, JoinOrder, LaunchEngine
 from shoal.launch.engines.fleet import MachineFleet
 from shoal.launch.engines.placement import EngineListener
@@ -21,6 +22,8 @@ from shoal.serve.replicas.hub import ReplicaHub
 from shoal.serve.replicas.protocol import LARGEST_MESSAGE
 
 MOST_REPLICAS = 256
+HELD = "held-"
+"""How names of folders with copies of programs begin."""
 STARTS_MACHINES = ("local", "ssh", "ray")
 """Engines that start a command on machines from here, without a job that is submitted."""
 
@@ -47,7 +50,8 @@ class ReplicaMachines:
         self._engine, self._say = engine, say
         self._listener = EngineListener(engine, MOST_REPLICAS)
         listen = self._listener.listen
-        self._place = f"{listen.host}:{listen.port or free_port(listen.host)}"
+        # chosen now, so that a server that replaces a killed one listens where the replicas look for it
+        self._place = f"{listen.host}:{listen.port or find_free_port(listen.host)}"
         wanted = len(self._names) if engine.options.nodes is not None else None
         self._fleet = MachineFleet(engine, self._order, None, wanted, "the server")
 
@@ -65,10 +69,13 @@ class ReplicaMachines:
     def open_hub(self, folder: Path, say: Callable[[str], None]) -> ReplicaHub:
         """In the server's process, which the machines are not of."""
         self._fleet.forget()
+        for left in folder.glob(f"{HELD}*"):  # of a server that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        held = Path(tempfile.mkdtemp(prefix=HELD, dir=folder))
         listen = self._listener.listen
         lock = ServerCredentials(listen.pair, listen.allowed, listen.allowed)
         hub = ReplicaHub(
-            lambda: CoordinatorSocket(f"tcp://{self._place}", lock, LARGEST_MESSAGE, most_unsent=0), folder, say
+            lambda: CoordinatorSocket(f"tcp://{self._place}", lock, LARGEST_MESSAGE, most_unsent=0), held, say
         )
         hub.start()
         return hub
@@ -78,10 +85,3 @@ class ReplicaMachines:
         self._fleet.close()
         self._engine.close()
         self._listener.close()
-
-
-def free_port(host: str) -> int:
-    """Chosen before the server is forked, so that one that replaces it listens where the replicas look for it."""
-    with closing(socket.socket()) as trial:
-        trial.bind((host, 0))
-        return int(trial.getsockname()[1])

@@ -7,6 +7,7 @@ own. The server is the one whose invitation this process was given; it sends dat
 import contextlib
 import hashlib
 import os
+import shutil
 import tempfile
 from collections import deque
 from collections.abc import Callable
@@ -178,14 +179,15 @@ class ReplicaWorker:
         wanted = {each.serial: each for each in programs}
         for serial in set(self._programs) - set(wanted):
             gone = self._programs.pop(serial)
-            gone.path.unlink(missing_ok=True)
+            shutil.rmtree(gone.path.parent, ignore_errors=True)
             if gone.loader is not None:
                 gone.servable = None
                 self._loading.submit(gone.loader.unload)
         for serial, each in wanted.items():
             if serial not in self._programs:
-                path = folder / f"{serial}{Path(each.file).suffix}"
-                path.write_bytes(b"")
+                path = folder / str(serial) / Path(each.file).name  # errors name the file as the user does
+                path.parent.mkdir()
+                path.touch()
                 program = self._programs[serial] = ReceivedProgram(each, path)
                 if not each.size:
                     self._loading.submit(self._load, program)  # which says what is wrong with an empty file
@@ -218,6 +220,7 @@ class ReplicaWorker:
             program.told = HeldProgram(serial, specs_to_wire(found.inputs), specs_to_wire(found.outputs))
         except Exception as error:  # noqa: BLE001  (loaders run libraries)
             program.told = HeldProgram(serial, error=(str(error) or type(error).__name__)[:300])
+        shutil.rmtree(program.path.parent, ignore_errors=True)  # a replica that is killed leaves no copy behind
         self._wake()
 
     # batches

@@ -35,7 +35,7 @@ class BucketLayout:
 
 def lay_out_part(part: Part, capacity: int, part_of: Callable[[str], int] = lambda name: 0) -> BucketLayout:
     """Buckets of at most `capacity` bytes, without a tag; `part_of`: which names may not share one."""
-    dense = [i for i in range(len(part.parameters)) if i not in set(part.sparse)]
+    dense = [i for i in range(len(part.parameters)) if i not in {*part.sparse, *part.served}]
     trained = [i for i in dense if part.parameters[i].requires_grad]
     frozen = [i for i in dense if not part.parameters[i].requires_grad]
     statistics = part.statistics.indices(len(part.parameters))

@@ -106,7 +106,7 @@ class LockstepSynchronizer(Synchronizer):
         return self.tag.differs(self.buckets[bucket].views[slot][offset : offset + SIZE])
 
     def gradient_ready(self, index: int) -> None:
-        if index in self.part.sparse:  # gathered whole when the pass has ended
+        if index not in self._place:  # sparse ones are gathered whole when the pass has ended; others lie on servers
             return
         start = now()
         number, slot = self._place[index]
@@ -263,6 +263,8 @@ class LockstepSynchronizer(Synchronizer):
         """Whether any worker had a gradient of parameter `index` in the last exchange."""
         if index in self.part.sparse:
             return index in self._sparse.had
+        if index not in self._place:
+            return False
         number, slot = self._place[index]
         return number in self._order and float(self.buckets[number].marks[slot]) > 0
 

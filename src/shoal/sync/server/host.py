@@ -22,6 +22,7 @@ from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.deadline_shard import DeadlineShard, StepTimer
 from shoal.sync.server.host_snapshot import HostSnapshot
 from shoal.sync.server.hosted_shard import HostedShard
+from shoal.sync.server.hosted_table import HostedTable
 from shoal.sync.server.messages import (
     DeclareRequest,
     FailedReply,
@@ -41,12 +42,11 @@ from shoal.sync.server.messages import (
     WaitReply,
     WatchRequest,
     WhoRequest,
-    decode_parts,
     decode_request,
 )
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
-from shoal.sync.server.shard_codec import CodecReader, FloatReader, read_layout
-from shoal.sync.server.shard_state import PushOutcome, ShardUpdate
+from shoal.sync.server.shard_codec import FloatReader, make_reader
+from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.server.sum_rounds import SumKey, SumRounds, read_tensor
 from shoal.wire.codec import GradientCodec
 
@@ -217,13 +217,30 @@ class ShardHost:
             self._push(member, number, hosted, request, arrays)
         elif isinstance(request, WatchRequest):
             hosted.watches.append((member, number, request.version))
+        elif isinstance(request, PullRequest):
+            self._pull(member, number, hosted, request, arrays)
+        elif isinstance(hosted, HostedTable):
+            self._send(member, number, *hosted.serve_checkpoint(member, request, arrays))
         else:
-            self._pull(member, number, hosted, request)
+            raise PayloadError(f"{member} asks for rows of shard {request.channel}, which is no table")
         self._release(hosted)
 
     def _open(self, member: str, number: int, request: OpenRequest, arrays: Sequence[Any]) -> None:
+        hosted = self._shards.get(request.channel)
+        if request.table is None and not isinstance(hosted, HostedTable):
+            hosted = self._open_values(member, request, arrays)
+        elif hosted is None:
+            hosted = self._shards[request.channel] = HostedTable.open_table(request)
+        elif (request.table, request.rule) != (hosted.opened.table, hosted.opened.rule):
+            raise PayloadError(f"{member} opens shard {request.channel} otherwise than others; it runs another model")
+        hosted.follow(request.generation, request.members)
+        hosted.enter(member)
+        self._tell_round(member, number, hosted)
+        self._release(hosted)
+
+    def _open_values(self, member: str, request: OpenRequest, arrays: Sequence[Any]) -> HostedShard:
         values = FloatReader().read(member, arrays[:1], True)
-        reader = self._make_reader(member, arrays[1:], values.size)
+        reader = make_reader(self._codec, member, arrays[1:], values.size)
         hosted = self._shards.get(request.channel)
         if hosted is None:
             hosted = self._shards[request.channel] = HostedShard.open(request, values, reader)
@@ -234,20 +251,8 @@ class ShardHost:
                 f"{member} opens shard {request.channel} with {values.size} elements; it has {hosted.start.size}"
             )
         elif hosted.reader.layout != reader.layout:
-            raise PayloadError(
-                f"{member} opens shard {request.channel} with other parts than it has; it runs another model"
-            )
-        hosted.follow(request.generation, request.members)
-        self._tell_round(member, number, hosted)
-        self._release(hosted)
-
-    def _make_reader(self, member: str, parts: Sequence[Any], size: int) -> FloatReader:
-        if len(parts) != (self._codec is not None):
-            codec = "no codec" if self._codec is None else "a codec"
-            raise PayloadError(f"{member} opens a shard with {1 + len(parts)} arrays where the plan has {codec}")
-        if self._codec is None:
-            return FloatReader()
-        return CodecReader(self._codec, read_layout(member, decode_parts(bytes(parts[0]), member), size))
+            raise PayloadError(f"{member} opens shard {request.channel} with other parts; it runs another model")
+        return hosted
 
     def _tell_round(self, member: str, number: int, hosted: HostedShard) -> None:
         clock = hosted.shard.state.clocks.get(member)
@@ -257,15 +262,13 @@ class ShardHost:
         self._send(member, number, reply, [hosted.start])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
-        values, trained = hosted.reader.read(member, arrays, request.is_finite), tuple(request.trained)
-        update = ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
-        outcome = hosted.shard.push(update)
+        outcome = hosted.shard.push(hosted.read_push(member, request, arrays))
         if outcome is PushOutcome.QUARANTINED:  # it has no clock any more, and what it pushed before is in the values
             hosted.lost.setdefault(member, request.clock + 1 - hosted.base)
         self._send(member, number, PushReply(outcome.name), [])
 
-    def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest) -> None:
-        hosted.held[member] = request.held
+    def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest, arrays: Sequence[Any]) -> None:
+        hosted.want(member, request, arrays)
         found = hosted.shard.pull(member, request.clock)
         if found is not None:
             self._send(member, number, *hosted.write_values(found))

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from shoal.sync.server.changes import write_changes
-from shoal.sync.server.messages import OpenRequest, ValuesHead
+from shoal.sync.server.messages import OpenRequest, PullRequest, PushRequest, ValuesHead
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard import ParameterShard
 from shoal.sync.server.shard_codec import FloatReader
 from shoal.sync.server.shard_kinds import make_shard
-from shoal.sync.server.shard_state import ShardValues
+from shoal.sync.server.shard_state import ShardUpdate, ShardValues
 from shoal.sync.trained import TrainedSamples
 
 
@@ -72,6 +72,18 @@ class HostedShard:
         due = [watch for watch in self.watches if version >= watch[2] or watch is not newest[watch[0]]]
         self.watches = [watch for watch in self.watches if watch not in due]
         return [(member, number) for member, number, _ in due]
+
+    def enter(self, member: str) -> None:
+        """A member has opened it: the round it is in says where the member begins."""
+
+    def read_push(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> ShardUpdate:
+        """PayloadError: no worker of this model pushes that."""
+        values, trained = self.reader.read(member, arrays, request.is_finite), tuple(request.trained)
+        return ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
+
+    def want(self, member: str, request: PullRequest, arrays: Sequence[Any]) -> None:
+        """Note what a member's pull is to bring."""
+        self.held[member] = request.held
 
     def write_values(self, found: ShardValues) -> tuple[ValuesHead, list[Any]]:
         """The reply to a pull: all values, or those that have changed since the ones that the member has."""

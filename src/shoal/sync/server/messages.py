@@ -14,6 +14,13 @@ worker ── SumRequest + tensor ───> answered with SumReply + sum, once 
 worker ── WatchRequest ──────────> answered with HeardReply once there are so many updates, or it watches anew
 worker ── WhoRequest ────────────> whom a request waits for; answered with WaitReply, if it waits
 
+Of a table of rows (`hosted_table.py`) pulls name the rows they want, and pushes the rows they change:
+
+worker ── PullRequest + rows ────────> answered with ValuesHead + values of these rows
+worker ── PushRequest + rows, values ─> answered with PushReply
+worker ── ReadRowsRequest ───────────> a block of rows for a checkpoint     answered with RowsHead + rows, values, slots
+worker ── LoadRowsRequest + the same > a block of a checkpoint              answered with HeardReply
+
 Between hosts (`link_server.py`) the run's own workers say of each channel what will come, before anything may:
 
 worker ── DeclareRequest ────────> sizes of arrays, which nobody's may exceed
@@ -27,8 +34,9 @@ from shoal.core.errors import PayloadError
 from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.trained import TrainedSamples
 
-CODED, PARTS = "coded", "parts"
-"""In the place of a type, in a declaration: bytes of a codec, so many at most; what lies in a shard, in bytes."""
+CODED, PARTS, ROWS = "coded", "parts", "rows"
+"""In the place of a type, in a declaration: bytes of a codec, so many at most; what lies in a shard, in bytes; bytes of
+rows of a table in one request, so many at most."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Name = Annotated[str, msgspec.Meta(max_length=64)]
 Trained = Annotated[list[TrainedSamples], msgspec.Meta(max_length=4096)]
@@ -72,6 +80,20 @@ class StepDeadline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether a late push counts in the step that is open when it comes; else it counts for nothing."""
 
 
+class TableShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rows of a table that one server keeps, and what they are before anybody has changed them."""
+
+    rows: Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+    """Of the whole table; this server has rows `first`, `first + stride`, …"""
+    width: Annotated[int, msgspec.Meta(ge=1, le=2**24)]
+    """Numbers of a row."""
+    first: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    stride: Annotated[int, msgspec.Meta(ge=1, le=256)]
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+    scale: Annotated[float, msgspec.Meta(ge=0, le=1e6)]
+    """Standard deviation of the first values."""
+
+
 class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields=True):
     channel: Count
     rule: Name
@@ -81,6 +103,8 @@ class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields
     members: Members
     deadline: StepDeadline | None = None
     """With bound 0."""
+    table: TableShape | None = None
+    """Of a table of rows; then no values come with this."""
 
 
 class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fields=True):
@@ -119,6 +143,20 @@ class WhoRequest(msgspec.Struct, frozen=True, tag="who", forbid_unknown_fields=T
     number: Count
     """Of a request of this member."""
     channel: Count = 0
+
+
+class ReadRowsRequest(msgspec.Struct, frozen=True, tag="read", forbid_unknown_fields=True):
+    """The rows that have values of their own, from place `start` to before `stop` of this server's."""
+
+    channel: Count
+    start: Count
+    stop: Count
+
+
+class LoadRowsRequest(msgspec.Struct, frozen=True, tag="load", forbid_unknown_fields=True):
+    """Give rows these values; before the first push."""
+
+    channel: Count
 
 
 class TensorSize(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -163,6 +201,11 @@ class RoundReply(msgspec.Struct, frozen=True, tag="begun", forbid_unknown_fields
     """Updates in the values."""
 
 
+class RowsHead(msgspec.Struct, frozen=True, tag="rows", forbid_unknown_fields=True):
+    next: Count
+    """The place to read on from."""
+
+
 class SumReply(msgspec.Struct, frozen=True, tag="summed", forbid_unknown_fields=True):
     pass
 
@@ -175,12 +218,11 @@ class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fiel
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
 
-ShardRequest = (
-    PushRequest | PullRequest | OpenRequest | RoundRequest | LeaveRoundRequest | SumRequest | WatchRequest | WhoRequest
-)
-ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | SumReply | HeardReply | FailedReply
-OpenShardRequest = RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | WatchRequest
+TableRequest = ReadRowsRequest | LoadRowsRequest
+OpenShardRequest = RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | WatchRequest | TableRequest
 """What a member asks of a shard that is open."""
+ShardRequest = OpenShardRequest | OpenRequest | SumRequest | WhoRequest
+ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
 encode = msgspec.msgpack.Encoder().encode
 ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]
 """What lies in a shard, one after the other: for codecs. An array of its own, because heads of messages are short."""

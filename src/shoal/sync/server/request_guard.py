@@ -15,12 +15,14 @@ from shoal.groups.host_workers import leading_members
 from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.messages import (
     PARTS,
+    ROWS,
     DeclareRequest,
     OpenRequest,
     PushRequest,
     RoundRequest,
     ShardRequest,
     SumRequest,
+    TableRequest,
     TensorSize,
 )
 
@@ -64,7 +66,11 @@ class RequestGuard:
             same = request.generation == self.view.generation
             if same and tuple(request.members) != self._members_of(request):
                 raise PayloadError(f"{member} names other members than the view of generation {request.generation} has")
-        if isinstance(request, SumRequest):
+        if isinstance(request, TableRequest) and member not in self.view.own:
+            raise PayloadError(f"{member} asks for a checkpoint's part of a table; only the run's own workers do")
+        if self._is_table(request.channel):
+            self._check_rows(member, request, arrays)
+        elif isinstance(request, SumRequest):
             self._check_size(member, request.channel, request.index, arrays, request.dtype)
         elif isinstance(request, PushRequest) and len(self.tensors.get(request.channel, ())) > CODED_PLACE:
             self._check_payload(member, request, arrays)
@@ -83,6 +89,19 @@ class RequestGuard:
         if not isinstance(request, SumRequest) or not self.view.infos:
             return self.view.members
         return tuple(leading_members(self.view.members, [info.host_group for info in self.view.infos]))
+
+    def _is_table(self, channel: int) -> bool:
+        return [tensor.dtype for tensor in self.tensors.get(channel, ())] == [ROWS]
+
+    def _check_rows(self, member: str, request: ShardRequest, arrays: Sequence[Any]) -> None:
+        """What rows there are, the table knows."""
+        most = self.tensors[request.channel][0].size
+        found = [memoryview(array).nbytes for array in arrays]
+        if sum(found) > most or isinstance(request, SumRequest) or (isinstance(request, OpenRequest) and any(found)):
+            raise PayloadError(
+                f"{member} sends a {type(request).__name__} with {found} bytes to the table of channel "
+                f"{request.channel}, which takes rows of at most {most} bytes"
+            )
 
     def _check_size(self, member: str, channel: int, index: int, arrays: Sequence[Any], dtype: str) -> None:
         tensors = self.tensors.get(channel, ())

@@ -95,7 +95,7 @@ class ParameterShard:
             if finite:
                 state.held[update.clock][member] = update
         elif finite:
-            self._apply(scaled(update.values, update.weight / self._staleness(update)))
+            self._apply_update(update, update.weight / self._staleness(update))
         return self._judge(member, finite)
 
     def _note_trained(self, update: ShardUpdate) -> None:
@@ -112,6 +112,9 @@ class ParameterShard:
         if update.values.dtype != np.float32 or update.values.shape != self.state.values.shape:
             found, size = (update.values.dtype, update.values.shape), self.state.values.size
             raise PayloadError(f"{update.member} pushes {found[0]} of shape {found[1]} to a shard of {size} float32")
+        self._check_weight(update)
+
+    def _check_weight(self, update: ShardUpdate) -> None:
         if not (math.isfinite(update.weight) and update.weight >= 0):
             raise PayloadError(f"{update.member} pushes with weight {update.weight}; it must be finite, 0 or more")
         if update.version is not None and update.version > self.state.version:
@@ -141,6 +144,9 @@ class ParameterShard:
         if update.version is None or others < 1:
             return 1.0
         return max(1.0, (self.state.version - update.version) / others)
+
+    def _apply_update(self, update: ShardUpdate, weight: float) -> None:
+        self._apply(scaled(update.values, weight))
 
     def _apply(self, update: FloatArray) -> None:
         self.rule.apply(self.state.values, self.state.slots, update, self.state.version)

@@ -21,7 +21,7 @@ import torch
 
 from shoal.core.errors import PayloadError
 from shoal.sync.server.cut import ShardCut, ShardPiece
-from shoal.sync.server.messages import PartShape
+from shoal.sync.server.messages import PartShape, decode_parts
 from shoal.sync.server.rules.base import FloatArray
 from shoal.wire import bits
 from shoal.wire.codec import GradientCodec, aligned, kernels_of
@@ -92,3 +92,13 @@ class CodecReader(FloatReader):
         payload = torch.frombuffer(bytearray(arrays[0]), dtype=torch.uint8)
         self._codec.decode_into(aligned(payload), self._layout, values)
         return values.numpy()
+
+
+def make_reader(codec: GradientCodec | None, member: str, parts: Sequence[Any], size: int) -> FloatReader:
+    """Of a shard that a member opens. `parts`: what lies in it, where the plan has a codec."""
+    if len(parts) != (codec is not None):
+        said = "no codec" if codec is None else "a codec"
+        raise PayloadError(f"{member} opens a shard with {1 + len(parts)} arrays where the plan has {said}")
+    if codec is None:
+        return FloatReader()
+    return CodecReader(codec, read_layout(member, decode_parts(bytes(parts[0]), member), size))

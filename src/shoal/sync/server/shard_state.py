@@ -3,8 +3,13 @@
 import enum
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.trained import TrainedSamples
+
+RowNumbers = npt.NDArray[np.int64]
 
 
 class PushOutcome(enum.Enum):
@@ -33,6 +38,8 @@ class ShardUpdate:
     version: int | None = None
     """Updates in the values that it was made on, and its member's own since: what others have added after them makes it
     stale, and it is scaled by 1/staleness. None: it counts in full, however stale."""
+    rows: RowNumbers | None = None
+    """Of a table: the places of the rows that `values` change; None: it changes all elements of a shard."""
 
 
 @dataclass(frozen=True, eq=False)

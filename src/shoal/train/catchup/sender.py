@@ -94,7 +94,7 @@ class CatchUpSender:
         self._written: list[int] = []
         """How often each parameter had been written to, by the last update."""
         self._entered: set[str] = set()
-        """Newcomers that entered the present view after a stream."""
+        """Newcomers that have entered after a stream, and not taken part in a step yet."""
         self._distrusted = ""
 
     def between(self) -> None:
@@ -188,6 +188,7 @@ class CatchUpSender:
 
     def updating(self, joined: JoinedModels, optimizer: Optimizer, closure: bool) -> None:
         """`optimizer` of `joined` steps next, with the gradients that are there."""
+        self._entered.clear()  # they were in this step's exchange, so they had found their state to be right
         streaming = {member: stream for member, stream in self._streams.items() if not stream.refused}
         parked = [stream for stream in self._parked.values() if not stream.refused]
         if not self._weighs and not streaming and not parked:
@@ -250,7 +251,7 @@ class CatchUpSender:
     def _withdraw(self, member: str, reason: str) -> None:
         stream = self._streams[member]
         stream.refused, stream.unsure = reason, {}
-        self.server.give(member, _refusal(reason))
+        self.server.withdraw(member, _refusal(reason))
 
     def rest(self, member: str) -> StreamRest | str:
         """What a newcomer may lack of the updates when it enters; a text: why its stream does not count."""
@@ -265,7 +266,7 @@ class CatchUpSender:
         return StreamRest(stream.updates, {number: data for number, (_, data) in stream.unsure.items()} if lost else {})
 
     def change(self, members: Collection[str]) -> None:
-        """These are the members from now on. A newcomer lost in the view after its entry had received a wrong state.
+        """These are the members from now on. A newcomer lost before its first step had received a wrong state.
 
         A view may be made without the newcomers that were to enter, if a member had begun the step that was agreed on.
         They keep what was streamed to them, and enter with one of the next views.

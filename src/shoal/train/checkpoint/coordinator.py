@@ -16,10 +16,11 @@ from shoal.groups.base import WorkerGroup
 from shoal.hosts.status_board import WorkerState
 from shoal.train.balance import ShareBalancer
 from shoal.train.checkpoint.interval import CheckpointInterval, guess
-from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest
+from shoal.train.checkpoint.manifest import FORMAT, CheckpointManifest, rows_name
 from shoal.train.checkpoint.snapshot import SnapshotBuffer, TrainingPosition, common, own
 from shoal.train.checkpoint.sync_schedule import MOST_STEPS, SyncSchedule, steps_between
 from shoal.train.checkpoint.sync_vote import SyncVote, check_equal, check_same, check_vote
+from shoal.train.checkpoint.tables import has_tables, write_blocks
 from shoal.train.checkpoint.writer import CheckpointWriter
 from shoal.train.fingerprint import fingerprint
 from shoal.train.joined import JoinedModels
@@ -104,6 +105,8 @@ class CheckpointCoordinator:
             self._writer.wait(GRACE)
         if (first.save or (first.stop and step > self._saved)) and not self._writer.busy and not self.interval.off:
             self._save(step, [vote.samples for vote in votes])
+        if (first.save or first.stop) and has_tables(self.joined):
+            self.group.gather(b"")  # nobody pushes before all have read their part
         if first.stop:
             self.close()
             if self.group.remote:
@@ -170,7 +173,14 @@ class CheckpointCoordinator:
         if self.group.remote:  # the run's folder is on another machine
             self._saved = step
             return
-        began = now()
+        began, home = now(), self.group.size - self.group.remote_count
+        rows = None
+        if any(one.members.tables for one in self.joined):
+            content = write_blocks(self.joined, self.group.rank, home)
+            rows = self._writer.write_rows(step, rows_name(self.group.rank), content)
+        if self.group.rank == 0:
+            for one in self.joined:
+                one.refresh_served()
         tensors, texts = own(self.joined)
         written = self.ledger is None or self.ledger.saved(step)
         if self.group.rank == 0:
@@ -183,11 +193,9 @@ class CheckpointCoordinator:
             epoch = where.epoch
         else:
             epoch = 0
-        manifest = msgspec.structs.replace(
-            self._base, step=step, epoch=epoch, samples=sum(samples), workers=self.group.size - self.group.remote_count
-        )
+        manifest = msgspec.structs.replace(self._base, step=step, epoch=epoch, samples=sum(samples), workers=home)
         self._writer.rank = self.group.rank
-        self._writer.start(manifest, self._camera.take(tensors), texts)
+        self._writer.start(manifest, self._camera.take(tensors), texts, rows)
         self.sink.flush()
         self._flush = True
         self._saved, self._due, self._paused = step, 0.0, now() - began

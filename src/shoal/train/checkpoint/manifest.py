@@ -3,6 +3,7 @@
 runs/<id>/checkpoints/step-000000000500/          named so when everything in it is durable
     worker-0.safetensors   model, optimizers, schedulers, and worker 0's own state
     worker-1.safetensors   worker 1's own state: random streams, codecs
+    worker-1.rows          the part of tables on servers that worker 1 has written, where there are any
     manifest.json          written last
 
 The loader takes the newest that verifies and says why it passed over others. A shard of another step, another run or
@@ -29,12 +30,14 @@ class CheckpointDamaged(ShoalError):  # noqa: N818  (a fact about a file, not a 
     """A checkpoint that must not be used; the message names step and file."""
 
 
-class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ShardEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One file of a checkpoint."""
 
     name: str
     size: int
     sha256: str
+    rows: "ShardEntry | None" = None
+    """This worker's part of the tables on servers (`tables.py`), where there are any."""
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,6 +70,10 @@ def folder_of(directory: Path, step: int) -> Path:
 
 def shard_name(rank: int) -> str:
     return f"worker-{rank}.safetensors"
+
+
+def rows_name(rank: int) -> str:
+    return f"worker-{rank}.rows"
 
 
 def seal(manifest: CheckpointManifest) -> bytes:
@@ -121,7 +128,23 @@ def verify(folder: Path) -> CheckpointManifest:
     manifest = read_manifest(folder)
     for shard in manifest.shards:
         read_shard(folder, shard)
+        if shard.rows is not None:
+            check_file(folder, shard.rows)
     return manifest
+
+
+def check_file(folder: Path, entry: ShardEntry) -> None:
+    """As `read_shard`, of a file that may be larger than the memory; Damaged if it is not what was written."""
+    if "/" in entry.name or entry.name.startswith("."):
+        raise CheckpointDamaged(f"{folder.name} lists {entry.name!r}, which is no file of it")
+    try:
+        with (folder / entry.name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+    except OSError as error:
+        raise CheckpointDamaged(f"{folder.name}/{entry.name} cannot be read: {error.strerror}") from None
+    if (size, found) != (entry.size, entry.sha256):
+        raise CheckpointDamaged(f"{folder.name}/{entry.name} is damaged or of another step: its checksum does not fit")
 
 
 def listed(directory: Path) -> list[Path]:

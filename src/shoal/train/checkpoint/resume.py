@@ -28,6 +28,7 @@ from shoal.train.checkpoint.snapshot import (
     put_random,
     put_stateful,
 )
+from shoal.train.checkpoint.tables import load_blocks
 from shoal.train.joined import JoinedModels
 
 State = tuple[dict[str, Tensor], dict[str, str]]
@@ -45,6 +46,8 @@ class ResumeState:
         self._own, self._carried, self._same, self._rank, self._seed = own, carried, same, rank, seed
         self._pending = True
         self._handed = False
+        self._rows: list[Path] = []
+        """Files with rows of tables, which this worker gives back to the servers."""
 
     @classmethod
     def from_checkpoint(cls, folder: Path, rank: int, size: int) -> "ResumeState":
@@ -62,7 +65,10 @@ class ResumeState:
         else:
             shards = [common if number == 0 else read(number) for number in range(manifest.workers)]
             carried = dealt_again([tensors for tensors, _ in shards], size, read_rules(common[1]))
-        return cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
+        found = cls(common, own, carried, rank=rank, same=same, seed=manifest.seed)
+        rows = [folder / shard.rows.name for shard in manifest.shards if shard.rows is not None]
+        found._rows = rows[rank::size]
+        return found
 
     @classmethod
     def from_donor(cls, state: State, slot: int, seed: int) -> "ResumeState":
@@ -91,6 +97,11 @@ class ResumeState:
         """Give join `number` of the script its state."""
         if f"{number}.states" in self._texts:  # else it came later than the checkpoint
             put_common(one, number, self._tensors, self._texts)
+
+    def load_tables(self, one: JoinedModels, number: int) -> None:
+        """Give the tables of join `number` this worker's part of their rows, once they are open."""
+        for path in self._rows:
+            load_blocks(path, one, number)
 
     def give(self, thing: Any, place: int) -> None:
         """Give something that the script makes after its first join the state it had there."""

@@ -29,6 +29,7 @@ from shoal.train.checkpoint.manifest import (
     checkpoints,
     folder_of,
     listed,
+    rows_name,
     seal,
     shard_name,
     unfinished,
@@ -68,11 +69,24 @@ class CheckpointWriter:
     def busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]) -> None:
+    def write_rows(self, step: int, name: str, content: Iterable[Buffer]) -> "ShardEntry | OSError":
+        """Write a file beside this worker's shard, now; what went wrong is for `start`, which tells the others."""
+        try:
+            return write_hashed(_part(self.directory, step), name, content, self._disk)
+        except OSError as failure:
+            return failure
+
+    def start(
+        self,
+        manifest: CheckpointManifest,
+        tensors: Mapping[str, Tensor],
+        texts: Mapping[str, str],
+        rows: "ShardEntry | OSError | None" = None,
+    ) -> None:
         """Begin to write; `manifest` says all but the shards. Not while `busy`."""
 
         def work() -> None:
-            self.last = self.write(manifest, tensors, texts)
+            self.last = self.write(manifest, tensors, texts, rows)
 
         # a daemon: a disk that hangs must not keep the worker from ending
         self._thread = threading.Thread(target=work, name="shoal-checkpoint", daemon=True)
@@ -85,7 +99,11 @@ class CheckpointWriter:
         return not self.busy
 
     def write(
-        self, manifest: CheckpointManifest, tensors: Mapping[str, Tensor], texts: Mapping[str, str]
+        self,
+        manifest: CheckpointManifest,
+        tensors: Mapping[str, Tensor],
+        texts: Mapping[str, str],
+        rows: "ShardEntry | OSError | None" = None,
     ) -> CheckpointResult:
         """All of it, now; never raises for what the disk does."""
         _be_nice()
@@ -94,8 +112,10 @@ class CheckpointWriter:
         part = _part(self.directory, step)
         size, error = 0, ""
         try:
-            shard = write_shard(part, self.rank, pieces(tensors, texts), self._disk)
-            size = shard.size
+            if isinstance(rows, OSError):
+                raise rows
+            shard = write_shard(part, self.rank, pieces(tensors, texts), self._disk, rows)
+            size = shard.size + (rows.size if rows is not None else 0)
             if self.rank == 0:
                 shards = [shard, *_others(part, manifest.workers)]
                 self._after()
@@ -111,6 +131,7 @@ class CheckpointWriter:
                 self._disk.remove(part)
             else:
                 self._disk.remove(part / shard_name(self.rank))
+                self._disk.remove(part / rows_name(self.rank))
                 write_file(part / _note_name(self.rank), reason.encode(), self._disk)
 
 
@@ -130,8 +151,18 @@ def clear(directory: Path, upto: int, disk: Disk = DISK) -> None:
             disk.rename(folder, aside)
 
 
-def write_shard(part: Path, rank: int, content: Iterable[Buffer], disk: Disk = DISK) -> ShardEntry:
+def write_shard(
+    part: Path, rank: int, content: Iterable[Buffer], disk: Disk = DISK, rows: ShardEntry | None = None
+) -> ShardEntry:
     """One worker's file, durable, in a folder that has no name yet; a note beside it says what to expect."""
+    shard = msgspec.structs.replace(write_hashed(part, shard_name(rank), content, disk), rows=rows)
+    if rank:
+        write_file(part / _note_name(rank), msgspec.json.encode(shard), disk)
+    return shard
+
+
+def write_hashed(part: Path, name: str, content: Iterable[Buffer], disk: Disk = DISK) -> ShardEntry:
+    """A durable file, and its checksum."""
     disk.make_folder(part)
     digest, size = hashlib.sha256(), 0
 
@@ -142,11 +173,8 @@ def write_shard(part: Path, rank: int, content: Iterable[Buffer], disk: Disk = D
             size += len(piece)
             yield piece
 
-    write_new(part / shard_name(rank), hashed(), disk)
-    shard = ShardEntry(shard_name(rank), size, digest.hexdigest())
-    if rank:
-        write_file(part / _note_name(rank), msgspec.json.encode(shard), disk)
-    return shard
+    write_new(part / name, hashed(), disk)
+    return ShardEntry(name, size, digest.hexdigest())
 
 
 def commit(directory: Path, manifest: CheckpointManifest, disk: Disk = DISK) -> None:

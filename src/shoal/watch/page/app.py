@@ -28,6 +28,7 @@ from shoal.watch.page.agreement import agreement
 from shoal.watch.page.catalog import RunCatalog
 from shoal.watch.page.launching import RunLauncher, json_answer, read_form
 from shoal.watch.page.prometheus import metrics_text
+from shoal.watch.page.registered import send_weights
 from shoal.watch.page.run_state import RunState
 from shoal.watch.page.security import AccessGuard
 from shoal.watch.scaling import add_workers, remove_workers
@@ -70,6 +71,7 @@ class WatchApp:
             Route(f"{run}/timeline", self.timeline),
             Route(f"{run}/log", self.log),
             Route(f"{run}/evaluation", self.evaluation),
+            Route(f"{run}/weights", self.weights),
             Route(f"{run}/stop", self.stop, methods=["POST"]),
             Route(f"{run}/switch", self.switch, methods=["POST"]),
             Route(f"{run}/scale", self.scale, methods=["POST"]),
@@ -121,6 +123,9 @@ class WatchApp:
         folder = self.folder(request.path_params["run"])
         lines, end = read_log(folder, rank, int(after) if after >= 0 else None)
         return json_answer({"worker": rank, "lines": lines, "end": end})
+
+    async def weights(self, request: Request) -> Response:
+        return await send_weights(self.folder(request.path_params["run"]))
 
     async def evaluation(self, request: Request) -> Response:
         path = self.folder(request.path_params["run"]) / "evaluation.json"

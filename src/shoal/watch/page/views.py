@@ -15,6 +15,7 @@ from shoal.train.checkpoint.manifest import listed
 from shoal.watch.page.catalog import RunCatalog, state_of
 from shoal.watch.page.culprit import WINDOW, name_culprit
 from shoal.watch.page.recent import StepSums
+from shoal.watch.page.registered import describe
 from shoal.watch.page.run_state import COLUMNS, RunState
 from shoal.watch.page.series import rounded, totals
 from shoal.watch.running import look
@@ -64,6 +65,7 @@ def overview(catalog: RunCatalog, state: RunState) -> dict[str, Any]:
         "checkpoints": checkpoints(state),
         "servers": servers_of(state.dir),
         "reports": state.reports[-50:],
+        "registered": describe(state.dir),
         "evaluation": (state.dir / "evaluation.json").exists(),
         "can_switch": changes,
         "can_add": notice.room if changes and notice is not None else 0,

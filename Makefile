@@ -14,7 +14,7 @@ help:
 	@echo "make clean   remove .venv and caches"
 	@echo "make bench   step time against DDP"
 	@echo "make bench-network DATA=DIR   DDP, its hooks and our all-reduce in slow networks: about half an hour, as root"
-	@echo "make bench-local DATA=DIR     DDP, every step and rounds of local steps in two slow networks: 40 minutes, as root"
+	@echo "make bench-local DATA=DIR     rounds of local steps in slow networks and beside a slow worker, named plans, Hogwild: an hour, as root"
 	@echo "make bench-serve              requests a second of shoal serve; PEERS='litserve=PYTHON ray=PYTHON' compares"
 	@echo "make bench-servers DATA=DIR   parameter servers beside torch RPC, a Ray actor and DDP: half an hour, as root"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
@@ -55,6 +55,8 @@ bench: $(STAMP)
 
 bench-local: $(STAMP)
 	$(BIN)/python benchmarks/local.py --data $(DATA)
+	$(BIN)/python benchmarks/agreement.py --data $(DATA)
+	$(BIN)/python benchmarks/hogwild.py
 
 bench-network: $(STAMP)
 	$(BIN)/python benchmarks/network.py --data $(DATA)

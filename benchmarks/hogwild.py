@@ -1,9 +1,10 @@
 """One copy in shared memory: `shared` with two processes against one process and against PyTorch's own Hogwild.
 
-    python benchmarks/hogwild.py [--rounds 5] [--steps 400]
+    python benchmarks/hogwild.py [--rounds 5] [--steps 400] [--models sparse,tagger,mlp]
 
 Each contestant trains the same samples: one process makes all steps, two make half of them each. In turns, on a sparse
-model (an embedding of 20 features a sample, sparse gradients) and on an MLP (784-1024-1024-10), both with plain SGD.
+model (an embedding of 20 features a sample, sparse gradients), on an LSTM that tags the words of made-up sentences, and
+on an MLP (784-1024-1024-10), all with plain SGD.
 PyTorch's own is `model.share_memory()` and a process for each worker, as in its documentation.
 """
 
@@ -12,6 +13,7 @@ import multiprocessing
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from shoal.testing.world import Result, WorkerWorld, run_world
 
 WORKERS = 2
 FEATURES, PICKED = 200_000, 20
+WORDS, LENGTH, TAGS = 100, 12, 8
 
 
 class SparseModel(nn.Module):
@@ -36,6 +39,19 @@ class SparseModel(nn.Module):
         return self.table(x)
 
 
+class TaggerModel(nn.Module):
+    """Names a tag for each word of a sentence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, 32)
+        self.lstm = nn.LSTM(32, 64, batch_first=True)
+        self.tags = nn.Linear(64, TAGS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.tags(self.lstm(self.words(x))[0]).flatten(0, 1)
+
+
 @dataclass(frozen=True)
 class BenchmarkTask:
     """A model, its learning rate, and samples with labels that a linear rule gives."""
@@ -45,11 +61,23 @@ class BenchmarkTask:
     draw: Callable[[torch.Generator, int], tuple[Tensor, Tensor]]
     batch: int
     rate: float
+    longer: int = 1
+    """Times as many steps, as they are short."""
 
 
 def draw_sparse(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
     x = (FEATURES * torch.rand(count, PICKED, generator=generator) ** 3).long()  # some features are frequent
     return x, (x * 2654435761 % 1000003 % 10).mode(1).values
+
+
+def draw_sentences(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
+    """A word's tag follows from its own class and from that of the word before, but for one in ten."""
+    x = torch.randint(0, WORDS, (count, LENGTH), generator=generator)
+    classes = x % TAGS
+    before = torch.cat([torch.zeros(count, 1, dtype=torch.long), classes[:, :-1] % 2], 1)
+    noise = torch.randint(0, TAGS, x.shape, generator=generator)
+    tags = (classes + before) % TAGS
+    return x, torch.where(torch.rand(x.shape, generator=generator) < 0.1, noise, tags).flatten()
 
 
 def draw_dense(generator: torch.Generator, count: int) -> tuple[Tensor, Tensor]:
@@ -63,7 +91,8 @@ def make_mlp() -> nn.Module:
 
 
 TASKS = (
-    BenchmarkTask("sparse", SparseModel, draw_sparse, 256, 0.5),
+    BenchmarkTask("sparse", SparseModel, draw_sparse, 256, 0.5, longer=4),
+    BenchmarkTask("tagger", TaggerModel, draw_sentences, 32, 1.0, longer=2),
     BenchmarkTask("mlp", make_mlp, draw_dense, 128, 0.05),
 )
 
@@ -71,9 +100,20 @@ TASKS = (
 Batches = list[tuple[Tensor, Tensor]]
 
 
-def draw_batches(task: BenchmarkTask) -> Batches:
+class TrainedModel(NamedTuple):
+    """What a training came to."""
+
+    rate: float
+    """Samples a second."""
+    loss: float
+    """On all batches."""
+    accuracy: float
+    """On as many others, drawn by the same rule."""
+
+
+def draw_batches(task: BenchmarkTask, seed: int = 0) -> Batches:
     """Return the batches of all workers, which take turns in them."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     return [task.draw(generator, task.batch) for _ in range(40)]
 
 
@@ -90,14 +130,18 @@ def final_loss(batches: Batches, model: nn.Module) -> float:
         return statistics.mean(float(functional.cross_entropy(model(x), y)) for x, y in batches)
 
 
+def accuracy(task: BenchmarkTask, model: nn.Module) -> float:
+    with torch.no_grad():
+        return statistics.mean(float((model(x).argmax(1) == y).float().mean()) for x, y in draw_batches(task, 1))
+
+
 def prepare(task: BenchmarkTask) -> nn.Module:
     torch.set_num_threads(1)
     torch.manual_seed(4)
     return task.make()
 
 
-def by_shoal(task: BenchmarkTask, steps: int, workers: int, plan: str) -> tuple[float, float]:
-    """Return samples a second, and the loss on all batches at the end."""
+def by_shoal(task: BenchmarkTask, steps: int, workers: int, plan: str) -> TrainedModel:
     batches = draw_batches(task)
 
     def body(world: WorkerWorld) -> Result:
@@ -110,13 +154,14 @@ def by_shoal(task: BenchmarkTask, steps: int, workers: int, plan: str) -> tuple[
         train(own, model, optimizer, steps // workers)
         world.group.gather(b"")
         seconds = now() - began
-        return {"seconds": torch.tensor(seconds), "loss": torch.tensor(final_loss(batches, model))}
+        found = {"seconds": seconds, "loss": final_loss(batches, model), "accuracy": accuracy(task, model)}
+        return {name: torch.tensor(value) for name, value in found.items()}
 
     found = run_world(workers, body, seconds=300)[0]
-    return steps * task.batch / float(found["seconds"]), float(found["loss"])
+    return TrainedModel(steps * task.batch / float(found["seconds"]), float(found["loss"]), float(found["accuracy"]))
 
 
-def by_torch(task: BenchmarkTask, steps: int) -> tuple[float, float]:
+def by_torch(task: BenchmarkTask, steps: int) -> TrainedModel:
     """As `by_shoal`, with a model that torch shares between processes."""
     context = multiprocessing.get_context("fork")
     batches = draw_batches(task)
@@ -130,40 +175,49 @@ def by_torch(task: BenchmarkTask, steps: int) -> tuple[float, float]:
         train(batches[rank::WORKERS], model, optimizer, steps // WORKERS)
         meeting.wait()
         if rank == 0:
-            told.put((now() - began, final_loss(batches, model)))
+            told.put((now() - began, final_loss(batches, model), accuracy(task, model)))
 
     processes = [context.Process(target=work, args=(rank,)) for rank in range(WORKERS)]
     for process in processes:
         process.start()
-    seconds, loss = told.get(timeout=300)
+    seconds, loss, reached = told.get(timeout=300)
     for process in processes:
         process.join()
-    return steps * task.batch / seconds, loss
+    return TrainedModel(steps * task.batch / seconds, loss, reached)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--models", default=",".join(task.name for task in TASKS))
     options = parser.parse_args()
+    if unknown := set(options.models.split(",")) - {task.name for task in TASKS}:
+        parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(task.name for task in TASKS)}")
+    if options.rounds < 1 or options.steps < WORKERS:
+        parser.error(f"--rounds {options.rounds} --steps {options.steps}: at least 1, and {WORKERS}")
     torch.set_num_threads(1)
     print(
-        "| model | shared, 2 processes / one process | shared / PyTorch's share_memory | loss: one, shared, PyTorch |"
+        "| model | shared, 2 processes / one process | shared / PyTorch's share_memory | loss: one, shared, PyTorch "
+        "| accuracy |"
     )
-    print("|---|---|---|---|")
-    for task in TASKS:
-        steps = options.steps * (4 if task.name == "sparse" else 1)
+    print("|---|---|---|---|---|")
+    for task in [task for task in TASKS if task.name in options.models.split(",")]:
+        steps = options.steps * task.longer
         rows = [
             (by_shoal(task, steps, 1, "alone"), by_shoal(task, steps, WORKERS, "shared"), by_torch(task, steps))
             for _ in range(options.rounds)
         ]
-        over_one = _quartiles([shared[0] / one[0] for one, shared, _ in rows])
-        over_torch = _quartiles([shared[0] / other[0] for _, shared, other in rows])
-        losses = ", ".join(f"{statistics.median(row[place][1] for row in rows):.4f}" for place in range(3))
-        print(f"| {task.name} | {over_one} | {over_torch} | {losses} |", flush=True)
+        over_one = _quartiles([shared.rate / one.rate for one, shared, _ in rows])
+        over_torch = _quartiles([shared.rate / other.rate for _, shared, other in rows])
+        losses = ", ".join(f"{statistics.median(row[place].loss for row in rows):.4f}" for place in range(3))
+        named = ", ".join(f"{statistics.median(row[place].accuracy for row in rows):.1%}" for place in range(3))
+        print(f"| {task.name} | {over_one} | {over_torch} | {losses} | {named} |", flush=True)
 
 
 def _quartiles(values: list[float]) -> str:
+    if len(values) == 1:
+        return f"**{values[0]:.2f}**"
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"**{middle:.2f}** ({low:.2f}–{high:.2f})"
 

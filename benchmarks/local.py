@@ -1,7 +1,8 @@
-"""Agreeing less often in slow networks: DDP, every step, and rounds of local steps, on four emulated hosts.
+"""Agreeing less often in slow networks: DDP, every step, and rounds of local steps, on emulated hosts.
 
     python benchmarks/local.py --data DIR              MNIST and Shakespeare in two networks, and to a goal: 40 minutes
     python benchmarks/local.py --data DIR --quick      MNIST, one turn each, no goals; about two minutes
+    python benchmarks/local.py --data DIR --quick --hosts 8 --replay      eight hosts, whose computing is replayed
 
 DIR holds `mnist/` (its four gzip files) and `tinyshakespeare.txt`. Contestants take turns, and every turn is written
 down at once in `local.part.jsonl`: a benchmark that was stopped goes on where it was. Steps to a goal are counted in a
@@ -47,14 +48,17 @@ class LocalBench(Bench):
             for seed, name in turns([n for n in self.args.contestants if n not in (FLOOR, AUTO)], self.args.seeds):
                 self.goal(model, name, seed)
 
+    def lab(self, delay: float, limits: dict[int, int]) -> str:
+        return lab_text(self.args.hosts, delay, limits, self.args.replay)
+
     def step_time(self, model: str, network: tuple[int, float], name: str, repeat: int) -> None:
         rate, delay = network
         uncounted, counted = kind_of(name)
         entry = {"kind": "turns", "model": model, "rate": rate, "delay": delay, "contestant": name, "repeat": repeat}
-        turn = self.turn(
-            name, model, lab_text(WORKERS, delay, {LIMITED_FROM: rate}), WORKERS, steps=uncounted + counted
+        turn = self.turn(name, model, self.lab(delay, {LIMITED_FROM: rate}), self.args.hosts, steps=uncounted + counted)
+        expected = FLOOR_SECONDS[model] + (
+            ideal_seconds(self.facts[model]["bytes"], self.args.hosts, rate, delay) or 0.0
         )
-        expected = FLOOR_SECONDS[model] + (ideal_seconds(self.facts[model]["bytes"], WORKERS, rate, delay) or 0.0)
         outcome = self.take(entry, turn, 240 + 10 * (uncounted + counted) * expected)
         if outcome:
             seconds, wire = outcome.steps[uncounted:], outcome.wire[uncounted:]
@@ -66,7 +70,7 @@ class LocalBench(Bench):
         goal, steps, looks = GOALS[model]
         entry = {"kind": "goals", "model": model, "contestant": name, "seed": seed}
         turn = self.turn(
-            name, model, lab_text(WORKERS, 0.0, {}), WORKERS, steps=steps, epochs=looks, goal=goal, seed=seed
+            name, model, self.lab(0.0, {}), self.args.hosts, steps=steps, epochs=looks, goal=goal, seed=seed
         )
         outcome = self.take(entry, turn, 900)
         if outcome:
@@ -136,7 +140,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--contestants", default=";".join(CONTESTANTS), help="with ; between them")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each contestant in each network")
     parser.add_argument("--seeds", type=int, default=3, help="of the runs to a goal; 0: no such runs")
+    parser.add_argument("--hosts", type=int, default=WORKERS)
+    parser.add_argument("--replay", action="store_true", help="more hosts than cores: steps take their recorded time")
     args = parser.parse_args()
+    if args.hosts < 2 or (args.replay and args.seeds and not args.quick):
+        parser.error(f"--hosts {args.hosts}: 2 or more; --replay computes nothing, so it takes --seeds 0 or --quick")
     if args.quick:
         args.models, args.repeats, args.seeds = "cnn", 1, 0
         args.contestants = ";".join(name for name in CONTESTANTS if name != "ddp-localsgd")
@@ -152,7 +160,7 @@ def arguments() -> argparse.Namespace:
 
 def raw_of(bench: Bench) -> dict[str, Any]:
     kinds = {kind: bench.kept.of(kind) for kind in ("turns", "goals")}
-    return {"workers": WORKERS, "models": bench.facts, "contestants": bench.args.contestants, **kinds}
+    return {"workers": bench.args.hosts, "models": bench.facts, "contestants": bench.args.contestants, **kinds}
 
 
 def main() -> int:

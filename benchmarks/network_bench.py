@@ -59,16 +59,16 @@ class Bench:
         raise NotImplementedError
 
 
-def lab_text(hosts: int, delay: float, limits: dict[int, int]) -> str:
+def lab_text(hosts: int, delay: float, limits: dict[int, int], replay: bool = False) -> str:
     """Hosts with a delay on each link, and from which step on which rate in bits a second; 0 lifts the limit.
 
     Not from the beginning, or handing out the model would take longest of all. The delay is there from the beginning:
-    TCP takes seconds to learn of a longer round trip, of a lower rate far less.
+    TCP takes seconds to learn of a longer round trip, of a lower rate far less. `replay`: only communication is real.
     """
     every = (HostSpec(LabLink(delay=TimeSpan.of(delay))),) * hosts
     changes = {step: ChangeLinks(tuple(range(hosts)), rate=BitRate(rate)) for step, rate in limits.items()}
     events = tuple(LabEvent(EventTime(step=step), change) for step, change in changes.items())
-    return write_lab(LabSpec(every, events=events))
+    return write_lab(LabSpec(every, compute="replay" if replay else "real", events=events))
 
 
 def facts_of(model: str, goal: str) -> dict[str, Any]:

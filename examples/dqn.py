@@ -176,6 +176,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     args = arguments()
     run = shoal.start()
+    torch.set_num_threads(1)  # threads of so small a network only wait for each other
     kind = GAMES[args.game]
     network = nn.Sequential(
         nn.Linear(kind.observations, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, kind.actions)

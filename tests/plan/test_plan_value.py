@@ -74,7 +74,7 @@ def parsed_or_refused(text: str) -> Plan | str:
         return str(refused)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(st.text(max_size=60) | nearly)
 @example("every(\ud800)")
 @example("a" * 999)

@@ -12,8 +12,11 @@ from torch import nn
 
 from shoal.core.errors import LayoutError, UsageError
 from shoal.models.program import run_onnx, trace_onnx
-from shoal.serve.follow import FollowSource, arrays_of, fill_named, wait_for_checkpoint
+from shoal.models.registry import Registry
+from shoal.serve.follow import FollowSource, RefreshedPrograms, arrays_of, fill_named, wait_for_checkpoint
+from shoal.serve.loader import ProgramFileLoader
 from shoal.serve.refreshed import RefreshableProgram
+from shoal.serve.source import LoadOptions
 
 
 class TiedModel(nn.Module):
@@ -131,3 +134,16 @@ def test_the_first_checkpoint_is_waited_for_but_not_for_ever(tmp_path: Path) -> 
     assert len(waits) == 3
     with pytest.raises(UsageError, match="is the run alive"):
         wait_for_checkpoint(tmp_path / "other", lambda: None, attempts=3)
+
+
+def test_a_checkpoint_is_a_file_that_replicas_can_be_sent(tmp_path: Path) -> None:
+    module, x = nn.Linear(2, 3), torch.randn(4, 2)
+    registry = Registry(tmp_path / "models")
+    registry.add("m", module.state_dict(), files={"model.onnx": trace_onnx(module, [x])})
+    write_checkpoint(tmp_path / "run", 5, trained(module))
+    source = FollowSource("m", tmp_path / "run", RefreshedPrograms(registry, "m", LoadOptions()))
+    loader = source.poll()[5]
+    assert isinstance(loader, ProgramFileLoader)
+    with loader.program_file() as path:
+        found = run_onnx(path.read_bytes(), [x])[0]
+    assert torch.allclose(found, module(x).detach(), atol=1e-5)

@@ -8,7 +8,7 @@ from shoal.train.fingerprint import fingerprint
 
 
 def of(*tensors: torch.Tensor, alone: bool = False) -> int:
-    return fingerprint([SimpleNamespace(alone=alone, members=SimpleNamespace(parameters=list(tensors)))])  # type: ignore[list-item]
+    return fingerprint([SimpleNamespace(alone=alone, members=SimpleNamespace(parameters=list(tensors), served=[]))])  # type: ignore[list-item]
 
 
 def test_any_flipped_bit_changes_it() -> None:

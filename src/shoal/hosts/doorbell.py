@@ -19,7 +19,7 @@ NAP = 5e-4
 """Seconds between two looks where there is no futex."""
 
 
-class _Span(ctypes.Structure):
+class _TimeSpec(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
@@ -48,7 +48,7 @@ class ProcessDoorbell:
             return
         whole = int(seconds)
         # The kernel compares the word with `seen` as it puts us to sleep, so a ring in between is not missed.
-        self._call(_WAIT, seen, ctypes.byref(_Span(whole, int((seconds - whole) * 1e9))))
+        self._call(_WAIT, seen, ctypes.byref(_TimeSpec(whole, int((seconds - whole) * 1e9))))
 
     def _call(self, operation: int, value: int, span: object) -> None:
         if self._libc is not None:

@@ -27,7 +27,7 @@ GIVES_UP = 30.0
 """Seconds without a message from the coordinator after which a worker outside the view stops waiting."""
 
 
-class _Elsewhere(CoordinatorHandle):
+class _OtherCoordinator(CoordinatorHandle):
     """The coordinator is another launcher's: the null member."""
 
     def start(self, deadline: Deadline) -> None:
@@ -51,7 +51,7 @@ class RemoteSupervisor(RunSupervisor):
 
     def __init__(self, job: LaunchJob, policy: LossPolicy, board: StatusBoard, place: RemotePlacement) -> None:
         super().__init__(job, policy, board, place)
-        self.handle = _Elsewhere(self.handle.setup)
+        self.handle = _OtherCoordinator(self.handle.setup)
         self._members = {slot_of(member): member for member in place.brief.members}
         self._away = place
 

@@ -32,13 +32,13 @@ MOST_FAILURES = 2
 """Handshakes that fail one after the other: one may have met a coordinator that was just ending."""
 
 
-class _No(msgspec.Struct, frozen=True, tag=True):
+class _NoAnswer(msgspec.Struct, frozen=True, tag=True):
     """The child's word that there is no answer, and why."""
 
     reason: str
 
 
-_said: msgspec.msgpack.Decoder[RunBrief | _No] = msgspec.msgpack.Decoder(RunBrief | _No)
+_said: msgspec.msgpack.Decoder[RunBrief | _NoAnswer] = msgspec.msgpack.Decoder(RunBrief | _NoAnswer)
 
 
 def versions() -> dict[str, str]:
@@ -139,7 +139,7 @@ def ask_apart(address: str, key: ClientCredentials, what: RunQuery, seconds: flo
         said = _said.decode(data)
     except msgspec.MsgspecError:
         raise ShoalError(f"the process that asked {address} ended without an answer; try again") from None
-    if isinstance(said, _No):
+    if isinstance(said, _NoAnswer):
         raise UsageError(said.reason)
     return said
 
@@ -149,9 +149,9 @@ def _become(write: int, address: str, key: ClientCredentials, what: RunQuery, se
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent hears it, and ends it
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        said: RunBrief | _No = ask(address, key, what, seconds)
+        said: RunBrief | _NoAnswer = ask(address, key, what, seconds)
     except BaseException as error:  # noqa: BLE001  (nothing may climb into the launcher's frames)
-        said = _No(str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}")
+        said = _NoAnswer(str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}")
     try:
         data = msgspec.msgpack.encode(said)
         while data:

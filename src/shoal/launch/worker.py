@@ -29,14 +29,14 @@ def run_script(script: Path, arguments: list[str]) -> None:
     sys.argv = [str(script), *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
-    loader = _Loader("__main__", path)
+    loader = _ScriptLoader("__main__", path)
     main = ModuleType("__main__")
     main.__dict__.update(__file__=path, __loader__=loader, __cached__=None, __annotations__={})
     sys.modules["__main__"] = main
     loader.exec_module(main)
 
 
-class _Loader(SourceFileLoader):
+class _ScriptLoader(SourceFileLoader):
     """Reads the source every time: a script, unlike a module, leaves no compiled file behind."""
 
     def get_code(self, fullname: str) -> CodeType | None:

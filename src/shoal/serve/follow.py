@@ -5,13 +5,14 @@ a version that the registry has of this model (`refreshed.py`). A checkpoint tha
 it is loaded.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import LayoutError, UsageError
 from shoal.models.registry import Registry
-from shoal.serve.loader import ServableLoader
+from shoal.serve.loader import ProgramFileLoader, ServableLoader
 from shoal.serve.programs import ModuleLoader, OnnxLoader
 from shoal.serve.refreshed import WAY_OUT, RefreshableProgram
 from shoal.serve.source import PROGRAM, LoadOptions
@@ -99,6 +100,17 @@ class CheckpointLoader:
         servable = inner.load()
         self._inner = inner
         return servable
+
+    @contextmanager
+    def program_file(self) -> Iterator[Path]:
+        from shoal.train.checkpoint.weights import read_weights
+
+        inner = self._programs.loader(read_weights(self._folder)[1], self._folder.name)
+        if not isinstance(inner, ProgramFileLoader):
+            raise UsageError("--module is code of this machine, not a file; follow the run into a registered program")
+        with inner.program_file() as path:
+            self._inner = inner
+            yield path
 
     def unload(self) -> None:
         inner, self._inner = self._inner, None

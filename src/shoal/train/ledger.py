@@ -73,7 +73,7 @@ class LedgerWriter:
         self._lock = threading.Lock()
         """Held while the file is synced or replaced."""
         self._encoder = msgspec.json.Encoder()
-        self._pending: list[_Dealt] = []
+        self._pending: list[_PendingBatch] = []
         self._entries: list[AnyEntry] = []
         self._opened: set[tuple[int, int, int]] = set()
         self._flushed = now()
@@ -112,7 +112,7 @@ class LedgerWriter:
         return sorted({*self._cuts, *self._saved})
 
     def dealt(self, run: LoaderPass, step: LoaderStep) -> None:
-        self._pending.append(_Dealt(run, step))
+        self._pending.append(_PendingBatch(run, step))
 
     def returned(self, step: LoaderStep, places: Iterable[int]) -> None:
         """Note that these samples of a batch were not consumed and will be dealt again."""
@@ -245,7 +245,7 @@ class LedgerWriter:
 
 
 @dataclass
-class _Dealt:
+class _PendingBatch:
     """One batch of all workers that no step has consumed yet."""
 
     run: LoaderPass
@@ -270,11 +270,11 @@ class _Dealt:
         return [place for begin, end in self.step.ranges for place in range(begin, end)]
 
 
-class _Place(TypedDict):
+class _PassPlace(TypedDict):
     loader: int
     epoch: int
     number: int
 
 
-def _place(run: LoaderPass) -> _Place:
+def _place(run: LoaderPass) -> _PassPlace:
     return {"loader": run.loader.facts[0], "epoch": run.turn.epoch, "number": run.turn.number}

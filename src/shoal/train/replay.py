@@ -105,7 +105,7 @@ class ComputeReplay:
         order = sorted(moments, key=moments.__getitem__)
         pauses = [(moments[i] - (moments[order[n - 1]] if n else 0.0)) * self._part(rows) for n, i in enumerate(order)]
         for index, pause in zip(reversed(order), reversed(pauses), strict=True):
-            chain = _Link.apply(chain, self.parameters[index], self._gradients[index], max(0.0, pause))  # type: ignore[no-untyped-call]
+            chain = _ReplayedLayer.apply(chain, self.parameters[index], self._gradients[index], max(0.0, pause))  # type: ignore[no-untyped-call]
         return chain
 
     def _before_update(self, optimizer: Optimizer, *_: Any) -> None:
@@ -125,7 +125,7 @@ class ComputeReplay:
             self._handles = []
 
 
-class _Link(torch.autograd.Function):
+class _ReplayedLayer(torch.autograd.Function):
     """Passes its input on; on the way back sleeps and gives the parameter its gradient."""
 
     @staticmethod

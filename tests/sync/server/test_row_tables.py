@@ -216,6 +216,7 @@ class DirectConnection:
         return self.hosts[server].ask("w0", request, arrays)
 
     def wait(self, server: int, number: int, look: Any) -> Any:
+        look()
         _, _, reply, arrays = next(a for a in reversed(self.hosts[server].answers) if a[1] == number)
         if isinstance(reply, FailedReply):
             raise PayloadError(reply.text)
@@ -235,6 +236,12 @@ def client(servers: int, **more: Any) -> tuple[RowClient, DirectConnection]:
     made = RowClient(TableSpec("words", ROWS, WIDTH, seed=7, scale=1.0, **more), connection, session)  # type: ignore[arg-type]
     made.open()
     return made, connection
+
+
+def test_nothing_is_asked_of_a_table_before_it_is_open() -> None:
+    """A worker that waits for the others looks at its view; between hosts a server refuses what comes too early."""
+    _, connection = client(2)
+    assert all(len(host.answers) == 1 for host in connection.hosts)
 
 
 def test_bytes_follow_the_rows_that_are_used() -> None:

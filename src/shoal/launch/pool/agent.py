@@ -45,7 +45,7 @@ class AgentNews(msgspec.Struct, frozen=True):
     code: int | None = None
 
 
-class _Child:
+class _AgentChild:
     def __init__(self, number: int, pid: int, stdin: int, pipes: dict[int, str]) -> None:
         self.number, self.pid, self.stdin, self.pipes = number, pid, stdin, pipes
         self.partial = dict.fromkeys(pipes.values(), b"")
@@ -60,7 +60,7 @@ class PoolAgent:
     """`run` executes the words of a command in a forked process, and returns its exit code."""
 
     def __init__(self, run: Callable[[list[str]], int]) -> None:
-        self._run, self._children = run, dict[int, _Child]()
+        self._run, self._children = run, dict[int, _AgentChild]()
         self._selector = selectors.DefaultSelector()
         self._input = b""
         self._over: Deadline | None = None
@@ -107,7 +107,7 @@ class PoolAgent:
             os.close(each)
         with contextlib.suppress(BrokenPipeError):
             os.write(stdin, f"{order.secret or take_secret(order.key)}\n".encode())
-        child = _Child(order.number, pid, stdin, {out: "out", err: "err"})
+        child = _AgentChild(order.number, pid, stdin, {out: "out", err: "err"})
         self._children[order.number] = child
         for pipe in child.pipes:
             self._selector.register(pipe, selectors.EVENT_READ, child)
@@ -133,7 +133,7 @@ class PoolAgent:
             sys.stdout.flush()
             os._exit(code)
 
-    def _read_output(self, pipe: int, child: _Child) -> None:
+    def _read_output(self, pipe: int, child: _AgentChild) -> None:
         stream = child.pipes[pipe]
         data = os.read(pipe, 1 << 16)
         if not data:

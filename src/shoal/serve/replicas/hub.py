@@ -6,10 +6,7 @@ refused, and its batches go to others.
 """
 
 import contextlib
-import hashlib
 import os
-import secrets
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -25,27 +22,23 @@ from shoal.membership.coordinator_socket import CoordinatorMessage, CoordinatorS
 from shoal.membership.protocol import printable
 from shoal.serve.errors import PredictFailed, RequestError
 from shoal.serve.replicas.batches import BatchDealer, KnownReplica, ReplicaBatch
+from shoal.serve.replicas.programs import SharedProgram, SharedPrograms, check_outputs
 from shoal.serve.replicas.protocol import (
-    PIECE,
     AnswerPiece,
     AskProgram,
     BatchPiece,
-    HeldProgram,
     PieceCollector,
     ProgramPiece,
     RefuseReplica,
     ReplicaNews,
     ServerWord,
-    WantedProgram,
-    WantedPrograms,
     cut_pieces,
     decode_replica_word,
     encode,
     pack_tensors,
-    specs_of_wire,
     unpack_tensors,
 )
-from shoal.serve.tensors import Tensors, TensorSpec, datatype_of, fits
+from shoal.serve.tensors import Tensors
 
 TURN = 0.05
 SILENCE = 10.0
@@ -53,15 +46,6 @@ SILENCE = 10.0
 CLOSE_SECONDS = 5.0
 NOBODY = 30.0
 """Seconds a batch waits for a replica where there is none."""
-
-
-@dataclass(eq=False)
-class SharedProgram:
-    """A program that replicas hold; `specs` are there once the first of them has loaded it."""
-
-    wanted: WantedProgram
-    path: Path
-    specs: "Future[tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]]" = field(default_factory=Future)
 
 
 @dataclass(eq=False)
@@ -79,14 +63,11 @@ class ReplicaHub:
 
     def __init__(self, open_socket: Callable[[], CoordinatorSocket], folder: Path, say: Callable[[str], None]) -> None:
         """`folder` keeps copies of the programs that are held."""
-        self._open, self._folder, self._say = open_socket, folder, say
+        self._open, self._say, self.programs = open_socket, say, SharedPrograms(folder)
         self._dealer = BatchDealer()
         self._links: dict[bytes, ReplicaLink] = {}
-        self._programs: dict[int, SharedProgram] = {}
         self._came: deque[ReplicaBatch] = deque()
         self._wakes = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._serials = secrets.randbits(40)  # another server's programs must not be taken for these
-        self._lock = threading.Lock()
         self._over = False
         self._thread: threading.Thread | None = None
 
@@ -103,25 +84,6 @@ class ReplicaHub:
             self._thread.join(CLOSE_SECONDS)
 
     # any thread
-
-    def hold(self, path: Path) -> SharedProgram:
-        """Have every replica load a copy of the file."""
-        with self._lock:
-            self._serials += 1
-            serial = self._serials
-        copy = self._folder / str(serial)
-        shutil.copyfile(path, copy)
-        with copy.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        program = SharedProgram(WantedProgram(serial, path.name, copy.stat().st_size, digest), copy)
-        with self._lock:
-            self._programs[serial] = program
-        return program
-
-    def release(self, program: SharedProgram) -> None:
-        with self._lock:
-            self._programs.pop(program.wanted.serial, None)
-        program.path.unlink(missing_ok=True)
 
     def submit(self, program: SharedProgram, inputs: Tensors) -> "Future[Tensors]":
         """The outputs of a replica."""
@@ -182,7 +144,7 @@ class ReplicaHub:
             elif (link := self._links.get(route)) is None:
                 return  # it counts as lost; its next state makes it known again
             elif isinstance(word, AskProgram):
-                self._hand_piece(route, word)
+                self._send(route, ProgramPiece(word.serial, word.at), self.programs.read_piece(word))
             else:
                 self._hear_answer(route, link, word, bytes(message.frames[1]))
         except (ValueError, RequestError, msgspec.MsgspecError) as error:
@@ -203,32 +165,8 @@ class ReplicaHub:
             self._say(f"replica {printable(state.name)} is there: {many} at a time")
         link = self._links.setdefault(route, ReplicaLink(peer, now()))
         link.peer, link.heard = peer or link.peer, now()
-        with self._lock:
-            programs = dict(self._programs)
-        replica.holds = frozenset(each.serial for each in state.held if self._is_usable(programs, each))
-        self._send(route, WantedPrograms(tuple(each.wanted for each in programs.values())))
-
-    def _is_usable(self, programs: dict[int, SharedProgram], held: HeldProgram) -> bool:
-        """Whether a replica holds what it should; the first that does says what the program takes and gives."""
-        program = programs.get(held.serial)
-        if program is None:
-            return False
-        specs = specs_of_wire(held.inputs), specs_of_wire(held.outputs)
-        if not program.specs.done():
-            if held.error:
-                program.specs.set_exception(PredictFailed(held.error))
-            else:
-                program.specs.set_result(specs)
-        return not held.error and program.specs.exception(0) is None and program.specs.result(0) == specs
-
-    def _hand_piece(self, route: bytes, asked: AskProgram) -> None:
-        with self._lock:
-            program = self._programs.get(asked.serial)
-        if program is None:
-            return  # not wanted any more, as the replica will hear
-        with contextlib.suppress(FileNotFoundError), program.path.open("rb") as file:
-            file.seek(min(asked.at, program.wanted.size))
-            self._send(route, ProgramPiece(asked.serial, asked.at), file.read(PIECE))
+        replica.holds = self.programs.usable(state.held)
+        self._send(route, self.programs.wanted)
 
     def _hear_answer(self, route: bytes, link: ReplicaLink, word: AnswerPiece, data: bytes) -> None:
         link.heard = now()
@@ -245,20 +183,9 @@ class ReplicaHub:
             self._dealer.finish(route, batch, kind(printable(word.error)))
             return
         outputs = unpack_tensors(pieces.data)
-        self._check_outputs(batch, outputs)
+        if (program := self.programs.find(batch.serial)) is not None:
+            check_outputs(program, outputs)
         self._dealer.finish(route, batch, outputs)
-
-    def _check_outputs(self, batch: ReplicaBatch, outputs: Tensors) -> None:
-        program = self._programs.get(batch.serial)
-        if program is None:
-            return
-        wanted = {each.name: each for each in program.specs.result(0)[1]}
-        for name, array in outputs.items():
-            spec = wanted.get(name)
-            if spec is None or datatype_of(array) != spec.datatype or not fits(spec.shape, array.shape):
-                raise ValueError(f"output {name[:80]!r} of shape {list(array.shape)} is not what the program gives")
-        if len(outputs) < len(wanted):
-            raise ValueError(f"{len(outputs)} outputs of {len(wanted)}")
 
     def _find_lost(self) -> None:
         connected = self._socket.connected()

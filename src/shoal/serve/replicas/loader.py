@@ -7,7 +7,8 @@ from concurrent.futures import TimeoutError as LateError
 from shoal.core.errors import UsageError
 from shoal.serve.errors import LoadRefused, PredictFailed
 from shoal.serve.loader import ProgramFileLoader, ServableLoader
-from shoal.serve.replicas.hub import ReplicaHub, SharedProgram
+from shoal.serve.replicas.hub import ReplicaHub
+from shoal.serve.replicas.programs import SharedProgram
 from shoal.serve.servable import Servable
 from shoal.serve.source import VersionSource
 from shoal.serve.tensors import Tensors, TensorSpec
@@ -52,7 +53,7 @@ class ReplicatedLoader:
         if not isinstance(self._inner, ProgramFileLoader):
             raise UsageError("replicas get files: .onnx, .json, or a program of the registry; leave --on out")
         with self._inner.program_file() as path:
-            self._program = self._hub.hold(path)
+            self._program = self._hub.programs.hold(path)
         try:
             self._program.specs.result(LOADING)
         except PredictFailed as error:
@@ -65,7 +66,7 @@ class ReplicatedLoader:
 
     def unload(self) -> None:
         if self._program is not None:
-            self._hub.release(self._program)
+            self._hub.programs.release(self._program)
             self._program = None
         self._inner.unload()
 

@@ -42,6 +42,9 @@ from shoal.sync.server.shard_state import PushOutcome, RowNumbers
 MOST_REQUEST = 64 << 20
 """Bytes of rows that one request to one server may name or bring."""
 
+LAST_GENERATION = 1 << 62
+"""After which no view comes."""
+
 
 @dataclass(frozen=True)
 class TableSpec:
@@ -86,6 +89,7 @@ class RowClient:
         for server in range(self._count):
             shape = TableShape(spec.rows, spec.width, server, self._count, spec.seed, spec.scale)
             numbers[server] = self.servers.send(server, OpenRequest(*facts, table=shape), [NOTHING])
+        self._generation = LAST_GENERATION  # nothing else is asked of a table before it is open
         for server, (reply, _) in self._replies(numbers, RoundReply):
             assert isinstance(reply, RoundReply)
             self._clocks[server] = reply.clock

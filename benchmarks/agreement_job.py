@@ -1,0 +1,44 @@
+"""The training of `agreement.py`: the network of examples/mnist.py by plain SGD, on the same samples in every step.
+
+    agreement_job.py FOLDER SAMPLES RATE PAUSE
+
+PAUSE: seconds that each step takes more, and four times as many on the last worker: a slow machine, without its load.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+import shoal
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from mnist import evaluate, mnist, network
+
+BATCH, EPOCHS = 32, 2
+
+
+def main() -> None:
+    folder, samples, rate, pause = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4])
+    run = shoal.start()
+    pause *= 4 if run.rank == run.size - 1 else 1
+    torch.manual_seed(5)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    loader = DataLoader(mnist(folder, "train", samples), batch_size=BATCH // run.size, shuffle=True)
+    test = mnist(folder, "test", 5000)
+    model, optimizer, loader = run.join(model, optimizer, loader)
+    for _ in run.epochs(EPOCHS):
+        for x, y in loader:
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            time.sleep(pause)
+        run.report(accuracy=evaluate(model, test, torch.device("cpu")))
+
+
+if __name__ == "__main__":
+    main()

@@ -259,7 +259,7 @@ def sent(folder: Path, run: str, slot: int) -> list[object]:
 @pytest.mark.parametrize("plan", ["allreduce", "server(shards=2)"])
 def test_one_worker_speaks_for_each_machine_whoever_is_lost(tmp_path: Path, plan: str) -> None:
     """Workers of a machine add up in its memory; the first of those that are left sends the sum, once for the machine
-    however many they are (rows 19 and 180)."""
+    however many they are (row 19)."""
     with home(tmp_path, "--workers", "2", "--plan", plan) as here:
         there = tmp_path / "there"
         guest = joined(there, here, "--workers", "2")

@@ -118,7 +118,9 @@ def servers_table(workers: list[WorkerRecord]) -> Table | None:
 
 def _restarts(made: ServerCounted) -> str:
     """How many steps began again, which part of all that is, and how many updates of others that gained each."""
-    share, gained = made.restarts / max(1, made.pushes), made.gained / max(1, made.restarts)
+    if not made.restarts:
+        return "0"
+    share, gained = made.restarts / max(1, made.pushes), made.gained / made.restarts
     return f"{figures.count(made.restarts)} ({share:.0%}, {gained:.1f} updates each)"
 
 

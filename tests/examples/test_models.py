@@ -35,10 +35,11 @@ def plans(optimizers: int) -> list[str]:
     """Every exchange with every pace that two workers may run by themselves, in their default form.
 
     Servers are processes of the launcher: `tests/train/test_server_plans.py` trains through them. Late gradients are
-    for one optimizer: `tests/train/test_delayed_plans.py` shows that several are refused.
+    for one optimizer: `tests/train/test_delayed_plans.py` shows that several are refused. Datagrams carry single
+    precision alone: `tests/sync/datagrams`.
     """
     of = {axis: [name for name, term in TERMS.items() if term.axis == axis] for axis in ("exchange", "pace")}
-    found = (_legal(f"{e}, {p}") for e, p in product(of["exchange"], of["pace"]) if e != "server")
+    found = (_legal(f"{e}, {p}") for e, p in product(of["exchange"], of["pace"]) if e not in ("server", "datagrams"))
     return [str(plan) for plan in found if plan and (optimizers == 1 or plan.pace.name != "stale")]
 
 

@@ -40,7 +40,8 @@ def write(folder: Path, lab: str, samples: int, load: int, each: str) -> None:
 
 def events(folder: Path, slot: int) -> list[dict[str, object]]:
     path = folder / f"runs/one/worker-{slot}.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]  # the last may be half written
 
 
 def pid(folder: Path, slot: int) -> int:

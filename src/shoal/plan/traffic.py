@@ -240,10 +240,10 @@ def _coded(plan: Plan, workers: int, buckets: "Buckets", facts: dict[str, int]) 
 
 def _summed(plan: Plan, codec: "GradientCodec", workers: int, buckets: "Buckets", facts: dict[str, int]) -> StepTraffic:
     """Casts are summed as they are; factors one after the other, as float32."""
-    sizes = [codec.summed_bytes(layout) or 0 for times, layout in buckets if times]
-    sent = int(summed(sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets), workers))
     if codec.summed_as == "cast":
         cost = sum_cost(_algorithm(plan), facts["parameters"], workers, HALF)
-        return StepTraffic(meets="sum", sent=sent, depth=cost.depth, added=cost.added, **facts)
+        return StepTraffic(meets="sum", sent=cost.sent, depth=cost.depth, added=cost.added, **facts)
+    sizes = [codec.summed_bytes(layout) or 0 for times, layout in buckets if times]
+    sent = int(summed(sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets), workers))
     depth = 2 * sum_cost(_algorithm(plan), max(sizes, default=0) // 8, workers).depth
     return StepTraffic(meets="sum", sent=sent, depth=depth, **facts)

@@ -46,7 +46,7 @@ class CopyTraining:
         self.optimizer = torch.optim.SGD(self.table.parameters(), lr=rate)
         chosen, engines = Plan.parse(plan), EngineChooser(group, world.dir)
         exchange = build_exchange(chosen, group, engines)
-        self.synchronizer = build_synchronizer(chosen, exchange, engines, JoinedMembers())
+        self.synchronizer = build_synchronizer(chosen, exchange, engines, JoinedMembers([self.table]))
         self.weights = WorkersTrained(self.session, self.rank)
         part = Part(
             ["weight"],
@@ -99,7 +99,8 @@ def test_with_one_host_it_is_shared() -> None:
         found = {}
         for plan in ("shared(steps=4)", "shared, local(4)"):
             chosen, engines = Plan.parse(plan), EngineChooser(world.group, world.dir)
-            made = build_synchronizer(chosen, build_exchange(chosen, world.group, engines), engines, JoinedMembers())
+            exchange, members = build_exchange(chosen, world.group, engines), JoinedMembers([torch.nn.Linear(1, 1)])
+            made = build_synchronizer(chosen, exchange, engines, members)
             found[type(made).__name__, made.steps] = None
         assert len(found) == 1, found
         return {}

@@ -88,7 +88,7 @@ def test_every_server_holds_its_part_of_the_table() -> None:
     services.open()
 
     def body(world: WorkerWorld) -> Result:
-        run = world.start(plan, servers=services.addresses)
+        run = world.start(plan, servers=str(services.folder.path))
         model = Keyed(rows, width, rule="sgd")
         run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
         before = private_memory()

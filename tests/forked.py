@@ -222,3 +222,21 @@ def _dead(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
+
+
+def abandoned_memory(before: set[str]) -> set[str]:
+    """Files in shared memory that are not among those `before`, and that no living process holds or has mapped: other
+    tests, and other programs of the machine, have theirs in the same folder."""
+    folder = Path("/dev/shm")
+    found = {name for name in os.listdir(folder) if name not in before and not (folder / name).is_dir()}
+    for process in Path("/proc").glob("[0-9]*") if found else ():
+        with contextlib.suppress(OSError):  # it has ended, or is another user's
+            held = (process / "maps").read_text() + "".join(map(_target, (process / "fd").iterdir()))
+            found = {name for name in found if f"{folder}/{name}" not in held}
+    return found
+
+
+def _target(descriptor: Path) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(descriptor) + " "
+    return ""

@@ -24,7 +24,7 @@ def tidy(tmp_path: Path, private: Path) -> Iterator[None]:
     before, memory = forked.children(), set(os.listdir("/dev/shm"))
     yield
     assert forked.soon(30.0, lambda: forked.children() <= before), "processes are left"
-    assert forked.soon(30.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
+    assert forked.soon(30.0, lambda: not forked.abandoned_memory(memory)), "shared memory is left"
     assert not list(tmp_path.glob("runs/*/rendezvous-*"))
     assert live() == []
     assert not list(private.iterdir()), "notices are left"

@@ -38,7 +38,7 @@ def tidy(tmp_path: Path, private: Path, temporary: Path) -> Iterator[None]:
     before, memory = forked.children(), set(os.listdir("/dev/shm"))
     yield
     assert forked.soon(20.0, lambda: forked.children() <= before), "processes are left"
-    assert forked.soon(10.0, lambda: set(os.listdir("/dev/shm")) <= memory), "shared memory is left"
+    assert forked.soon(10.0, lambda: not forked.abandoned_memory(memory)), "shared memory is left"
     assert live() == []
     assert not list(private.iterdir()), "notices are left"
     assert forked.soon(10.0, lambda: not left(temporary)), [*temporary.rglob("*")]

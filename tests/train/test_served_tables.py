@@ -91,19 +91,20 @@ def test_every_server_holds_its_part_of_the_table() -> None:
         run = world.start(plan, servers=str(services.folder.path))
         model = Keyed(rows, width, rule="sgd")
         run.join(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        before = private_memory()
+        before, empty = private_memory(), [private_memory(pid) for pid in services._pids]
+        run.barrier()
         with torch.no_grad():
             for at in range(run.rank * at_once, rows, 2 * at_once):
                 model.words(torch.arange(at, at + at_once))
         run.barrier()
-        held = [private_memory(pid) for pid in services._pids]
+        held = [private_memory(pid) - least for pid, least in zip(services._pids, empty, strict=True)]
         run.barrier()
         return {"held": torch.tensor(held), "grown": torch.tensor(private_memory() - before)}
 
     part = rows * width * 4 // 2
     try:
         for result in run_world(2, body):
-            assert bool((result["held"] > part).all())
+            assert bool((result["held"] > 0.9 * part).all()), result["held"]
             assert bool((result["held"] < 1.5 * part).all()), result["held"]
             assert int(result["grown"]) < part
     finally:

@@ -96,7 +96,9 @@ def run_bench(words: list[str], arguments: list[str]) -> list[dict[str, Any]]:
     """The rows of `shoal bench`."""
     with tempfile.TemporaryDirectory() as folder:
         line = [*SHOAL, "bench", *words, "--json", "--out", f"{folder}/out"]
-        subprocess.run([*line, *(["--", *arguments] if arguments else [])], cwd=folder, check=False)
+        subprocess.run(
+            [*line, *(["--", *arguments] if arguments else [])], cwd=folder, check=False, stdout=subprocess.DEVNULL
+        )
         report = Path(folder, "out", "bench.json")
         rows: list[dict[str, Any]] = json.loads(report.read_text())["rows"] if report.exists() else []
         return rows

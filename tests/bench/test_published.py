@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 REPORTS = ROOT / "benchmarks" / "reports"
 sys.path.append(str(ROOT / "benchmarks"))
 
+import local  # noqa: E402
 from network_report import ideal_seconds, markdown  # noqa: E402
 
 NETWORKS = [(0, 0.0), (10**8, 0.02)]
@@ -191,9 +192,14 @@ def test_the_rings_ideal() -> None:
 
 
 def test_other_tables_hold_what_their_figures_say() -> None:
-    own = ("-network", "-wire", "-recovery")  # tested by what makes them
+    own = ("-network", "-wire", "-recovery", "-local", "-local-goal")  # tested by what makes them
     others = [path for path in sorted(REPORTS.glob("*.json")) if not path.stem.endswith(own)]
     assert others
     for path in others:
         rows = json.loads(path.read_text())["rows"]
         assert tables(path.with_suffix(".md").read_text()) == [rows], path.name
+
+
+def test_tables_of_local_steps_are_made_from_their_figures_alone() -> None:
+    for path in sorted(REPORTS.glob("*-local*.json")):
+        assert local.markdown(json.loads(path.read_text())) == path.with_suffix(".md").read_text(), path.name

@@ -29,8 +29,7 @@ ABSENT = 1.0
 
 
 class IoLoop(threading.Thread):
-    """Everything but `call`, `call_at_once` and `close` runs in the communication thread, or in its place
-    (`LoopCommands`)."""
+    """Everything but `call`, `call_at_once` and `close` runs in the communication thread."""
 
     def __init__(
         self,
@@ -73,11 +72,8 @@ class IoLoop(threading.Thread):
         self._commands.post(command)
 
     def call_at_once(self, command: Callable[[], None]) -> None:
-        """Run a short command in this thread while the communication thread sleeps, else soon there."""
-        if self.chunk_sender.allowance is None:
-            self._commands.run_at_once(command)
-        else:  # what may not leave yet changes how long the communication thread may sleep
-            self.call(command)
+        """The same: sockets of libzmq stay in one thread."""
+        self.call(command)
 
     def _wake_up(self) -> None:
         with self._waking:

@@ -29,7 +29,7 @@ EXCHANGES = (ONE_HOST, UNDER_KEYS, "rpc", "ray")
 STRAGGLERS = ("server, stale(3)", "server, stale(3, samples=leased)", "server, async(samples=leased)")
 GOALS = ("server, stale(3), topk(0.01)", "server, async(samples=leased), significant(0.05)")
 CAPACITY = 8 / 0.02 * (3 + 1 / 4)
-"""Samples a second of all workers of servers_straggler.py, if nobody waited."""
+"""Samples a second of all workers of servers_straggler.py, if no worker had to wait."""
 SECONDS = 900
 
 

@@ -13,6 +13,7 @@ from typing import Any
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("SHOAL_REGISTER", "0")  # tests of the registry ask for it; other runs leave no model behind
 
+import huge_pages
 import pytest
 import soak_parts
 import torch
@@ -51,9 +52,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_finish() -> None:
-    """Two million objects live as long as the tests: no collection, here or in a fork, need look through them again."""
+    """What is imported lives as long as the tests: no collection, here or in a fork, need look through it again."""
     gc.collect()
     gc.freeze()
+    huge_pages.collapse()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -27,11 +27,11 @@ from shoal.cli.warm import warm
 from shoal.launch.worker import run_script
 
 LATE = """
-numba pydantic pydantic.plugin._loader rich.live rich.progress torch._dynamo typer._adapters typer._click.decorators
-shoal.cli.again shoal.cli.prepare shoal.cli.relay shoal.cli.resume shoal.cli.run shoal.cli.run_job shoal.cli.show
-shoal.lab.lab shoal.lab.load shoal.launch.lab_placement shoal.launch.listen shoal.launch.local shoal.launch.supervisor
+numba pydantic pydantic.plugin._loader rich.live rich.progress shoal.cli.again shoal.cli.opening shoal.cli.prepare
+shoal.cli.relay shoal.cli.resume shoal.cli.run shoal.cli.run_checks shoal.cli.run_job shoal.cli.show shoal.lab.lab
+shoal.lab.load shoal.launch.lab_placement shoal.launch.listen shoal.launch.local shoal.launch.supervisor
 shoal.membership.handle shoal.membership.server shoal.train.compiling shoal.watch.live shoal.watch.summary
-shoal.watch.worker
+shoal.watch.worker tensorboard.summary torch._dynamo typer._adapters typer._click.decorators
 """
 """What a command imports only when it needs it: imported once here instead of once in every process."""
 
@@ -158,6 +158,7 @@ def be_fresh(folder: Path, body: Callable[[], object], env: dict[str, str]) -> N
         gc.freeze()
         warnings.simplefilter("ignore")
         atexit._clear()
+        weakref.finalize._registry.clear()  # numba's 600 take 35 ms; those of the test's own folders would remove them
         for function in (logging.shutdown, multiprocessing.util._exit_function, weakref.finalize._exitfunc):
             atexit.register(function)
         sys.stdin = open(os.devnull)  # noqa: SIM115

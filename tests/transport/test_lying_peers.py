@@ -18,7 +18,7 @@ import torch
 from meshes import WAIT, begin, meshes, numbers
 from toy import until
 
-from shoal.core.errors import PeerLost, ShoalError
+from shoal.core.errors import DeadlineError, PeerLost, ShoalError
 from shoal.sync.engine.algorithms.base import DtypeArithmetic, SumTask
 from shoal.sync.engine.algorithms.butterfly import ButterflyAllReduce
 from shoal.sync.engine.algorithms.direct import DirectSum
@@ -230,6 +230,22 @@ def test_a_word_does_not_make_a_worker_send_a_window_again_and_again() -> None:
         assert [out.may_repeat(at / 100) for at in range(100, 200)].count(True) <= 6
         out.reset()
         assert out.may_repeat(2.0), "a new view begins anew"
+
+
+def test_a_liar_outside_the_view_ends_no_wait() -> None:
+    """Such as a newcomer that takes the state: it is in the book, and in no view that could go on without it."""
+    with meshes(3) as made:
+        pair = [made[0], made[2]]
+        for mesh in pair:
+            mesh.reform(1, [0, 2])
+        Liar(made).message(generation=1, index=1)
+        until(lambda: 1 in made[0].loop.suspects)
+        task = sum_of(DirectSum)
+        made[0].submit(task)
+        with pytest.raises(DeadlineError, match="for worker 2"):  # which alone it waits for
+            made[0].wait(task, 0.1)
+        made[2].submit(sum_of(DirectSum))
+        made[0].wait(task, WAIT)
 
 
 def test_connections_of_an_evicted_peer_are_closed() -> None:

@@ -195,6 +195,8 @@ class LinkMesh:
             raise PeerLost(f"worker {self.rank} stops: worker {self.board.aborted} is lost")
         peers = [self.link(rank) for rank in self.view.others]
         for rank, why in list(self.loop.suspects.items()):
+            if rank not in self.view.others:
+                continue  # a newcomer, or one that was evicted: it is not heard any more, and no task waits for it
             if self._watcher is not None:
                 self._watcher.blame(self.link(rank).entry.member, ShoalError(why))
             self._blame(rank, why)

@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import logging
+import math
 import multiprocessing.util
 import os
 import signal
@@ -25,6 +26,7 @@ from typing import Any
 from shoal.cli.main import main
 from shoal.cli.warm import warm
 from shoal.launch.worker import run_script
+from shoal.watch import live
 
 LATE = """
 numba pydantic pydantic.plugin._loader rich.live rich.progress shoal.cli.again shoal.cli.opening shoal.cli.prepare
@@ -157,6 +159,7 @@ def be_fresh(folder: Path, body: Callable[[], object], env: dict[str, str]) -> N
         faulthandler.disable()
         gc.freeze()
         warnings.simplefilter("ignore")
+        live.LINE_SECONDS = math.inf  # how often it tells of its progress depends on how busy the machine is
         atexit._clear()
         weakref.finalize._registry.clear()  # numba's 600 take 35 ms; those of the test's own folders would remove them
         for function in (logging.shutdown, multiprocessing.util._exit_function, weakref.finalize._exitfunc):

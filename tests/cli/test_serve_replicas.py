@@ -91,6 +91,7 @@ def test_no_request_fails_when_a_replica_is_killed_and_it_comes_back(tmp_path: P
         os.kill(other, signal.SIGKILL)  # what has come back answers alone
         assert said("replica machine2 is lost")
     assert wrong == []
+    assert soon(WAIT, lambda: len(children(running.pid)) == 1)  # a replica that has just begun or ended has no name
     (server,) = children(running.pid)
     os.kill(server, signal.SIGKILL)  # it is replaced; the replicas stay, and find the one that takes its place
     assert said("another one takes its place")

@@ -96,14 +96,14 @@ def doubled(servable: object, rows: int = 3) -> bool:
 
 
 def test_a_program_in_many_pieces_is_loaded_asked_and_let_go(rig: HubRig, tmp_path: Path) -> None:
-    path = onnx_file(tmp_path / "m.onnx", 2.0, weights=80_000)
+    path = onnx_file(tmp_path / "m.onnx", 2.0, width=200, weights=80_000)
     assert path.stat().st_size > 4 * protocol.PIECE
     with rig.replica("a"):
         own = loader(path, rig)
         servable = own.load()
         assert isinstance(servable, ReplicatedServable)
-        assert (servable.inputs[0].shape, servable.width) == ((-1, 2), 1)
-        given = np.full((40_000, 2), 1.5, np.float32)  # several pieces each way
+        assert (servable.inputs[0].shape, servable.width) == ((-1, 200), 1)
+        given = np.full((400, 200), 1.5, np.float32)  # several pieces each way
         assert np.allclose(servable.predict({"x": given})["y"], 3.0, atol=1e-3)
         with rig.replica("b"):  # comes later, and gets what there is
             rig.soon(lambda: servable.width == 2)

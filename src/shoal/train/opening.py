@@ -22,7 +22,7 @@ from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduceTerm
-from shoal.sync.server.synchronizer import check_served
+from shoal.sync.server.server_pace import check_served
 from shoal.train.checkpoint.writer import clear
 from shoal.train.layers import layer_of
 from shoal.train.members import JoinedMembers

@@ -7,8 +7,9 @@ from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.server_pace import ServerPace
 from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
-from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 
 
 def build_served(

@@ -19,8 +19,9 @@ from shoal.membership.session import FixedSession, member_name
 from shoal.sync.exchange.none import NoExchange
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host import ShardHost
+from shoal.sync.server.server_pace import ServerPace
 from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
-from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.sync.synchronizer import EqualWeights, Part, StepAction
 from shoal.sync.trained import TrainedSamples
 

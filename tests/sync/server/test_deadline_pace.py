@@ -4,7 +4,7 @@ import pytest
 from paced_world import BATCH, PacedWorker, PacedWorld, Seconds
 
 from shoal.sync.server.messages import StepDeadline
-from shoal.sync.server.synchronizer import ServerPace
+from shoal.sync.server.server_pace import ServerPace
 
 BATCHES = 240
 

@@ -8,7 +8,7 @@ from paced_world import BATCH, PacedWorld, Seconds
 from shoal.core.errors import Quarantined
 from shoal.plan.plan import Plan
 from shoal.plan.stale import AsyncTerm, StaleTerm
-from shoal.sync.server.synchronizer import ServerPace
+from shoal.sync.server.server_pace import ServerPace
 from shoal.train.served_synchronizers import build_server_pace
 
 UNTIL_TARGET = 10**6

@@ -15,11 +15,11 @@ from collections.abc import Collection
 from shoal.membership.view import MembershipView
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.server.connection import ServerConnection
-from shoal.sync.server.messages import PushRequest
-from shoal.sync.server.payloads import PackedPush, ShardPayloads
+from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.server_pace import ServerPace
 from shoal.sync.server.shard_state import PushOutcome
-from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
-from shoal.sync.trained import TrainedSamples, count_samples
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
+from shoal.sync.trained import count_samples
 
 
 class DeadlineStepsSynchronizer(ServerStepsSynchronizer):
@@ -37,16 +37,10 @@ class DeadlineStepsSynchronizer(ServerStepsSynchronizer):
     ) -> None:
         super().__init__(exchange, servers, pace, steps, payloads)
         self._unused: set[int] = set()
-        self._pushed: list[TrainedSamples] = []
-        """What the last push was made of."""
 
     @property
     def unused_batches(self) -> Collection[int]:
         return self._unused
-
-    def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
-        self._pushed = trained
-        return super()._push_request(server, push, trained)
 
     def _judge(self, outcomes: set[PushOutcome]) -> None:
         super()._judge(outcomes)
@@ -61,4 +55,5 @@ class DeadlineStepsSynchronizer(ServerStepsSynchronizer):
 
     def _pull(self, numbers: dict[int, int]) -> None:
         super()._pull(numbers)
-        self._clock = max(self._clock, self._minimum)  # a worker that was late skips the steps of the others
+        client = self._client
+        client.clock = max(client.clock, client.minimum)  # a worker that was late skips the steps of the others

@@ -22,7 +22,8 @@ from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.messages import WatchRequest
 from shoal.sync.server.payloads import ShardPayloads
-from shoal.sync.server.synchronizer import ServerPace, ServerStepsSynchronizer
+from shoal.sync.server.server_pace import ServerPace
+from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 
 
 class SpeculativeStepsSynchronizer(ServerStepsSynchronizer):
@@ -49,8 +50,10 @@ class SpeculativeStepsSynchronizer(ServerStepsSynchronizer):
         if not (self._may_restart and self._open and torch.is_grad_enabled()):
             return
         self._may_restart = False
-        for server, version in enumerate(self._versions):
-            self._watches[server] = self.servers.send(server, WatchRequest(version + self._enough, self._channel))
+        for server, version in enumerate(self._client.versions):
+            self._watches[server] = self.servers.send(
+                server, WatchRequest(version + self._enough, self._client.channel)
+            )
 
     @property
     def _enough(self) -> int:
@@ -75,17 +78,18 @@ class SpeculativeStepsSynchronizer(ServerStepsSynchronizer):
 
     def _refresh(self) -> None:
         """Pull; what the script has changed since its step stays changed."""
-        began, stale, versions = now(), self._clock - self._minimum, list(self._versions)
+        client = self._client
+        began, stale, versions = now(), client.staleness, list(client.versions)
         own = [p.detach() - anchor for p, anchor in zip(self._parameters, self._anchors, strict=True)]
-        self._pull(self._send_pulls())
+        self._pull(client.send_pulls())
         with torch.no_grad():
             for parameter, change in zip(self._parameters, own, strict=True):
                 parameter += change
         totals = self.server_totals
         totals.restarts += 1
-        totals.gained += min(new - old for new, old in zip(self._versions, versions, strict=True))
+        totals.gained += min(new - old for new, old in zip(client.versions, versions, strict=True))
         totals.staleness[stale] -= 1
-        totals.staleness[self._clock - self._minimum] += 1
+        totals.staleness[client.staleness] += 1
         totals.staleness = +totals.staleness
         self.spent.wait += now() - began
 

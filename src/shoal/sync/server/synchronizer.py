@@ -14,93 +14,28 @@ samples, so p workers move as far as one process with the whole batch. A lost wo
 that server 0 has counted are not dealt again. Do not use it where workers are equally fast: `every(1)` is not stale.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from shoal.core.clock import now
-from shoal.core.errors import Evicted, PayloadError, Quarantined, UsageError
+from shoal.core.errors import Evicted, Quarantined
 from shoal.membership.view import MembershipView
 from shoal.sync.averaging import AveragingRound
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.server.connection import ServerConnection
-from shoal.sync.server.messages import (
-    LeaveRoundRequest,
-    OpenRequest,
-    PullRequest,
-    PushReply,
-    PushRequest,
-    RoundReply,
-    RoundRequest,
-    ShardReply,
-    StepDeadline,
-    ValuesHead,
-    read_outcome,
-)
-from shoal.sync.server.payloads import PackedPush, ShardPayloads
+from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.server_pace import ServerPace, ServerTotals, check_served
+from shoal.sync.server.shard_client import ShardClient
 from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
-from shoal.sync.trained import TrainedSamples, check_trained
-
-RoundMessage = RoundRequest | LeaveRoundRequest
-
-
-@dataclass(frozen=True)
-class ServerPace:
-    """What a plan says of the servers' shards and of how often values are pulled."""
-
-    bound: int | None
-    """Steps a worker may be ahead of the slowest; None: any number."""
-    rule: str = "add"
-    settings: dict[str, float] = field(default_factory=dict)
-    eager: bool = False
-    """Whether values are pulled after every step, however fresh those here are."""
-    adaptive: bool = False
-    """Whether a push counts the less the staler it is."""
-    speculate: float = 0.0
-    """Without a bound: a step begins again when so many updates of each other worker have come; 0: it never does
-    (`speculative_steps.py`)."""
-    deadline: StepDeadline | None = None
-    """With bound 0: steps are taken without the slowest (`deadline_steps.py`)."""
-
-
-@dataclass
-class ServerTotals:
-    """Of all steps so far, on one worker."""
-
-    pushes: int = 0
-    refused: int = 0
-    """Pushes that were not finite."""
-    late: int = 0
-    """Pushes whose step had been taken without them."""
-    unused: int = 0
-    """Leased samples of those that count for nothing."""
-    restarts: int = 0
-    """Forward passes that were made again on fresher values."""
-    gained: int = 0
-    """Updates of others that these values had more."""
-    pulls: int = 0
-    staleness: Counter[int] = field(default_factory=Counter)
-    """Clocks that the slowest member was behind -> steps that began with such values."""
-    waited: Counter[str] = field(default_factory=Counter)
-    """Member -> milliseconds that pulls have waited for it."""
-
-
-def check_served(names: Sequence[str], parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
-    """UsageError if servers cannot keep these parameters, or if nothing says when a step is made."""
-    if not optimizers:
-        raise UsageError("stale(…) and async push after an optimizer's step, and join() got none; give it one too")
-    odd = next((n for n, p in zip(names, parameters, strict=True) if p.dtype != torch.float32), None)
-    if odd is not None:
-        raise UsageError(f"parameter {odd!r} is not of float32, which is all that servers keep; write every(1)")
+from shoal.sync.trained import TrainedSamples
 
 
 class ServerStepsSynchronizer(LocalStepsSynchronizer):
@@ -118,20 +53,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         super().__init__(exchange, AverageOuter(), steps)
         self.servers, self.pace, self.payloads = servers, pace, payloads or ShardPayloads()
         self.server_totals = ServerTotals()
+        self._client = ShardClient(servers, pace, self.payloads)
         self._counted = servers.sent
         """Bytes that totals have."""
-        self._kept: dict[str, int] = {}
-        """Of members that were lost in the last round: how many of their pushes count."""
-        self._samples_kept: dict[str, list[TrainedSamples]] = {}
-        """The leased samples of those pushes."""
         self._named = 0
         """Batches of leased samples that pushes of this round were made of."""
-        self._versions = [0] * len(servers)
-        """Of each server: updates in the values held here, and this worker's own since."""
-        self._channel = servers.take_channel()
-        self._told: MembershipView | None = None
-        """The newest view that the servers were told of by this worker."""
-        self._round = self._clock = self._minimum = 0
+        self._pushed: list[TrainedSamples] = []
+        """What the last push was made of."""
 
     def count_on(self, before: "ServerStepsSynchronizer") -> None:
         """Go on with the totals of an earlier plan."""
@@ -142,15 +70,14 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         check_served(part.names, part.parameters, part.optimizers)
         self._names, self._parameters = list(part.names), list(part.parameters)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
-        self.payloads.open(self._names, self._parameters, len(self.servers))
-        self.servers.declare(self._channel, self.payloads.declare())
+        self._client.open(part.session, self._names, self._parameters)
         self._anchors = [p.detach().clone() for p in self._parameters]
         self._starts = [p.detach().clone() for p in self._parameters]
         Synchronizer.open(self, part, state)
 
     @contextmanager
     def agreed_parameters(self) -> Iterator[None]:
-        if not self._open or self._told is None:
+        if not self._open or self._client.told is None:
             yield
             return
         own = [parameter.detach().clone() for parameter in self._parameters]
@@ -171,35 +98,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _follow_view(self) -> None:
         """Tell the servers of a view before the first push in it: newcomers count from the round's beginning."""
-        view = self.part.session.view
-        if self._told is None:
-            self._open_shards(view)
-        elif view.generation > self._told.generation:
-            self._tell(view)
-
-    def _open_shards(self, view: MembershipView) -> None:
-        """The values of all workers are equal here, so any worker's may be the shard's first."""
-        facts = (self._channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
-        values = self.payloads.copy_values([p.detach() for p in self._parameters])
-        numbers = {}
-        request = OpenRequest(*facts, list(view.members), self.pace.deadline)
-        for server in self._from_last():
-            numbers[server] = self.servers.send(server, request, values[server])
-        for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
-            assert isinstance(reply, RoundReply)
-            self._versions[server] = reply.version
-            self.payloads.take_all(server, reply.version, arrays)
-            self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
-        self._told = view
-        self._keep(self._anchors)
-        self._keep(self._starts)
-
-    def _tell(self, view: MembershipView) -> None:
-        """Name the members of the newest view; nobody waits for one that is not among them."""
-        request = RoundRequest(self._channel, self._round, view.generation, list(view.members))
-        self._told = view
-        for number in self._send_all(request).values():
-            self.servers.forget(number)
+        view, told = self.part.session.view, self._client.told
+        if told is None:
+            self._client.open_shards(view, self._parameters)
+            self._keep(self._anchors)
+            self._keep(self._starts)
+        elif view.generation > told.generation:
+            self._client.tell(view)
 
     def _keep(self, tensors: list[Tensor]) -> None:
         for tensor, parameter in zip(tensors, self._parameters, strict=True):
@@ -225,23 +130,11 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _push(self, updates: list[Tensor], weight: float) -> None:
         began, totals = now(), self.server_totals
-        packed = self.payloads.pack(updates, weight)
-        trained = self.part.weights.leased_from(self._named)
-        self._named += len(trained)
-        pushes = {
-            server: self.servers.send(
-                server, self._push_request(server, packed[server], trained), packed[server].arrays
-            )
-            for server in self._from_last()
-        }
-        self._clock += 1
-        bound = self.pace.bound
-        pulls = {}
-        if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
-            pulls = self._send_pulls()
-        found = [self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))]
-        self._versions = [v + (o is PushOutcome.APPLIED) for v, o in zip(self._versions, found, strict=True)]
-        outcomes = set(found)
+        self._pushed = self.part.weights.leased_from(self._named)
+        self._named += len(self._pushed)
+        self._client.send_push(updates, weight, self._pushed)
+        pulls = self._client.send_pulls() if self._wants_values() else {}
+        outcomes = self._client.take_outcomes()
         totals.pushes += 1
         self._judge(outcomes)
         if pulls:
@@ -250,23 +143,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
             self._write(self._anchors)
         else:
             self._keep(self._anchors)
-        totals.staleness[self._clock - self._minimum] += 1
+        totals.staleness[self._client.staleness] += 1
         self.spent.wait += now() - began
 
-    def _send_pulls(self) -> dict[int, int]:
-        """Return the number of the request at each server."""
-        return {
-            server: self.servers.send(server, PullRequest(self._clock, self._channel, self.payloads.held(server)))
-            for server in self._from_last()
-        }
-
-    def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
-        version = self._versions[server] if self.pace.adaptive else None
-        return PushRequest(self._clock, push.weight, self._channel, trained, version, push.is_finite)
-
-    def _outcome(self, server: int, reply: ShardReply) -> PushOutcome:
-        assert isinstance(reply, PushReply)
-        return read_outcome(reply, f"server {server}")
+    def _wants_values(self) -> bool:
+        """Whether the next step may not begin on what is here."""
+        bound = self.pace.bound
+        return self.pace.eager or bound is None or self.pace.rule != "add" or self._client.staleness > bound
 
     def _judge(self, outcomes: set[PushOutcome]) -> None:
         member = self.part.session.member
@@ -280,23 +163,21 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self.server_totals.refused += PushOutcome.REFUSED in outcomes
 
     def _pull(self, numbers: dict[int, int]) -> None:
-        began, minima = now(), []
-        for server, (reply, arrays) in enumerate(self._replies(numbers, ValuesHead)):
-            assert isinstance(reply, ValuesHead)
-            minima.append(reply.minimum)
-            self._versions[server] = reply.version
-            self.payloads.take(server, reply, arrays)
-        for member in {each for number in numbers.values() for each in self.servers.take_slowest(number)}:
+        began = now()
+        for member in self._client.take_pulled(numbers):
             self.server_totals.waited[member] += round(1e3 * (now() - began))
-        self._minimum = min(minima)
         self.server_totals.pulls += 1
         self._take_values(self._anchors)
 
+    def _take_values(self, anchors: list[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
+                anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
+                parameter.copy_(anchor)
+
     def leave_round(self) -> None:
-        """Nobody waits for this worker's clock any more."""
         self._follow_view()
-        for number in self._send_all(LeaveRoundRequest(self._channel)).values():
-            self.servers.forget(number)
+        self._client.leave_round()
 
     def close_round(self) -> None:
         """Meet all others: what all have pushed is in the values that everybody goes on from. A collective call."""
@@ -315,29 +196,18 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._made, self._open = 0, False
         totals.seconds += now() - began
 
-    def steps_kept(self, member: str) -> int:
-        return self._kept.get(member, 0)
-
-    @property
-    def samples_kept(self) -> Mapping[str, Sequence[TrainedSamples]]:
-        return self._samples_kept
-
     def _begin_round(self, view: MembershipView) -> None:
-        request = RoundRequest(self._channel, self._round + 1, view.generation, list(view.members))
-        for server, (reply, arrays) in enumerate(self._replies(self._send_all(request), RoundReply)):
-            assert isinstance(reply, RoundReply)
-            if server == 0:  # the home of the samples: what it has counted is trained on
-                self._kept, self._samples_kept = reply.counted, reply.trained
-                for trained in reply.trained.values():
-                    check_trained(trained)
-            self._round, self._clock, self._minimum = reply.round, reply.clock, reply.clock
-            self._versions[server] = reply.version
-            self.payloads.take_all(server, reply.version, arrays)
-        if self._told is None or view.generation > self._told.generation:
-            self._told = view
+        self._client.begin_round(view)
         self._named = 0
         self._take_values(self._anchors)
         self._keep(self._starts)
+
+    def steps_kept(self, member: str) -> int:
+        return self._client.kept.get(member, 0)
+
+    @property
+    def samples_kept(self) -> Mapping[str, Sequence[TrainedSamples]]:
+        return self._client.samples_kept
 
     def state(self) -> State:
         waits = {name: StateTensor(tensor, "sum") for name, tensor in self.payloads.state().items()}
@@ -346,31 +216,3 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def load_state(self, state: State) -> None:
         super().load_state(state)
         self.payloads.load_state({name: one.values for name, one in state.items()})
-
-    def _from_last(self) -> Iterator[int]:
-        """Server 0 comes last, because its word counts."""
-        return reversed(range(len(self.servers)))
-
-    def _send_all(self, request: RoundMessage) -> dict[int, int]:
-        """Return the number of the request at each server."""
-        return {server: self.servers.send(server, request) for server in self._from_last()}
-
-    def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
-        for server in range(len(self.servers)):
-            reply, arrays = self.servers.wait(server, numbers[server], self._look)
-            if not isinstance(reply, kind):
-                raise PayloadError(f"server {server} answers with {type(reply).__name__} instead of {kind.__name__}")
-            yield reply, arrays
-
-    def _look(self) -> None:
-        """In a wait: a member that is lost meanwhile is not waited for."""
-        newest = self.part.session.newest_view
-        is_newer = self._told is not None and newest.generation > self._told.generation
-        if is_newer and self.part.session.member in newest:
-            self._tell(newest)
-
-    def _take_values(self, anchors: list[Tensor]) -> None:
-        with torch.no_grad():
-            for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
-                anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
-                parameter.copy_(anchor)

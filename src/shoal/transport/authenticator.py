@@ -18,6 +18,7 @@ from shoal.transport.connection import is_readable
 
 MOST_PARKED = 128
 """Unknown keys that wait to be listed, at a worker's endpoint."""
+# ZAP's address is fixed by RFC 27: libzmq asks here, whatever the socket, so a context has at most one authenticator.
 _ADDRESS = "inproc://zeromq.zap.01"
 _ACCEPTED, _RETRY, _REJECTED = b"200", b"300", b"400"
 
@@ -41,6 +42,7 @@ class ZapAuthenticator:
         self, context: "zmq.Context[zmq.Socket[bytes]]", identify: Identify, most_parked: int = MOST_PARKED
     ) -> None:
         """`most_parked`: 0 rejects unknown keys at once."""
+        # A ROUTER, not a REP: a parked request is answered later, and others meanwhile.
         self.socket = context.socket(zmq.ROUTER)
         self.socket.bind(_ADDRESS)  # inside this process
         self._identify, self._most_parked = identify, most_parked
@@ -65,9 +67,11 @@ class ZapAuthenticator:
         name = self._identify(request.key)
         if name is not None:
             self._reply(request, _ACCEPTED, name)
+        # Keys listed once and for all, as at the coordinator: what is unknown now stays unknown.
         elif not self._most_parked:
             self._reply(request, _REJECTED, "")
         else:
+            # The owner may be a newcomer whose view has reached its own agent before ours.
             self._parked.append(request)
             if len(self._parked) > self._most_parked:
                 self._reply(self._parked.popleft(), _RETRY, "")

@@ -41,6 +41,7 @@ class AllGather(CollectiveTask):
             raise FrameRefused(f"a gather of {len(self.data)} bytes; at most {self.limit} go at once")
         self._ranks, self._rank = view.ranks, view.rank
         self._wanted = dict.fromkeys(view.others, 1)
+        # All pieces are handed over at once; each link's window decides when they leave.
         raw = np.frombuffer(self.data, np.uint8)
         for index in range(chunks(len(raw))):
             payload = pack(raw[index * CHUNK : (index + 1) * CHUNK], "uint8")
@@ -53,6 +54,7 @@ class AllGather(CollectiveTask):
         """Append a piece. Memory grows as bytes arrive, not by the announced total, which may be a lie."""
         if chunk.total > self.limit:
             raise FrameRefused(f"worker {sender} gathers {chunk.total} bytes; at most {self.limit} go at once")
+        # The first piece tells the size; before it a peer counts as one piece that is missing.
         if sender not in self._parts:
             self._parts[sender], self._wanted[sender] = bytearray(), chunks(chunk.total)
         part = self._parts[sender]
@@ -62,6 +64,7 @@ class AllGather(CollectiveTask):
                 f"worker {sender} sends piece {chunk.index} of {chunk.total} bytes with {payload.size}; "
                 f"piece {due} was due"
             )
+        # Pieces of a link arrive in order, so they are appended and need no place.
         part += payload.frame.buffer
         self._wanted[sender] -= 1
         if not any(self._wanted.values()):
@@ -93,6 +96,7 @@ class AllToAll(AllGather):
             )
         self._ranks, self._rank = view.ranks, view.rank
         self._wanted = dict.fromkeys(view.others, 1)
+        # A copy, because the caller may write to its rows once the task is done while `result` is still in use.
         self.data = bytearray(self.pieces[view.place])
         for index in range(chunks(self.total)):  # one piece to each in turn, so that no receiver waits for the others
             for place, peer in enumerate(view.ranks):
@@ -131,6 +135,8 @@ class ChainBroadcast(CollectiveTask):
                 f"worker {sender} hands on piece {chunk.index} with {payload.size} bytes, not {len(place)}"
             )
         place[:] = np.frombuffer(payload.frame.buffer, np.uint8)
+        # Passed on at once, piece by piece: a chain of p workers then takes one broadcast plus p - 2 pieces, not p - 1
+        # of them.
         if self._view.after != self._view.ranks[self.root]:
             self._send(self._view.after, 0, chunk.index, payload)
         self._left -= 1

@@ -38,6 +38,8 @@ class AcceptedConnection:
         """Shut it down, if the descriptor still is a connection of this peer's host to our `port`."""
         if self.descriptor < 0:
             return
+        # A duplicate of libzmq's descriptor: closing it closes only our copy, and shutdown acts on the connection
+        # itself.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.descriptor)) as link:
             if link.getsockname()[1] == port and link.getpeername()[0] == self.address:
                 link.shutdown(socket.SHUT_RDWR)
@@ -56,6 +58,7 @@ def bytes_read(connection: socket.socket) -> int:
         return 0
     (received,) = struct.unpack_from("=Q", info, _BYTES_RECEIVED)
     (waiting,) = struct.unpack("i", fcntl.ioctl(connection, termios.FIONREAD, b"\0" * 4))
+    # Counted by the kernel are also bytes that nothing has read yet, and those take no memory of ours.
     return int(received) - int(waiting)
 
 
@@ -99,6 +102,7 @@ class PeerConnection:
                 if said["event"] == zmq.EVENT_CONNECTED:
                     self._fd = int(said["value"])
                 made |= self._happened(said["event"], now)
+        # The first look starts the clock of SILENT, so that a slow start of this thread does not count as silence.
         self._told = now if self._told is None else self._told
         if self.up and self.address.startswith("tcp://"):
             self._check_back()
@@ -121,9 +125,13 @@ class PeerConnection:
             self.up, self.down, self._due, self._pause = True, None, None, PAUSE
         elif event == zmq.EVENT_DISCONNECTED and self.up:
             self.up, self.down, self.refusals = False, now, 0
+        # libzmq retries refused connections itself; counting them is how a dead process is told from a slow one
+        # (`gone`).
         elif event == zmq.EVENT_CONNECT_RETRIED:
             self.refusals += 1
         elif event in FAILED:
+            # libzmq gives up after a failed handshake, so this side must connect again; the peer may list our key by
+            # then.
             self.up, self._due = False, now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return event == zmq.EVENT_HANDSHAKE_SUCCEEDED

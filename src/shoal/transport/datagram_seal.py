@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shoal.core.errors import PayloadError
 
+# Sizes of X25519 and AES-GCM; AES-128, as secure as the key exchange, which has 128 bits of security itself.
 PUBLIC_BYTES, TAG_BYTES = 32, 16
 _KEY_BYTES, _NONCE_BYTES = 16, 12
 _PURPOSE = b"shoal datagrams"
@@ -57,6 +58,8 @@ class DatagramKeyPair:
             secret = self._private.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:  # also for the few points with which every secret is the same
             raise PayloadError(f"{public[:4].hex()}… ({len(public)} bytes) is no key for datagrams") from None
+        # One key for each direction, because both sides count datagrams from 0, and GCM breaks if a nonce is used
+        # twice.
         return DatagramSeal(_derive(secret, self.public + public), _derive(secret, public + self.public))
 
 

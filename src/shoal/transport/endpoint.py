@@ -83,12 +83,15 @@ class LinkEndpoint:
     def __init__(self, address: str, keys: CurveKeyPair | None = None, most_parked: int = MOST_PARKED) -> None:
         """`tcp://10.0.0.1:*` takes any free port."""
         self.keys = keys
+        # libzmq encrypts and decrypts in these threads, at about 0.3 GB/s each: one would be shared by both directions.
         self.context = zmq.Context(io_threads=2)
         self._authenticator: ZapAuthenticator | None = None
         self._book: Book = {}
         self._limiter: PendingLimiter | None = None
         self.unfinished: UnfinishedLimiter | None = None
+        # One PULL hears all peers; each is sent to by a PUSH of its own, whose queue holds back no other peer's.
         self.socket = self.context.socket(zmq.PULL)
+        # libzmq refuses a larger frame by its announced length, before it takes memory for it.
         self.socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_FRAME)
         self.socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         self.socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
@@ -137,7 +140,9 @@ class LinkEndpoint:
         # Links have windows of their own; this bounds memory for a peer that reads nothing and asks for more.
         socket.setsockopt(zmq.SNDHWM, MOST_UNSENT)
         socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_REPLY)
+        # Milliseconds: `GONE_REFUSALS` refusals then come within the second after which a peer counts as gone.
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        # Without it a host that drops packets holds an attempt for the kernel's own two minutes.
         socket.setsockopt(zmq.CONNECT_TIMEOUT, 3000)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         if self.keys is not None and not address.startswith("ipc://"):

@@ -63,18 +63,22 @@ class FrameReceiver:
         socket = self.endpoint.socket
         for _ in range(AT_ONCE):
             try:
+                # Without a copy: a frame's memory is libzmq's until the chunk has been added up.
                 parts = [socket.recv(zmq.NOBLOCK, copy=False)]
                 while parts[-1].more:  # ZeroMQ delivers all parts or none
                     parts.append(socket.recv(zmq.NOBLOCK, copy=False))
             except zmq.Again:
                 return
             self._receive_one(parts)
+            # Asking is 3× cheaper than catching `zmq.Again`.
             if not is_readable(socket):
                 return
 
     def _receive_one(self, parts: list[zmq.Frame]) -> None:
         """Handle one message. Any error in it is its sender's fault, so it must not end the thread."""
         peer = self._sender_of(parts[0])
+        # An evicted peer keeps its connection until it sends something, because before that its descriptor is not
+        # known.
         if peer is None and self.endpoint.handshakes is not None:  # its key was listed once, and is not any more
             self.refused += 1
             self.endpoint.cut(AcceptedConnection.of(parts[0]))
@@ -83,6 +87,7 @@ class FrameReceiver:
                 self._hear(parts, peer)
             except FrameRefused as error:
                 self.refused += 1
+                # A damaged frame is sent again, so one is no reason to suspect its sender.
                 self._count_refused(peer, str(error))
             except Exception as error:  # noqa: BLE001  (the sender is suspected, and may be evicted)
                 self.suspect(peer, f"a message of {peer} cannot be handled: {error!r}")
@@ -133,6 +138,8 @@ class FrameReceiver:
             raise FrameRefused(f"a message of run {message.run!r} from {message.sender}, in {len(parts)} parts")
         if known is not None and known is not peer:
             raise FrameRefused(f"a message that says it is from worker {message.sender}, under another's key")
+        # Any valid message is a sign of life, whatever its generation: chunks of a large bucket may keep heartbeats
+        # waiting.
         peer.heard, peer.step = now(), message.step
         entered, peer.generation = message.generation > peer.generation, max(peer.generation, message.generation)
         if isinstance(message, LinkHeartbeat):
@@ -144,6 +151,7 @@ class FrameReceiver:
             self.exchange.hear(peer, message, piece)
         elif isinstance(message, MessageAck):
             self.exchange.hear_ack(peer, message)
+        # Everything below belongs to collectives, which end with their view; messages above outlive it.
         elif message.generation != self.chunk_sender.generation:
             self.stale += 1
         elif isinstance(message, ChunkAck):
@@ -152,6 +160,7 @@ class FrameReceiver:
             self._take(peer, message, parts[1])
             if message.expected:
                 self._acked(peer, message.expected, message.echo, message.held)
+        # What waited for the peer to enter this view may leave now.
         if entered:
             self.chunk_sender.pump(peer)
 

@@ -114,6 +114,7 @@ class IncomingMessages:
             raise ProtocolViolation(f"a stream that begins with a {chunk.kind.name}")
         self.close()
         self.stream, self.closed, self._last = chunk.stream, False, -1
+        # `_open` stays: messages of the older stream may still be in their handlers, and occupy the port's credit.
         self._begun.clear()
         self._granted.clear()
         self.link.reset()
@@ -136,6 +137,7 @@ class IncomingMessages:
             )
         kept = True
         if chunk.kind in (MessageKind.push, MessageKind.call):
+            # Credit was counted before the sender could know it, so an honest one cannot be here by any delay.
             if self._begun[chunk.port] >= self._granted.get(chunk.port, 0):
                 raise ProtocolViolation(f"a message for port {chunk.port!r} without credit")
             if chunk.total > self._largest[chunk.port]:
@@ -146,6 +148,7 @@ class IncomingMessages:
             self._open[chunk.port] += 1
         else:
             most = limit(chunk.of)
+            # A call whose deadline has passed, or a second reply to one call: read to keep the stream whole, and drop.
             kept = most is not None and not any(chunk.of == other.of for other in self._parts.values() if other.kept)
             if most is not None and chunk.total > most:
                 raise ProtocolViolation(f"a reply of {chunk.total} bytes; the caller takes {most}")
@@ -160,6 +163,7 @@ class IncomingMessages:
         if not self.stream or self.closed:
             return None
         self._largest[port] = largest
+        # A total since the stream began, not a difference: a grant that is lost is made up for by the next.
         granted = self._begun[port] + credit - self._open[port]
         if granted - self._granted.get(port, 0) < max(1, credit // 2):
             return None

@@ -47,13 +47,16 @@ class IoLoop(threading.Thread):
         self.peers = {peer: LinkPeer.reach(peer, entry, endpoint) for peer, entry in book.items() if peer != rank}
         if allowance is not None:
             for peer in self.peers.values():
+                # The links share the limit, so no single one may believe, and open its window for, all of it.
                 peer.out.estimate.most = allowance.rate / len(self.peers)
         self.failure: BaseException | None = None
         self.turned = now()
         self.suspects: dict[int, str] = {}
         """Peers that broke the protocol, and how; their frames are ignored for the rest of the view."""
         self._commands = LoopCommands(self._wake_up)
+        # An eventfd wakes the poll for one system call, and any number of writes before a turn count as one.
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        # Serialises writers of `_wake` with `close`, which runs in the training thread after this one has ended.
         self._waking = threading.Lock()
         self.tasks = TaskTable(rank)
         self.exchange = MessageExchange(self.chunk_sender, self.peers, self.call_at_once, self._suspect)
@@ -104,6 +107,7 @@ class IoLoop(threading.Thread):
             self._commands.end()
             why = f"failed: {self.failure!r}" if self.failure is not None else "has ended"
             self.exchange.abort(ShoalError(f"worker {self.rank}: the communication thread {why}"))
+            # Goodbyes get a second to leave; after a failure nothing in the sockets is worth waiting for.
             self.endpoint.close(linger_ms=1000 if self.failure is None else 0)
 
     def _pause(self) -> float:
@@ -128,6 +132,7 @@ class IoLoop(threading.Thread):
             for peer in self.peers.values():
                 peer.heard = peer.heard if peer.heard is None else peer.heard + away
         while self._commands:
+            # Again if a command has posted another, so that it need not wait for the next event.
             self._commands.run_all()
         if self._ending:
             return
@@ -135,6 +140,7 @@ class IoLoop(threading.Thread):
             self.endpoint.answer_handshakes(self.book)
         if self.endpoint.socket in ready:
             self.receiver.receive()
+        # After receiving: acknowledgements have just opened the windows.
         self.chunk_sender.spend(self.peers.values())
         self.turned = now()
         for peer in self.peers.values():
@@ -175,6 +181,7 @@ class IoLoop(threading.Thread):
         """Enter another view on the same sockets: numbers restart, and messages of older generations are dropped."""
         self.tasks.abort(PeerLost(f"worker {self.rank}: the view of generation {self.generation} has ended"))
         self.chunk_sender.generation, self.view = generation, MeshView(ranks, self.rank)
+        # Numbers of tasks, chunks and refusals belong to a view; messages do not, and go on where they were.
         self.tasks.begin_anew()
         self.suspects.clear()
         for peer in self.peers.values():

@@ -52,6 +52,7 @@ class LoopCommands:
 
     def run_all(self) -> None:
         """Run what was posted; in the communication thread, in its turn."""
+        # As many as there are now: a command that posts itself again must not keep the thread from its sockets.
         for _ in range(len(self._waiting)):
             self._waiting.popleft()()
 

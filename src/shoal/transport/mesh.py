@@ -24,7 +24,9 @@ LOOK = 0.1
 SILENCE = 10.0
 """Silence up to this many seconds is always forgiven: peers send every half second, but machines pause and links
 break."""
+# Seconds for what was sent to arrive when a run ends well; a peer that takes longer notices the end by itself.
 FLUSH = 10.0
+# Seconds for the communication thread to run a command: it never blocks, so this only bounds a bug or a frozen machine.
 COMMAND = 30.0
 
 
@@ -60,6 +62,7 @@ class LinkMesh:
         check_book(book)
         self.rank, self.silence, self.board = rank, silence, board or StatusBoard.private()
         self._watcher: ViewWatcher | None = None
+        # A fork (a loader process) inherits the object but not the thread; closing there must do nothing.
         self._owner = os.getpid()
         self._next: Counter[int] = Counter()
         self._lost = -1
@@ -107,11 +110,13 @@ class LinkMesh:
         try:
             while not task.done.wait(LOOK):
                 self._look_around(task.missing(), deadline)
+            # The task failed because a new view aborted it; membership tells why, not the task's error.
             if task.error is not None and self._watcher is not None and self._watcher.disturbed:
                 raise ViewEnded("the members change")
         finally:
             self._waiting = None
             if self._watcher is not None:
+                # Doubts are about the peers of this wait. They end with it, or a finished wait would keep accusing.
                 self._watcher.doubt({})
         if task.error is not None:
             if self._watcher is not None and task.culprit is not None:
@@ -158,6 +163,7 @@ class LinkMesh:
                 "generations grow, and members are in the book"
             )
         self._command(lambda: self.loop.reform(generation, ranks))
+        # All members number the tasks of a new view from 0, whatever each had submitted in the last.
         self._next.clear()
         self._lost = -1
 
@@ -167,6 +173,7 @@ class LinkMesh:
             return
         self._closed = True
         self.messenger.close()
+        # After a loss the run is over; half a second lets the goodbye leave that names the lost worker.
         deadline = Deadline.after(FLUSH if self._lost < 0 else 0.5)
         self.loop.call(self.loop.acknowledge_at_once)
         while self.loop.is_alive() and not self.loop.flushed and not deadline.expired:
@@ -202,6 +209,7 @@ class LinkMesh:
             self._blame(rank, why)
         if self._watcher is not None:
             self._doubt(self._watcher, peers)
+            # Half the deadline is left for the coordinator to evict a peer that is alive but does not take part.
             if deadline.left < deadline.budget / 2:
                 for rank in missing:
                     waited = deadline.budget - deadline.left

@@ -18,8 +18,10 @@ import numpy as np
 from shoal.core.errors import UsageError
 from shoal.transport.messages import Array, ProtocolViolation, Shape
 
+# Limits that an honest message does not reach; a hostile one is refused by its specification, before anything is made.
 LARGEST_MESSAGE_HEAD = 32 << 10
 MOST_ARRAYS = 256
+# Twice the largest item, so every array may be read in place.
 ALIGNMENT = 16
 _LENGTH = struct.Struct("<I")
 ARRAY_DTYPES: dict[str, np.dtype[Any]] = {
@@ -55,6 +57,7 @@ class MessageBody:
         self._segments: list[memoryview] = []
         self._starts: list[int] = []
         self.total = 0
+        # numpy gives scalars no buffer to slice, so they travel as arrays of one; the shape in `specs` stays ().
         whole = [np.ascontiguousarray(array) if array.ndim else array.reshape(1) for array in arrays]
         specs = tuple(_describe(array, kept) for array, kept in zip(arrays, whole, strict=True))
         spec = _encoder.encode(BodySpec(bytes(head), specs))
@@ -77,6 +80,7 @@ class MessageBody:
             if at >= stop:
                 break
             parts.append(segment[max(0, start - at) : stop - at])
+        # Only pieces that straddle two arrays are copied.
         return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
 

@@ -16,7 +16,6 @@ from shoal.transport.incoming_messages import ChunkArrival, IncomingMessage, Inc
 from shoal.transport.message_body import parse
 from shoal.transport.message_peers import MessagePeer, MessageSender
 from shoal.transport.message_ports import (
-    CallFailed,
     CallReply,
     PendingCall,
     ReceivedMessage,
@@ -27,6 +26,7 @@ from shoal.transport.message_ports import (
 from shoal.transport.message_ticket import MessageTicket, OutgoingMessage
 from shoal.transport.messages import MessageAck, MessageChunk, MessageKind
 from shoal.transport.outgoing_messages import OutgoingMessages
+from shoal.transport.pending_calls import PendingCallTable
 from shoal.transport.reliable import ACK_CHUNKS
 
 P = TypeVar("P", bound=MessagePeer)
@@ -50,7 +50,7 @@ class MessageExchange(Generic[P]):
         self.ports: dict[str, ServedPort] = {}
         self.inbox: dict[str, IncomingMessages] = {}
         """By member, never removed: a stream that was dropped must not be continued in the middle."""
-        self.calls: dict[tuple[str, int], PendingCall] = {}
+        self.calls = PendingCallTable()
         # From the clock, so that a member that restarts under the same name has later streams than before.
         self._streams, self._numbers = itertools.count(int(now() * 1e6) + 1), itertools.count()
 
@@ -69,7 +69,7 @@ class MessageExchange(Generic[P]):
             message.fail(PeerLost(f"{message.ticket.what}: {to} is no member that this worker has a link to"))
             return
         if isinstance(message.ticket, PendingCall):
-            message.begun = lambda begun: self._register(peer.name, begun)
+            message.begun = lambda begun: self.calls.register(peer.name, begun)
         self._outgoing(peer).push(message)
         self.sender.pump(peer)
 
@@ -78,18 +78,11 @@ class MessageExchange(Generic[P]):
             peer.message_out = peer.open_messages(lambda: next(self._streams), lambda: next(self._numbers))
         return peer.message_out
 
-    def _register(self, name: str, message: OutgoingMessage) -> None:
-        call = message.ticket
-        assert isinstance(call, PendingCall)
-        self.calls.pop((name, call.number), None)
-        call.number = message.number
-        self.calls[name, call.number] = call
-
     def cancel(self, to: str, ticket: MessageTicket, error: ShoalError) -> None:
         """Stop sending a message, and wait for no reply."""
         ticket.end(error)
         if isinstance(ticket, PendingCall):
-            self.calls.pop((to, ticket.number), None)
+            self.calls.remove(to, ticket)
         peer = self.find(to)
         if peer is not None and peer.message_out is not None:
             peer.message_out.cancel(ticket, error)
@@ -151,21 +144,19 @@ class MessageExchange(Generic[P]):
 
     def _take(self, peer: P, inbox: IncomingMessages, chunk: MessageChunk, piece: memoryview) -> None:
         adopted = chunk.stream > inbox.stream
-        whole = inbox.take(chunk, piece, peer.heard or now(), lambda number: self._reply_limit(peer.name, number))
+        whole = inbox.take(chunk, piece, peer.heard or now(), lambda number: self.calls.reply_limit(peer.name, number))
         peer.largest = max(peer.largest, len(piece))
+        # A new stream has no credit yet, and a cancelled message has given its credit back.
         if adopted or chunk.kind == MessageKind.cancel:
             for port in self.ports.values():
                 self._grant(peer.name, port)
         if chunk.kind == MessageKind.credit:
             self._outgoing(peer).credit(chunk.port, chunk.number, chunk.of, chunk.total)
         elif whole is not None:
+            # A message of several pieces is often the last for a while.
             if whole.total > peer.piece:
                 inbox.link.unacknowledged += ACK_CHUNKS  # acknowledge at once: no further chunk will carry it
             self._deliver(peer, whole)
-
-    def _reply_limit(self, name: str, number: int) -> int | None:
-        call = self.calls.get((name, number))
-        return call.largest if call is not None else None
 
     def hear_ack(self, peer: P, ack: MessageAck) -> None:
         self._acknowledged(peer, ack.stream, ack.expected, ack.stamp, ack.held, ack.again, ack.closed)
@@ -194,24 +185,26 @@ class MessageExchange(Generic[P]):
                 self.sender.repeat_messages(peer)
 
     def _restart(self, peer: P, out: OutgoingMessages, expected: int) -> None:
-        waiting = [call for (name, _), call in self.calls.items() if name == peer.name]
+        waiting = self.calls.of(peer.name)
         out.restart(expected)
         self._grant_again(peer)
+        # Requests that had not begun leave again on the new stream, so their calls still wait for a reply.
         kept = out.unbegun_tickets
         for call in waiting:
             if call not in kept:
-                self.calls.pop((peer.name, call.number), None)
+                self.calls.remove(peer.name, call)
                 call.end(PeerLost(f"{call.what}: {peer} has dropped the link meanwhile"))
 
     # Delivering
 
     def _deliver(self, peer: P, message: IncomingMessage) -> None:
         if message.kind in (MessageKind.reply, MessageKind.failure):
-            self._answer(peer, message)
+            self.calls.answer(peer.name, message)
             return
         port, inbox = self.ports[message.port], self._incoming(peer)
         head, arrays = parse(message.body)
         received = ReceivedMessage(peer.name, port.name, head, arrays, message.kind == MessageKind.call)
+        # Short handlers run here, because handing a message to another thread costs more than they do.
         if port.jobs is None:
             self._finish(peer.name, inbox, port, message, run_handler(port.handler, received))
         else:
@@ -219,16 +212,6 @@ class MessageExchange(Generic[P]):
             port.jobs.put(
                 (received, lambda out: self._post(lambda: finish(received.sender, inbox, port, message, out)))
             )
-
-    def _answer(self, peer: P, message: IncomingMessage) -> None:
-        call = self.calls.pop((peer.name, message.of), None) if message.kept else None
-        if call is None:
-            return  # its caller's deadline has passed
-        head, arrays = parse(message.body)
-        if message.kind == MessageKind.failure:
-            call.end(CallFailed(f"{call.what} failed there: {head.decode(errors='replace')}"))
-        else:
-            call.answer(CallReply(head, arrays))
 
     def _finish(
         self,
@@ -245,10 +228,14 @@ class MessageExchange(Generic[P]):
             self._grant(name, port)
 
         peer = self.find(name)
+        # An error in a call goes to its caller; only a push has no caller to tell, so its sender is suspected.
+        # PayloadError says that the content is invalid, so its sender is to blame even for a call.
         is_call = message.kind == MessageKind.call
         to_blame = isinstance(outcome, PayloadError) or (isinstance(outcome, Exception) and not is_call)
         if peer is not None and to_blame:
             self._suspect(peer, f"a message of {peer} for port {port.name} cannot be handled: {outcome!r}")
+        # The credit of a call comes back when its reply has left, so replies cannot pile up for a caller that reads
+        # nothing.
         if peer is None or not is_call:
             free()
             self._pump(name)
@@ -265,7 +252,7 @@ class MessageExchange(Generic[P]):
             return
         if peer.up and out.link.overdue(moment):
             self.sender.transmit(peer, out.link.in_flight[0])
-        if out.is_empty and not any(name == peer.name for name, _ in self.calls):
+        if out.is_empty and not self.calls.of(peer.name):
             return
         if peer.bye is not None:
             self.lose(peer, f"it has {peer.bye.reason}")
@@ -286,9 +273,7 @@ class MessageExchange(Generic[P]):
     def lose(self, peer: P, why: str) -> None:
         """Fail everything that waits for this member."""
         error = PeerLost(f"worker {self.sender.rank} has lost {peer}: {why}")
-        for key, call in [(key, call) for key, call in self.calls.items() if key[0] == peer.name]:
-            del self.calls[key]
-            call.end(error)
+        self.calls.fail_member(peer.name, error)
         if peer.message_out is not None:
             peer.message_out.close(error)
 
@@ -303,6 +288,4 @@ class MessageExchange(Generic[P]):
         for peer in self.peers.values():
             if peer.message_out is not None:
                 peer.message_out.close(error)
-        for call in self.calls.values():
-            call.end(error)
-        self.calls.clear()
+        self.calls.fail_all(error)

@@ -19,6 +19,7 @@ from shoal.hosts.fences import full_fence
 COUNTERS = 128
 """Bytes of the two numbers, each in a cache line of its own."""
 _LENGTHS = struct.Struct("<qq")
+# A cache line, so that writer and reader of neighbouring frames do not share one.
 _ALIGNED = 64
 _TURN = -1
 """Instead of the length of a head: the next frame is at the beginning of the ring."""
@@ -30,6 +31,8 @@ class MessageRing:
     def __init__(self, counters: memoryview, reserve: Callable[[], memoryview], size: int) -> None:
         """`reserve` gives `size` shared bytes when they are first needed. New memory is zero, which is an empty ring. A
         frame takes half of it at the most."""
+        # Aligned words of 8 bytes are written whole by every processor that torch runs on, so a count is never half
+        # new.
         counts = np.frombuffer(counters, np.int64, COUNTERS // 8)
         self._written, self._read = counts[:1], counts[COUNTERS // 16 :][:1]
         self._reserve, self._size = reserve, size
@@ -45,6 +48,7 @@ class MessageRing:
         if 2 * length > self._size:
             raise ShoalError(f"a frame of {length} bytes for a ring of {self._size}; at most half of it is taken")
         at = written % self._size
+        # Frames are never split over the end of the ring; a mark tells the reader to go on at its beginning.
         turn = self._size - at if at + length > self._size else 0
         if written + turn + length - int(self._read[0]) > self._size:
             return False
@@ -57,6 +61,7 @@ class MessageRing:
         at += len(head)
         self._memory[at : at + len(body)] = body
         full_fence()
+        # Published last: until here the reader sees none of the frame.
         self._written[0] = written + turn + length
         return True
 
@@ -72,6 +77,7 @@ class MessageRing:
             read, at = read + self._size - at, 0
             head, body = _LENGTHS.unpack_from(self._memory, at)
         end = at + _LENGTHS.size + head + body
+        # A slot's former process may have died while it wrote elsewhere in the arena; check before any slice is made.
         if head < 0 or body < 0 or end > self._size or read + end - at > written:
             raise ShoalError(f"a frame of {head} and {body} bytes in a ring of {self._size}: its memory is damaged")
         self._end = read + _rounded(end - at)

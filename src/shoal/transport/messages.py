@@ -25,12 +25,14 @@ class ProtocolViolation(ShoalError):  # noqa: N818  (of a peer, not a mistake of
 
 PROTOCOL = 4
 """Version of these messages; workers compare it before they connect."""
+# Bytes. An honest head takes about 128 (`reliable.HEAD`); nothing larger is worth decoding.
 LARGEST_HEAD = 1024
 JOINED = 0xC1
 """First byte of a head and a piece in one frame. No msgpack begins with it, so no head alone does."""
 _JOINT = struct.Struct("<BH")
 LONGEST_REASON = 240
 
+# Below 2**63, so that sums of two counts stay in what msgpack and numpy hold.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Rank = Annotated[int, msgspec.Meta(ge=0, le=2**16)]
 Checksum = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
@@ -163,6 +165,7 @@ Array = npt.NDArray[Any]
 
 CHUNK = 60 << 10
 """Bytes of a piece: with header and encryption below 64 KiB, the largest frame an endpoint accepts."""
+# 16 GiB: bounds what a header may announce, not the memory taken, which grows as bytes arrive.
 LARGEST_WHOLE = 1 << 34
 _ZEROS = memoryview(bytes(64 << 10))
 
@@ -230,6 +233,7 @@ class FramePayload:
 
 def pack(array: Array, dtype: str) -> FramePayload:
     """Copy an array into a frame."""
+    # Copied, because the caller goes on summing into the array while libzmq sends.
     frame = zmq.Frame(array.data.cast("B") if array.size else b"", copy=True)
     return FramePayload(frame, dtype, array.shape, zlib.crc32(frame.buffer) if array.size else 0)
 

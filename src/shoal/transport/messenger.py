@@ -127,8 +127,10 @@ class Messenger:
         error = DeadlineError(f"{pending.what} has had no reply for {deadline.budget:.0f} s")
         while not pending.done.wait(min(LOOK, deadline.left)):
             if not self._loop.is_alive():
+                # A dead loop runs no command, so nothing else would ever end this wait.
                 pending.end(ShoalError(f"{pending.what}: the communication thread has ended"))
             elif deadline.expired:
+                # Cancelled in its own thread, but ended here: that thread may be the one that hangs.
                 self._loop.call(lambda: self._loop.exchange.cancel(pending.to, pending, error))
                 pending.end(error)
 
@@ -158,6 +160,7 @@ class Messenger:
                 raise UsageError(f"port {port} is served already, or {MOST_PORTS} others are; take another name")
             self._served.add(port)
         jobs: SimpleQueue[Job | None] | None = SimpleQueue() if threaded else None
+        # Registered before the thread starts, so that `close` reaches every thread that runs.
         if jobs is not None:
             self._queues.append(jobs)
             name = f"shoal-port-{port}"

@@ -86,13 +86,16 @@ class OutgoingMessages:
         if port not in self._credits and len(self._credits) >= MOST_PORTS:
             raise ProtocolViolation(f"credit on more than {MOST_PORTS} ports")
         known = self._credits.setdefault(port, PortCredit(0, largest))
+        # Totals only grow; an older grant may come after a newer one when chunks are sent again.
         known.granted, known.largest = max(known.granted, granted), largest
 
     def next(self, now: float, most: int) -> ChunkInFlight[MessageChunk] | None:
         """Return the next chunk to send, if it keeps the bytes under way below `most`."""
         link = self.link
+        # One chunk may always be under way, however small the window, or a piece larger than it would never leave.
         if not self.has_more or (link.in_flight and link.under_way + self.piece > min(most, link.estimate.near)):
             return None
+        # The greeting asks for credit: until it is answered, no message may begin.
         if not self._hello:
             self.stream, self._hello = self.stream or self.streams(), True
             return self._send(now, MessageKind.hello)
@@ -134,6 +137,8 @@ class OutgoingMessages:
 
     def _begin(self, message: OutgoingMessage) -> bool:
         if message.needs_credit:
+            # Checked here and at the receiver: the sender of a message that is too large gets an error, not a
+            # suspicion.
             credit = self._credits[message.port]
             if message.body.total > credit.largest:
                 size = f"a message of {message.body.total} bytes"
@@ -210,6 +215,7 @@ class OutgoingMessages:
         self.link.reset()
         self.stream, self._hello = self.streams(), False
         for message in started:
+            # Its first chunk was not taken, so the receiver's handler cannot have run.
             if message.needs_credit and message.first >= expected:
                 message.number, message.cut, message.first = -1, 0, -1
                 self._wait(message)

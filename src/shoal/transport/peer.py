@@ -81,6 +81,7 @@ class LinkPeer:
     def open_messages(self, streams: Callable[[], int], numbers: Callable[[], int]) -> OutgoingMessages:
         """The stream of messages to it, which no more bytes a second may leave on than on that of collectives."""
         made = OutgoingMessages(f"{self}", streams, numbers)
+        # The two streams are estimated apart, but leave by the same line.
         made.link.estimate.most = self.out.estimate.most
         return made
 
@@ -141,6 +142,7 @@ class LinkPeer:
         if self.heard is None:  # its process may still be starting, and handshakes come before the first message
             silence = now - self.awaited if self.awaited is not None else 0.0
             return silence if silence > max(floor, FIRST_WORD) else None
+        # A large chunk keeps a slow line busy for longer than a heartbeat's interval, so the allowance grows with it.
         silence = now - self.heard
         return silence if silence > self.out.estimate.allowance(self.largest, floor) else None
 

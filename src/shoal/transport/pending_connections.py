@@ -88,6 +88,7 @@ class DescriptorView:
             try:
                 yield here
             finally:
+                # The descriptor is ours to reuse; closing the socket object would close it.
                 here.detach()
         finally:
             os.dup2(self._nothing, self._own, inheritable=False)
@@ -115,6 +116,7 @@ class PendingLimiter(threading.Thread):
         watched.setsockopt(zmq.BACKLOG, BACKLOG)
         watched.monitor(_ADDRESS, int(_EVENTS))
         self._monitor = watched.context.socket(zmq.PAIR)
+        # Few unread events, because libzmq must stop accepting when this thread gets no time (see above).
         self._monitor.setsockopt(zmq.RCVHWM, 1)
         self._monitor.connect(_ADDRESS)
 
@@ -165,6 +167,7 @@ class PendingLimiter(threading.Thread):
                 kind, fd = int(event["event"]), int(event["value"])
                 if kind == zmq.EVENT_MONITOR_STOPPED:
                     return False
+                # Also before EVENT_ACCEPTED: the descriptor was reused, so what it stood for before is gone.
                 self._pending.pop(fd, None)
                 self._accepted.pop(fd, None)
                 if kind == zmq.EVENT_ACCEPTED and (peer := self._peer(fd)) is not None:
@@ -175,6 +178,7 @@ class PendingLimiter(threading.Thread):
     def _enforce(self) -> None:
         if not self._too_many():
             return
+        # Looked at only when there are too many: reading each one's state costs three system calls.
         for connection in list(self._pending.values()):
             self._look_at(connection)
         for connection in choose_evictions(self._pending.values(), self.most, self.most_per_address):

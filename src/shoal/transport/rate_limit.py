@@ -23,6 +23,7 @@ class RateLimit:
     def spent(self, size: int, now: float) -> None:
         """Note that `size` bytes were sent."""
         self._refill(now)
+        # May become negative: a chunk that has begun leaves whole, and the next waits for it.
         self._left -= size
 
     def wait(self, now: float) -> float:

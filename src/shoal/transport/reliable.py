@@ -19,11 +19,14 @@ MEMORY = 10.0
 """The shortest round trip is forgotten after this many seconds to twice as many, because routes change."""
 LONGEST_ROUND_TRIP = 10.0
 """Longest round trip believed: a peer's answers make it, and a long one would excuse its silence."""
+# Weight of a new rate in the moving mean: after four acknowledgements a third of the old one is left.
 GAIN = 0.25
 ENOUGH = 128 << 10
 """Bytes that must be acknowledged together to measure a rate."""
 SLOWEST = 12_500.0
 """Bytes a second assumed of an unmeasured link: 100 kbit/s, so that no deadline is too short."""
+# Bytes: four chunks, so that an acknowledgement is always on its way; a guess for an unmeasured link; a bound on
+# memory.
 SMALLEST_WINDOW, FIRST_WINDOW, LARGEST_WINDOW = 256 << 10, 4 << 20, 64 << 20
 PRODUCTS = 4.0
 """Bandwidth-delay products under way: enough for the rate to grow, few enough that stale data does not block the
@@ -54,14 +57,17 @@ class LinkEstimate:
     def round_trip(self, seconds: float, now: float) -> None:
         if now - self._turned > MEMORY:
             self._turned = now
+            # Two windows of MEMORY seconds: the minimum never starts from nothing when one ends.
             self._least = [self._least[1], float("inf")]
         self._least[1] = min(self._least[1], min(max(seconds, 1e-6), LONGEST_ROUND_TRIP))
+        # The shortest, because every other one contains time in queues, which a larger window would only lengthen.
         self.rtt = min(self._least)
 
     def delivered(self, size: int, seconds: float) -> None:
         """Note that `size` bytes were acknowledged within `seconds`."""
         if size < ENOUGH or seconds <= 0:
             return
+        # Acknowledgements may come bundled and show more than the limit allows to leave.
         sample = min(size / seconds, self.most)
         self.rate = sample if self.rate is None else self.rate + GAIN * (sample - self.rate)
 
@@ -164,6 +170,7 @@ class OutgoingLink(Generic[C]):
 
     def acknowledged(self, expected: int, now: float) -> None:
         """Note that every chunk before `expected` has arrived."""
+        # A peer may not acknowledge what was never sent.
         self.arrived = max(self.arrived, min(expected, self.next_seq))
         last = None
         while self.in_flight and self.in_flight[0].chunk.seq < expected:
@@ -173,6 +180,7 @@ class OutgoingLink(Generic[C]):
         if last is not None:
             self.progressed, self.patience, self.repeat_pause = now, PATIENCE, 0.0
             self.estimate.delivered(self.delivered - last.delivered, now - last.sent)
+            # Only a link that had more to send says anything about the window.
             if self.waiting:
                 self.estimate.drained(self.under_way)
 

@@ -43,9 +43,11 @@ WINDOW = 4 * PIECE
 """Bytes to one member that are under way: less than its ring, which also has room for what is short."""
 SMALL = PIECE // 8
 """Bytes of pieces of which a few may stay unacknowledged, because they do not fill the window."""
+# TICK bounds the sleep if a bell is missed. In BUSY the thread only yields: to be woken takes longer than an answer.
 TICK, BUSY = 0.2, 50e-6
 """Seconds of sleep at the most; and those after work in which more is looked for before it sleeps."""
 AT_ONCE = 64
+# Threads cannot be killed, so `close` leaves one behind if its handler takes longer.
 LONGEST_END = 10.0
 """Seconds in which a handler that runs in this thread may come to its end."""
 
@@ -88,6 +90,7 @@ class RingPeer:
         return OutgoingMessages(f"{self}", streams, numbers, link, piece=PIECE)
 
     def put(self, head: bytes, body: memoryview) -> None:
+        # Behind those that wait already, to keep the order.
         if self.waiting or not self.out.put(head, body):
             self.waiting.append((head, body))
         self.bell.ring()
@@ -223,8 +226,10 @@ class RingLoop(threading.Thread):
     def run(self) -> None:
         why = "has ended"
         try:
+            # Between the last work and BUSY it yields instead of sleeping: an answer is often on its way.
             worked = now()
             while not self._ending:
+                # Looked at before the turn: a bell that rings during it makes the sleep return at once.
                 seen, moment = self._bell.look(), now()
                 with self._commands.turn:
                     has_worked = self._turn(moment)

@@ -10,7 +10,9 @@ from shoal.hosts.arena import SharedArena, pages
 from shoal.hosts.doorbell import ProcessDoorbell
 from shoal.transport.message_ring import COUNTERS, MessageRing
 
+# Offsets in the run's arena, far above what engines and the board reserve in the same sparse file.
 BASE, DATA = 1 << 61, 1 << 40
+# Eight pieces of 512 KiB, twice the window: what is short always finds room beside it.
 RING = 4 << 20
 LINE = 64
 

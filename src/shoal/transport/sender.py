@@ -35,6 +35,7 @@ ACK_SECONDS = 0.1
 """Seconds after the first chunk that is not acknowledged yet, until it is without waiting for a chunk to do it."""
 NEAR = 2 * CHUNK
 """A chunk carries an acknowledgement if at most so many bytes are under way; behind more it would arrive late."""
+# Seconds between two requests at least, for links that are faster than a turn of the loop.
 ASK_AGAIN = 0.1
 SHARE = 8
 """While collectives and messages both wait, one chunk in so many, and that share of the window, is for messages."""
@@ -78,6 +79,7 @@ class ChunkSender:
         """Send one chunk if allowed: of a collective first, but now and then of a message, so that neither starves."""
         if not self._may():
             return False
+        # Otherwise pushes of an asynchronous mode would wait for the end of every all-reduce.
         if peer.collective_turns >= SHARE and self._send_message(peer):
             return True
         return self._send_collective(peer) or self._send_message(peer)
@@ -115,6 +117,7 @@ class ChunkSender:
         """Give what the rate limit has freed to the waiting peers in turn."""
         waiting = [peer for peer in peers if self.allowance is not None and peer.has_waiting]
         while waiting and self._may():
+            # One chunk each in turn, so that a limited line is shared equally among the peers.
             waiting = [peer for peer in waiting if self._send_next(peer)]
 
     def transmit(self, peer: LinkPeer, in_flight: ChunkInFlight[ChunkHeader] | ChunkInFlight[MessageChunk]) -> None:
@@ -202,6 +205,7 @@ class ChunkSender:
         """Return an acknowledgement's content: chunks received, the last one's stamp, and its age in nanoseconds."""
         held = int((now() - into.stamped) * 1e9) if into.stamp else 0
         said = into.expected, into.stamp, held
+        # A stamp is answered once: the next acknowledgement without a new chunk measures nothing.
         into.unacknowledged = into.stamp = 0
         return said
 

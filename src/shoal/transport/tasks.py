@@ -23,6 +23,7 @@ class MeshView:
         self.ranks, self.rank = list(ranks), rank
         self.size, self.place = len(self.ranks), self.ranks.index(rank)
         self.others = [peer for peer in self.ranks if peer != rank]
+        # Neighbours on the ring of this view's members, not of all slots.
         self.after = self.ranks[(self.place + 1) % self.size]
         self.before = self.ranks[(self.place - 1) % self.size]
 
@@ -99,6 +100,7 @@ class TaskTable:
         self._tasks[task.key] = task
         self._next[task.channel] = task.number + 1
         self._do(task, begin)
+        # In the order they came, which is each sender's order.
         for sender, chunk, payload in self._early.pop(task.key, ()):
             self._early_bytes[sender] -= payload.size + EARLY_HEAD
             self._hand(task, sender, chunk, payload)
@@ -133,6 +135,7 @@ class TaskTable:
         self._next.clear()
 
     def _hand(self, task: CollectiveTask, sender: int, chunk: ChunkHeader, payload: FramePayload) -> None:
+        # A task that failed may still get chunks from peers that have not noticed.
         if task.done.is_set() or sender not in task.senders:
             return  # a peer that is no participant, such as a newcomer, cannot make it fail
         if chunk.kind != task.kind or (task.alike and chunk.total != task.total):
@@ -151,6 +154,7 @@ class TaskTable:
         except ShoalError as error:
             task.fail(error, sender)
         except Exception as error:
+            # Not a peer's fault but a bug of this worker: let it end the communication thread.
             if sender is None:
                 raise
             task.fail(FrameRefused(f"a chunk of worker {sender} cannot be handled: {error!r}"), sender)

@@ -16,6 +16,7 @@ from shoal.transport.pending_connections import DescriptorView
 
 MOST_OF_ONE = 1 << 20
 """Bytes of one connection without a complete message; the largest message has 128 KiB."""
+# Many connections that each stay below MOST_OF_ONE are limited together.
 MOST_OF_ALL = 32 << 20
 EVERY = 0.25
 """Seconds between two checks."""
@@ -74,6 +75,7 @@ class UnfinishedLimiter:
 
     def _choose(self) -> list[tuple[int, Address]]:
         """Choose the connections that hold too much alone, and the largest until all others together hold little."""
+        # The largest first: the fewest connections are closed.
         order = sorted(self._known.items(), key=lambda item: -item[1].held)
         total, chosen = sum(unread.held for _, unread in order), []
         for fd, unread in order:

@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections import OrderedDict, namedtuple
+from collections import OrderedDict
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -55,7 +56,9 @@ def test_the_receiver_may_write_into_a_batch() -> None:
     assert (first.sum(), second.sum()) == (3, 0)
 
 
-Pair = namedtuple("Pair", "x y")
+class Pair(NamedTuple):
+    x: object
+    y: object
 
 
 @pytest.mark.parametrize(

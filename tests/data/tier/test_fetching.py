@@ -1,4 +1,4 @@
-"""A worker gets its batches in order, each once, whatever becomes of the servers; and it waits no longer than needed."""
+"""A worker gets its batches in order, each once, whatever becomes of the servers, and waits no longer than needed."""
 
 import random
 

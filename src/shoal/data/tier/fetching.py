@@ -26,7 +26,7 @@ from shoal.data.turn import PassKey
 
 AHEAD = 2
 """Requests of a worker at each server: one is prepared while the other's batch travels."""
-START, FIRST, LEAST = 10.0, 5.0, 1.0
+START, FIRST, LEAST = 5.0, 5.0, 1.0
 """Seconds: until the first server is there; for its first batch; and for any other, beside what batches take."""
 SLACK = 2.0
 LOOK = 0.5

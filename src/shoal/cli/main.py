@@ -9,6 +9,7 @@ from shoal.cli import (
     bench,
     bench_models,
     compare,
+    data,
     doctor,
     importing,
     join,
@@ -61,6 +62,7 @@ def options(
 
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("join")(join.join)
+app.command("data", context_settings={"allow_interspersed_args": False})(data.data)
 app.add_typer(plan.app, name="plan", help="The plan language: its terms and named plans.")
 app.add_typer(lab.app, name="lab", help="A bad network on one machine: draw it, enter it, measure it.")
 app.add_typer(keys.app, name="keys", help="Keys by which machines know each other.")

@@ -59,6 +59,7 @@ def describe(options: RunOptions, run: str, plan: "Plan", workers: int, lab: str
         folder=str(Path.cwd()),
         fingerprint=record.fingerprint_of(Path(options.script or "")),
         checkpoint=options.checkpoint or AUTO,
+        data_servers=options.data_servers or "",
     )
 
 

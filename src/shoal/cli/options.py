@@ -32,6 +32,8 @@ class RunOptions:
     """Which machines may join."""
     share: str | None = None
     """How much of every batch each worker computes."""
+    data_servers: str | None = None
+    """How many processes prepare batches, or where some do."""
     spare: int = 0
     """Slots for workers that are added later."""
     tunes: bool = False

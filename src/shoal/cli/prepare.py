@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shoal.cli.command_check import check_command
+from shoal.cli.data_options import read_data_servers
 from shoal.cli.engine import engine_place
 from shoal.cli.listen import check_listen, opened
 from shoal.cli.options import RunOptions
@@ -40,6 +41,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     workers = count_workers(options, spec.size if spec else named)
     chosen = check_command(options, workers)
     check_servers(options, chosen)
+    data_servers, remote_data = read_data_servers(options)
     place = find_place(options, chosen, lab=spec is not None)
     run_id = attempts[0].run if attempts else check_id(options.name, "--name") if options.name is not None else new_id()
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
@@ -49,6 +51,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     links = spec is not None or place is not None
     warm(chosen, workers + spare, links)  # slow, so only once the command is right
     from shoal.launch.job import LaunchJob
+    from shoal.train.data_role import DataRun
     from shoal.train.servers import count_tuned_servers, make_services, write_servers
 
     text = write_lab(spec) if spec is not None else ""
@@ -71,6 +74,9 @@ def prepare(options: RunOptions) -> "LaunchJob":
         make_services=partial(make_services, joinable=place is not None),
         tuned_servers=count_tuned_servers,
         write_servers=write_servers,
+        data_servers=data_servers,
+        remote_data=remote_data,
+        make_data_run=DataRun,
         spare=spare,
         tunes=options.tunes,
     )

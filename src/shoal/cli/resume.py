@@ -44,6 +44,7 @@ def from_record(options: "RunOptions") -> "tuple[RunOptions, list[RunInfo], Path
         plan=options.plan if options.plan is not None else last_plan(directory, last.plan),
         seed=first.seed,
         lab=options.lab if options.lab is not None else last.lab or None,
+        data_servers=options.data_servers if options.data_servers is not None else last.data_servers or None,
         checkpoint=options.checkpoint if options.checkpoint is not None else last.checkpoint,
     )
     return completed, attempts, directory.absolute()

@@ -77,6 +77,7 @@ def combine(
         survive=(losses.restarts, losses.min_workers),
         wanted=ListenOptions(machines.listen, machines.key, tuple(machines.allow or ()), machines.max_workers),
         share=training.share,
+        data_servers=training.data_servers,
         spare=losses.spare,
         tunes=tunes,
     )

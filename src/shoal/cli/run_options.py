@@ -44,6 +44,15 @@ class TrainingOptions:
     seed: Annotated[
         int | None, typer.Option(help="Of the sample order and all random numbers; else 0.", rich_help_panel=TRAINING)
     ] = None
+    data_servers: Annotated[
+        str | None,
+        typer.Option(
+            "--data-servers",
+            metavar="N|HOST:PORT=KEY,…",
+            help="Processes that prepare batches for the workers; or where shoal data serves, with an invitation.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None
     share: Annotated[
         str | None,
         typer.Option(

@@ -14,6 +14,7 @@ from shoal.core.event_sink import NullSink as NullSink
 from shoal.core.event_sink import RunEvent as RunEvent
 from shoal.core.measurements import LATENCY_VARIABLE as LATENCY_VARIABLE
 from shoal.core.measurements import SECONDS as SECONDS
+from shoal.core.measurements import BatchesFetched as BatchesFetched
 from shoal.core.measurements import BucketFigures as BucketFigures
 from shoal.core.measurements import BucketTimes as BucketTimes
 from shoal.core.measurements import ChoiceMade as ChoiceMade
@@ -215,6 +216,7 @@ AnyEvent = (
     | ResultsReported
     | TrafficCounted
     | RoundsMade
+    | BatchesFetched
     | DatagramsCounted
     | ServerCounted
     | WarningRaised

@@ -241,6 +241,24 @@ class ServerCounted(RunEvent, tag="servers", frozen=True, kw_only=True):
     """Updates of others that these values had more."""
 
 
+class BatchesFetched(RunEvent, tag="fetched", frozen=True, kw_only=True):
+    """With `--data-servers`: where this worker's batches were prepared so far; the newest counts."""
+
+    step: int
+    batches: list[int]
+    """From each data server."""
+    bytes: int
+    """Of these batches."""
+    local: int
+    """Batches that the worker prepared itself."""
+    waited: float
+    """Seconds in which its training waited for a batch, or prepared one."""
+    overdue: int = 0
+    """How often a server that was asked did not answer in time."""
+    lost: int = 0
+    """How often the connection to one ended."""
+
+
 class DatagramsCounted(RunEvent, tag="datagrams", frozen=True, kw_only=True):
     """Under `datagrams`: what became of this worker's datagrams, and of those that were for it; the newest counts."""
 

@@ -16,6 +16,7 @@ from msgspec import structs
 from shoal.core.events import (
     SECONDS,
     AnyEvent,
+    BatchesFetched,
     BucketFigures,
     BucketTimes,
     CheckpointSaved,
@@ -74,7 +75,9 @@ class EventMerger:
                 yield from self._add_step(event)
             case ValuesLogged():
                 yield from self._add_logged(event)
-            case LayerTimes() | TrafficCounted() | RoundsMade() | ServerCounted() | DatagramsCounted():
+            case (
+                LayerTimes() | TrafficCounted() | RoundsMade() | ServerCounted() | DatagramsCounted() | BatchesFetched()
+            ):
                 self._newest[type(event)] = event
             case BucketTimes():
                 yield from self._add_buckets(event)

@@ -54,6 +54,8 @@ class RunInfo(msgspec.Struct, frozen=True, kw_only=True, rename={"slots": "seats
     attempt: int = 1
     step: int = 0
     """Of a continued run: how many steps it had made when it went on."""
+    data_servers: str = ""
+    """What `--data-servers` was given."""
     slots: list[int] = []
     """Of the workers, if they are a joined machine's; else they are counted from 0."""
 
@@ -170,6 +172,7 @@ class RunDetails(TypedDict, total=False):
     folder: str
     fingerprint: str
     checkpoint: str
+    data_servers: str
     slots: list[int]
 
 

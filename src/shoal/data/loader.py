@@ -15,6 +15,7 @@ from shoal.data.loader_pass import LoaderPass
 from shoal.data.observer import LoaderObserver
 from shoal.data.source.base import BatchSource, LoaderStep, WorkerPlace
 from shoal.data.source.choose import choose
+from shoal.data.source.mapped import PreparesBatches
 from shoal.data.standing import LoaderPosition
 from shoal.data.turn import PassKey
 
@@ -25,7 +26,9 @@ class ShardedLoader:
     def __init__(
         self, loader: Any, *, rank: int, size: int, seed: int, observer: LoaderObserver, number: int = 0,
         standing: LoaderPosition | None = None, place: Callable[[], WorkerPlace] | None = None,
+        prepare: PreparesBatches | None = None,
     ) -> None:  # fmt: skip
+        """`prepare`: what makes batches instead of the loader itself."""
         if isinstance(loader, ShardedLoader):
             raise UsageError("this loader has been joined already; join the DataLoader it was made from")
         self._loader = loader
@@ -34,7 +37,8 @@ class ShardedLoader:
         self._seed = seed
         self._observer = observer
         self._number = number
-        self._source: BatchSource = choose(loader, self._place)
+        self._prepare = prepare
+        self._source: BatchSource = choose(loader, self._place, prepare)
         self._standing = standing or LoaderPosition()
         self._first = self._standing.first
         self._turn = PassKey(seed, self._standing.epoch, self._first - 1) if self._first else None
@@ -90,7 +94,7 @@ class ShardedLoader:
         """Deal for the members there are now."""
         run.changed = False
         if (place := self._where()) != self._place:
-            self._place, self._source = place, choose(self._loader, place)
+            self._place, self._source = place, choose(self._loader, place, self._prepare)
 
     def __len__(self) -> int:
         """Steps of a pass, the same on every worker; one with a short last step yields one batch less."""

@@ -14,6 +14,6 @@ class PassKey:
     number: int
     """How often this loader had been iterated in this epoch before; 0 for the usual single pass."""
 
-    def mix(self, purpose: str, *more: int) -> int:
+    def mix(self, purpose: str, *more: int | str) -> int:
         """A seed for one purpose within this turn."""
         return mix(purpose, self.seed, self.epoch, self.number, *more)

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from shoal.core.record import run_dir, runs_root
 from shoal.groups.base import SingleWorkerGroup, WorkerGroup
 from shoal.groups.mpi import join_ranks
 from shoal.launch import torchrun
+from shoal.launch.data_seats import DataTierAddress
 from shoal.launch.engines.mpi import find_rank
 
 
@@ -39,6 +40,8 @@ class WorkerContext:
     """Above 1: the run was started before."""
     servers: str = ""
     """The folder in which server processes of this host listen, if its plan has some; empty: nobody starts any."""
+    data: DataTierAddress = field(default_factory=DataTierAddress)
+    """The data servers that prepare this worker's batches."""
     make: Callable[..., Any] | None = None
     """Makes the run from this context and the plan, where it is not to be Shoal's own."""
 

@@ -8,6 +8,8 @@ from typing import Any
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
 from shoal.lab.spec import LabSpec
+from shoal.launch.context import WorkerContext
+from shoal.launch.data_seats import DataServerSeat, RemoteDataServer
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
 from shoal.launch.services import RunService
@@ -47,6 +49,12 @@ class LaunchJob:
     """How many servers a plan has whose number is tuned; 0: none is."""
     write_servers: Callable[[str, int], str] = lambda plan, servers: plan
     """Such a plan with another number."""
+    data_servers: int = 0
+    """Processes that prepare batches for the workers."""
+    remote_data: tuple[RemoteDataServer, ...] = ()
+    """Such processes that others have started."""
+    make_data_run: "DataRunMaker | None" = None
+    """What makes the run of a script in such a process."""
     spare: int = 0
     """Slots above the workers' own that are kept free for workers added later."""
     tunes: bool = False
@@ -62,6 +70,8 @@ class LaunchJob:
         return self.remote_slots or range(self.workers)
 
 
+DataRunMaker = Callable[[WorkerContext, Any, DataServerSeat, int], Any]
+"""(context, plan, where it serves, number of workers)"""
 PlacementMaker = Callable[[LaunchJob, SharedArena], WorkerPlacement]
 
 

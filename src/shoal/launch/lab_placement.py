@@ -1,6 +1,7 @@
 """Workers on the emulated hosts of a lab: one each, so that they talk over its network and nowhere else."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 from torch._C._distributed_c10d import FileStore
@@ -19,6 +20,7 @@ from shoal.lab.lab import NetworkLab
 from shoal.lab.spec import LabSpec
 from shoal.lab.speed import how
 from shoal.lab.timeline import EventTimeline
+from shoal.launch.data_seats import DataServerSeat, DataTierAddress
 from shoal.launch.placement import CoordinatorEndpoint, WorkerPlacement
 from shoal.launch.services import ServiceSeat
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
@@ -26,7 +28,7 @@ from shoal.membership.elastic_session import ElasticSession
 from shoal.transport.endpoint import BookEntry, LinkEndpoint
 from shoal.transport.keys import CurveKeyPair
 
-COORDINATOR_PORT, PORT = 7701, 7700
+COORDINATOR_PORT, PORT, DATA_PORT = 7701, 7700, 7710
 """Where coordinator and workers listen: every host of a lab has all ports to itself."""
 
 
@@ -67,6 +69,17 @@ class LabPlacement(WorkerPlacement):
         host = (self._workers + number) % self.spec.size
         address, keys = f"tcp://{self.lab.hosts[host].address}:*", CurveKeyPair.new()
         return ServiceSeat(number, address, self.directory.name, keys, enter=lambda: self.lab.enter(host))
+
+    def seat_data_servers(self, number: int, folder: str) -> tuple[list[DataServerSeat], DataTierAddress]:
+        """Data servers are spread as services are; all workers of the run show them one key, which they inherit."""
+        pair, clients, seats = CurveKeyPair.new(), CurveKeyPair.new(), []
+        for each in range(number):
+            host = (self._workers + each) % self.spec.size
+            address = f"tcp://{self.lab.hosts[host].address}:{DATA_PORT + each}"
+            enter = partial(self.lab.enter, host)
+            seats.append(DataServerSeat(each, address, ServerCredentials(pair, {clients.public: self._workers}), enter))
+        shown = ClientCredentials(clients, pair.public)
+        return seats, DataTierAddress(tuple(seat.address for seat in seats), (shown,) * number)
 
     def key(self, rank: int) -> ClientCredentials:
         return ClientCredentials(self._pairs[rank], self._coordinator_keys.public)

@@ -1,4 +1,4 @@
-"""The services of a run from its launcher's side: started, told of the members, changed with the plan, ended.
+"""The services and data servers of a run from its launcher's side: started, told of the members, changed, ended.
 
 launcher's tick ── members ──────────────────▶ services between hosts
                 ◀─ members that misbehave ───
@@ -8,6 +8,8 @@ launcher's tick ── members ────────────────�
 from collections.abc import Callable
 
 from shoal.hosts.status_board import StatusBoard
+from shoal.launch.data_seats import DataTierAddress
+from shoal.launch.data_servers import DataServerProcesses
 from shoal.launch.job import LaunchJob
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.plan_services import PlanServices
@@ -26,6 +28,7 @@ class LauncherServices:
         self._job, self._place, self._board, self._leave_launcher = job, place, board, leave
         self._folder = ServiceFolder()
         self._plans = PlanServices(self._make(job.plan, 0), self._begin)
+        self._data: DataServerProcesses | None = None
 
     def _make(self, plan: str, number: int) -> ServiceProcesses:
         survive = self._job.survive
@@ -49,6 +52,18 @@ class LauncherServices:
         current.open(self._place.service_seat)
         if current.book:
             self._place.add_servers(current.book)
+        if self._job.data_servers:
+            self._folder.open()
+            self._data = DataServerProcesses(self._job, self._place, self.folder, self._leave_for_data)
+            self._data.tick()
+
+    @property
+    def data(self) -> DataTierAddress:
+        """Return where workers reach the data servers."""
+        own = DataTierAddress() if self._data is None else self._data.address
+        remote = self._job.remote_data
+        servers = (*own.servers, *(each.address for each in remote))
+        return DataTierAddress(servers, (*own.keys, *(each.keys for each in remote)))
 
     def tick(self, supervisor: RunSupervisor | None) -> list[str]:
         """Several times a second; returns a line for each thing that the user should know."""
@@ -58,6 +73,7 @@ class LauncherServices:
             for accused in self._plans.current.take_accused():
                 supervisor.accuse(accused.member, accused.reason)
         notes = [*self._plans.take_notes(), *self._plans.current.tick(self._board)]
+        notes += self._data.tick() if self._data is not None else []
         for note in notes if supervisor is not None else ():
             supervisor.warn(note)  # type: ignore[union-attr]
         return notes
@@ -81,11 +97,23 @@ class LauncherServices:
         self.forget()
         self._leave_launcher()
 
+    def _leave_for_data(self) -> None:
+        """In a data server, which closes its launcher's side of the tier itself."""
+        self._forget_plans()
+        self._leave_launcher()
+
     def forget(self) -> None:
         """In another process: the channels are the launcher's."""
+        self._forget_plans()
+        if self._data is not None:
+            self._data.forget()
+
+    def _forget_plans(self) -> None:
         for each in self._plans.list_started():
             each.forget()
 
     def close(self) -> None:
+        if self._data is not None:
+            self._data.close()
         self._plans.close()
         self._folder.close()

@@ -152,6 +152,7 @@ class LocalLauncher:
                 speed=self.place.speed,
                 replay=self.place.replay,
                 servers=self._services.folder,
+                data=self._services.data,
                 make=job.make,
                 checkpoint=job.checkpoint,
                 resume=job.resume,

@@ -9,6 +9,7 @@ from shoal.groups.base import WorkerGroup
 from shoal.groups.shared_memory import SharedGroup
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
+from shoal.launch.data_seats import DataServerSeat, DataTierAddress, seats_at_files
 from shoal.launch.services import ServiceSeat, seat_at_file
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
@@ -68,6 +69,10 @@ class WorkerPlacement(ABC):
     def service_seat(self, number: int, file: str) -> ServiceSeat:
         """Where a service of the run listens; `file` is in a folder of the user's alone."""
         return seat_at_file(number, file)
+
+    def seat_data_servers(self, number: int, folder: str) -> tuple[list[DataServerSeat], DataTierAddress]:
+        """Where data servers listen, and where this launcher's workers reach them; `folder` is the user's alone."""
+        return seats_at_files(number, folder)
 
     def add_servers(self, servers: Sequence[BookEntry]) -> None:
         """They listen, and no worker is started yet."""

@@ -1,7 +1,7 @@
 """The coordinator's socket: one ROUTER that admits allowed keys only."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,7 +111,7 @@ class CoordinatorSocket:
         """Where connections over TCP come from, as of now: a peer that was killed is missing within a moment."""
         return set(self._limiter.accepted().values()) if self._limiter is not None else set()
 
-    def send(self, to: bytes, frames: list[bytes]) -> None:
+    def send(self, to: bytes, frames: Sequence[Frame | bytearray]) -> None:
         """Send without waiting. A receiver that does not read loses messages; the protocol repeats all that matter."""
         with contextlib.suppress(zmq.Again):
             self._socket.send_multipart([to, *frames], zmq.NOBLOCK)

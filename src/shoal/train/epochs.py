@@ -5,6 +5,7 @@ from typing import Any
 
 from shoal.data.loader import ShardedLoader
 from shoal.train.checkpoint.snapshot import TrainingPosition
+from shoal.train.data_tier import DataTier
 from shoal.train.reports import RunReports
 from shoal.train.step_coordinator import StepCoordinator
 
@@ -12,10 +13,12 @@ from shoal.train.step_coordinator import StepCoordinator
 class TrainingEpochs:
     """Of one worker. A script may go through epochs several times: each time is a phase."""
 
-    def __init__(self, together: StepCoordinator, reports: RunReports) -> None:
+    def __init__(self, together: StepCoordinator, reports: RunReports, tier: DataTier | None = None) -> None:
+        """`tier`: the data servers that prepare this worker's batches."""
         self._together, self._progress, self._reports = together, together.progress, reports
         self.loaders: list[ShardedLoader] = []
         """All that were joined, in order."""
+        self._tier = tier
         self._phase = -1
         self._next: int | None = None
         """The epoch to go on with, between two."""
@@ -32,6 +35,7 @@ class TrainingEpochs:
             number=number,
             standing=together.resume.standing(number) if together.resume is not None else None,
             place=together.place,
+            prepare=self._tier.preparing(loader, number) if self._tier is not None else None,
         )
         self.loaders.append(dealt)
         return dealt

@@ -23,6 +23,7 @@ from shoal.sync.engine.chooser import EngineChooser
 from shoal.train.checkpoint.resume import ResumeState
 from shoal.train.checkpoint.weights import write_weights
 from shoal.train.closing import RunClosing
+from shoal.train.data_tier import connect_data_servers
 from shoal.train.epochs import TrainingEpochs
 from shoal.train.final_comparison import compare_at_end, fail_at_exit
 from shoal.train.joining import ModelJoiner
@@ -73,7 +74,9 @@ class Run:
         )
         self._together.switcher = self._switcher
         self._reports = RunReports(self._journal, group, self._progress)
-        self._epochs = TrainingEpochs(self._together, self._reports)
+        self._epochs = TrainingEpochs(
+            self._together, self._reports, connect_data_servers(context.data, self._progress, group)
+        )
         self._together.where = lambda: self._epochs.position([0])
         begin_keeping(context, plan, self._together, self._journal, self._epochs.position)
         self._closed = False

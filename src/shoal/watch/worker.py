@@ -9,6 +9,7 @@ import msgspec
 from shoal.core.events import (
     SECONDS,
     AnyEvent,
+    BatchesFetched,
     BucketTimes,
     ChoiceMade,
     CodecPriced,
@@ -94,6 +95,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """Under `local(…)`: what its rounds came to since it was started last."""
     servers: ServerCounted | None = None
     datagrams: DatagramsCounted | None = None
+    fetched: BatchesFetched | None = None
     """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
@@ -224,14 +226,14 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.metrics = metrics
         case TrafficCounted(peers=peers, links=links):
             worker.peers, worker.links = peers, links or worker.links
-        case RoundsMade() | ServerCounted() | DatagramsCounted():
+        case RoundsMade() | ServerCounted() | DatagramsCounted() | BatchesFetched():
             _keep_totals(worker, event)
         case _:
             _add_word(worker, event)
 
 
-def _keep_totals(worker: WorkerRecord, event: RoundsMade | ServerCounted | DatagramsCounted) -> None:
-    """The newest totals of how replicas agreed."""
+def _keep_totals(worker: WorkerRecord, event: RoundsMade | ServerCounted | DatagramsCounted | BatchesFetched) -> None:
+    """The newest totals of how replicas agreed, and of data servers."""
     match event:
         case RoundsMade():
             worker.rounds = event
@@ -239,6 +241,8 @@ def _keep_totals(worker: WorkerRecord, event: RoundsMade | ServerCounted | Datag
             worker.servers = event
         case DatagramsCounted():
             worker.datagrams = event
+        case BatchesFetched():
+            worker.fetched = event
 
 
 def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:

@@ -8,19 +8,26 @@ from torch.utils.data.distributed import DistributedSampler
 from shoal.core.errors import UsageError
 from shoal.data.source.base import BatchSource, WorkerPlace
 from shoal.data.source.batches import IterableSource
-from shoal.data.source.mapped import MapDatasetSource
+from shoal.data.source.mapped import MapDatasetSource, PreparesBatches
 from shoal.data.source.streamed import StreamSource
 
 
-def choose(loader: Any, place: WorkerPlace) -> BatchSource:
-    """The source of `loader`'s batches for the worker at `place`."""
+def choose(loader: Any, place: WorkerPlace, prepare: PreparesBatches | None = None) -> BatchSource:
+    """The source of `loader`'s batches for the worker at `place`; `prepare`: by data servers, which need indices."""
     if not isinstance(loader, DataLoader):
         return IterableSource(_iterable(loader), place)
     _refuse_dealt_already(loader)
     if type(loader).__iter__ is not DataLoader.__iter__:
         return IterableSource(loader, place)  # a loader with an iteration of its own: only its results can be dealt
-    kind = StreamSource if isinstance(loader.dataset, IterableDataset) else MapDatasetSource
-    return kind(loader, place)
+    if isinstance(loader.dataset, IterableDataset):
+        return StreamSource(loader, place)
+    return MapDatasetSource(loader, place, prepare)
+
+
+def has_indices(loader: Any) -> bool:
+    """Whether the samples of a loader's batches have indices that another process could be told."""
+    plain = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
+    return plain and not isinstance(loader.dataset, IterableDataset | IterDataPipe | MapDataPipe)
 
 
 def _iterable(loader: Any) -> Any:

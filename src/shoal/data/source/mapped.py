@@ -1,11 +1,11 @@
 """Map-style datasets: indices are dealt, and each worker loads its own samples only.
 
-user's sampler ── groups ──┬── this worker's indices ── DataLoader ──┬── steps
-                           └── counts of every worker ───────────────┘
+user's sampler ── groups ──┬── this worker's indices ── DataLoader, or data servers ──┬── steps
+                           └── counts of every worker ────────────────────────────────┘
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,11 +22,16 @@ from shoal.data.source.base import LoaderStep, WorkerPlace
 from shoal.data.source.rebuild import like
 from shoal.data.turn import PassKey
 
+PreparesBatches = Callable[[PassKey, Iterator[Any]], Iterator[Any]]
+"""(pass, indices of one batch after the other, read ahead) -> the batches, in this order."""
+
 
 class MapDatasetSource:
     """Deals the indices of the loader's sampler, or whole batches if it has a batch sampler or no batches."""
 
-    def __init__(self, loader: DataLoader[Any], place: WorkerPlace) -> None:
+    def __init__(self, loader: DataLoader[Any], place: WorkerPlace, prepare: PreparesBatches | None = None) -> None:
+        """`prepare`: what makes batches instead of a DataLoader like the user's."""
+        self._prepare = prepare
         self._loader = loader
         self._place = place
         self._generator = torch.Generator()
@@ -46,7 +51,8 @@ class MapDatasetSource:
         if leases is not None:
             allocator = LeasedAllocator(leases, self._place.rank, self._place.size)
         self._chosen.now = self._own(turn, rest, ahead, allocator)
-        return self._in_step(iter(self._inner), ahead)
+        batches = iter(self._inner) if self._prepare is None else self._prepare(turn, self._chosen.now)
+        return self._in_step(batches, ahead)
 
     @property
     def items(self) -> int | None:

@@ -16,6 +16,7 @@ from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.tables import (
     datagrams_table,
     failures,
+    fetched_table,
     happenings,
     losses,
     metrics_table,
@@ -63,6 +64,7 @@ def _sections(
         ("rounds", rounds_table(workers)),
         ("datagrams", datagrams_table(workers)),
         ("servers", servers_table(workers)),
+        ("data servers: batches", fetched_table(workers)),
         ("workers", Group(workers_table(workers), *failures(workers))),
         ("metrics", metrics_table(summary.metrics)),
         ("bytes sent to each peer", peers_table(workers)),

@@ -1,5 +1,6 @@
 """The tables of the page: workers, metrics, peers, warnings. A table without rows is None."""
 
+from msgspec import structs
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -86,6 +87,23 @@ def datagrams_table(workers: list[WorkerRecord]) -> Table | None:
     for rank, made in told:
         numbers = [made.unsent, made.received, made.lost, made.late, made.refused]
         table.add_row(str(rank), figures.count(made.sent), figures.size(made.sent_bytes), *map(figures.count, numbers))
+    return table if told else None
+
+
+def fetched_table(workers: list[WorkerRecord]) -> Table | None:
+    """With `--data-servers`, per worker: batches of each server and its own, bytes, how long training waited."""
+    told = [(worker, worker.fetched) for worker in workers if worker.fetched is not None]
+    table = plain_table("rank")
+    servers = max((len(made.batches) for _, made in told), default=0)
+    add_figures(
+        table, *(f"server {server}" for server in range(servers)), "itself", "bytes", "overdue", "lost", "waited"
+    )
+    for worker, made in told:
+        spent = sum(structs.astuple(worker.phases)) * worker.steps
+        share = f" ({made.waited / spent:.1%})" if spent > 0 else ""
+        counts = map(figures.count, (*made.batches, made.local))
+        ends = map(figures.count, (made.overdue, made.lost))
+        table.add_row(str(worker.rank), *counts, figures.size(made.bytes), *ends, f"{made.waited:.2f} s{share}")
     return table if told else None
 
 

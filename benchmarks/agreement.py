@@ -1,6 +1,7 @@
-"""What agreeing less often costs in accuracy, and what it gains beside a slow worker: named plans on MNIST.
+"""What agreeing less often costs in accuracy, and what it gains beside a slow worker: named plans on MNIST or digits.
 
     python benchmarks/agreement.py --data DIR [--seeds 3] [--samples 8000] [--plans "local-sgd; hogwild"] [--skip slow]
+    python benchmarks/agreement.py --data digits …        the 8x8 digits of scikit-learn in 10 passes, instead of MNIST
 
 DIR holds `mnist/` with its four gzip files. Every plan trains the same samples on four workers of this machine, in
 turns, and so does one process. Where the steps of all workers add up (one copy, datagrams) each takes a quarter of the
@@ -24,15 +25,16 @@ from shoal.watch.worker import read_workers
 
 WORKERS, RATE, PAUSE, BATCH_OF_ALL = 4, 0.1, 0.03, 32
 ONE = "one process"
-ADDING = ("hogwild", "h2o", "dogwild")
+ADDING = ("hogwild", "hogwildpp", "h2o", "dogwild")
 """Plans under which the steps of all workers add up."""
 PLANS = (
     ONE, "bsp", "local-sgd", "sparknet", "dl4j", "bmuf", "diloco", "streaming-diloco", "local(16, diloco)", "easgd",
-    "crossbow", "malt", "a-bsp", "butterfly", "pipe-sgd", "firecaffe", *ADDING,
+    "crossbow", "malt", "a-bsp", "butterfly", "pipe-sgd", "firecaffe", "project-adam", "nexus", *ADDING,
 )  # fmt: skip
 SLOW = ("bsp", "local(16)", "local(16, samples=leased)", "a-bsp")
 """Beside a slow worker."""
 JOB = Path(__file__).with_name("agreement_job.py")
+DIGITS = Path("digits")
 
 
 class TrainingFailedError(Exception):
@@ -44,7 +46,8 @@ def train(args: argparse.Namespace, plan: str, seed: int, pause: float, folder: 
     workers, plan_ = (1, "alone") if plan == ONE else (WORKERS, plan)
     rate = RATE / WORKERS if plan in ADDING else RATE
     words = ["run", "-w", str(workers), "--json", "--plan", plan_, "--checkpoint", "off", "--seed", str(seed)]
-    job = [str(JOB), str(args.data / "mnist"), str(args.samples), str(rate), str(pause)]
+    place = args.data if args.data == DIGITS else args.data / "mnist"
+    job = [str(JOB), str(place), str(args.samples), str(rate), str(pause)]
     done = subprocess.run(
         [sys.executable, "-m", "shoal", *words, "--name", "run", "--runs", str(folder), *job],
         capture_output=True,
@@ -101,11 +104,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--skip", choices=["accuracy", "slow"], help="one of the two tables")
     parser.add_argument("--seconds", type=float, default=600.0, help="for one training")
     args = parser.parse_args()
-    if not (args.data / "mnist").is_dir():
+    if args.data != DIGITS and not (args.data / "mnist").is_dir():
         parser.error(f"no folder mnist in {args.data}")
     if args.seeds < 1 or args.samples < BATCH_OF_ALL:
         parser.error(f"--seeds {args.seeds} --samples {args.samples}: at least 1, and {BATCH_OF_ALL}")
-    args.data = args.data.absolute()
+    args.data = args.data if args.data == DIGITS else args.data.absolute()
     args.plans = list(dict.fromkeys([ONE, *(plan.strip() for plan in args.plans.split(";"))]))
     return args
 

@@ -19,6 +19,9 @@ from shoal.plan.traffic import traffic
         ("shared(8)", "shared(steps=8), every(1)"),
         ("local(4), shared", "shared, local(4, average)"),
         ("h2o", "shared, local(16, average)"),
+        ("shared(8, 2)", "shared(steps=8, clusters=2), every(1)"),
+        ("shared(hold=4, clusters=2)", "shared(clusters=2, hold=4), every(1)"),
+        ("hogwildpp", "shared(clusters=2), every(1)"),
     ],
 )
 def test_its_text(text: str, canonical: str) -> None:
@@ -31,6 +34,10 @@ def test_its_text(text: str, canonical: str) -> None:
     ("text", "said"),
     [
         ("shared(steps=0)", "steps must be a whole number from 1 to 1000000"),
+        ("shared(clusters=0)", "clusters must be a whole number from 1 to 64"),
+        ("shared(clusters=3)", "'shared(clusters=3)' has more clusters than the 2 workers; write clusters=2 or less"),
+        ("shared(hold=2)", "'shared(hold=2)' has one copy and no token to hold; write clusters=2, or remove hold"),
+        ("shared(clusters=2), local(4)", "each host has one copy whose change is averaged; write shared, local(4,"),
         ("shared, allreduce", "both say how replicas agree"),
         ("shared, int8", "'int8(1024)' says what travels, but under 'shared' nothing does; remove it"),
         ("shared, order(needed)", "'order(needed)' says what travels"),

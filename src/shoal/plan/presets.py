@@ -207,6 +207,13 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Niu et al. 2011, "Hogwild!: A lock-free approach to parallelizing stochastic gradient descent"',
         note="one copy of the parameters in a host's memory, written by all workers without locks",
     ),
+    "hogwildpp": NamedPlan(
+        text="shared(clusters=2), every(1)",
+        cites='Zhang et al. 2016, "HogWild++: A New Mechanism for Decentralized Asynchronous Stochastic Gradient '
+        'Descent"',
+        note="a copy for each of two clusters of workers, and a token that goes round them; with weights under which "
+        "each step counts once, wherever the token is; write a cluster for each socket",
+    ),
     "h2o": NamedPlan(
         text="shared, local(16, average)",
         cites='Candel et al. 2015, "Deep Learning with H2O"; H2O.ai, "H2O: scalable machine learning platform"',

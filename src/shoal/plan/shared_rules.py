@@ -8,6 +8,12 @@ from shoal.plan.terms import EveryTerm, LocalTerm, SharedTerm
 def shared_sends_nothing(plan: Plan, workers: int) -> None:
     if not isinstance(plan.exchange, SharedTerm):
         return
+    if plan.exchange.clusters > workers > 1:
+        raise UsageError(
+            f"'{plan.exchange}' has more clusters than the {workers} workers; write clusters={workers} or less"
+        )
+    if plan.exchange.hold > 1 and plan.exchange.clusters == 1:
+        raise UsageError(f"'{plan.exchange}' has one copy and no token to hold; write clusters=2, or remove hold")
     if plan.balance.shares == "auto":
         raise UsageError(f"'{plan.balance}' is for workers that wait in every step; under '{plan.exchange}' remove it")
     if isinstance(plan.pace, LocalTerm):  # a copy on each host
@@ -29,7 +35,9 @@ def copies_of_hosts_are_averaged(plan: Plan, workers: int) -> None:
     if not (isinstance(plan.exchange, SharedTerm) and isinstance(plan.pace, LocalTerm)):
         return
     pace, way_out = plan.pace, f"write shared, local({plan.pace.first_steps}, average)"
-    if plan.exchange != SharedTerm():
+    if plan.exchange.clusters > 1:
+        why = f"each host has one copy whose change is averaged; {way_out}, or shared(clusters=2) on one host"
+    elif plan.exchange != SharedTerm():
         why = f"the copies are averaged after the steps of {pace.name}; write shared, {pace}"
     elif pace.outer in ("easgd", "sma"):
         why = f"{pace.outer} keeps replicas different, and a host has one copy for all its workers; {way_out}"

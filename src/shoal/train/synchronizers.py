@@ -24,6 +24,7 @@ from shoal.sync.mix.butterfly import ButterflyMixingSynchronizer
 from shoal.sync.mix.pairs import PairExchange
 from shoal.sync.server.sum_engine import ServerEngines
 from shoal.sync.settings import SynchronizerSettings
+from shoal.sync.shared.cluster_ring import ClusterRingSynchronizer
 from shoal.sync.shared.host_copies import HostCopiesSynchronizer
 from shoal.sync.shared.lock_free import LockFreeSynchronizer
 from shoal.sync.synchronizer import Synchronizer
@@ -93,6 +94,8 @@ def _build_shared(
             f"'{term}' keeps one copy of the parameters in the memory of one host, and this run's workers are on "
             "several; write shared, local(16) for a copy on each host, or allreduce"
         )
+    if term.clusters > 1:
+        return ClusterRingSynchronizer(exchange, group, term.steps, term.clusters, term.hold)
     return LockFreeSynchronizer(exchange, group, term.steps)
 
 

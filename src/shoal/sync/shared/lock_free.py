@@ -50,8 +50,12 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
             raise UsageError("'shared' counts optimizer steps, and join() got no optimizer; give it the optimizer too")
         self._names, self._parameters = trainable(part)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, words=3)
-        self.copy = SharedParameters(self.host, self._parameters, part.optimizers)
+        self._share(part)
         Synchronizer.open(self, part, state)
+
+    def _share(self, part: Part) -> None:
+        """Take the shared memory; every worker does so in the same order."""
+        self.copy = SharedParameters(self.host, self._parameters, part.optimizers)
 
     def before_step(self, optimizer: Optimizer) -> StepAction:
         if not self._begun:
@@ -62,12 +66,15 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
     def _begin_round(self) -> None:
         """Wait for all: those that take a checkpoint, or evaluate, read the copy until they come here."""
         if not self.copy.attached and not self.copy.is_filled:
-            self.copy.fill()
+            self._fill()
         self._steps_before = self.copy.steps()  # nobody steps before this worker has come
         self._await_all()
         if not self.copy.attached:
             self.copy.attach()
         self._begun = True
+
+    def _fill(self) -> None:
+        self.copy.fill()
 
     def _await_all(self) -> MembershipView:
         """Return when all members have come here: those of the view that is returned."""
@@ -91,8 +98,12 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
         # all numbers are equal if the mean of the squares is the square of the mean
         self.part.weights.rescale(members * squares != numbers * numbers)
         self.totals.rounds, self.totals.steps = self.totals.rounds + 1, self.totals.steps + self._made
+        self._agree()
         self._made, self._open, self._begun = 0, False, False
         self.totals.seconds += now() - began
+
+    def _agree(self) -> None:
+        """All have met, and nobody writes: with one copy there is nothing to agree on."""
 
     def steps_kept(self, member: str) -> int:
         slot = slot_of(member)

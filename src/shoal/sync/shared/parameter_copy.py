@@ -1,10 +1,11 @@
 """Tensors of a model and of its optimizers, in memory that the workers of one host share.
 
-    | of each slot: attached, steps | tensors, each from a cache line on
+    | of each slot: attached, steps | copy 0: tensors, each from a cache line on | copy 1 | …
 
-A worker trains on tensors of its own until it attaches; then its parameters and its optimizers' state are views of this
-memory. Where no other member is attached a worker writes what it has, which is the same on all workers; else it only
-looks. A worker that is killed leaves everything in place, and the one that takes its slot counts on from its steps.
+There is one copy for all workers, or one for each cluster of them (`cluster_ring.py`). A worker trains on tensors of
+its own until it attaches; then its parameters and its optimizers' state are views of this memory. Where no other member
+is attached a worker writes what it has, which is the same on all workers; else it only looks. A worker that is killed
+leaves everything in place, and the one that takes its slot counts on from its steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,27 +42,39 @@ class SharedTensors:
 class SharedParameters:
     """The parameters and optimizers of one join, as one worker sees them. Used by the training thread."""
 
-    def __init__(self, host: CopyHost, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer]) -> None:
-        """Take the memory for them; every worker calls this in the same order."""
-        self.host, self.parameters, self.optimizers = host, parameters, optimizers
+    def __init__(
+        self, host: CopyHost, parameters: Sequence[Tensor], optimizers: Sequence[Optimizer], clusters: int = 1
+    ) -> None:
+        """Take the memory for them; every worker calls this in the same order. `clusters`: how many copies."""
+        self.host, self.parameters, self.optimizers, self.clusters = host, parameters, optimizers, clusters
         for parameter in parameters:
             _check(parameter)
         self._held = list(_held(optimizers))
         like = [*parameters, *(initial for _, _, _, initial in self._held)]
         slots = max(host.places) + 1
-        head = LINE * slots
-        memory = host.region(head + SharedTensors.bytes_for(like))
+        head, size = LINE * slots, SharedTensors.bytes_for(like)
+        memory = host.region(head + clusters * size)
         words = np.frombuffer(memory, np.int64, head // 8).reshape(slots, -1)
         self._attached: Flags = words[:, 0]
         self._steps: Flags = words[:, 1]
         self._attached[host.slot] = 0  # of a worker that had this slot before and was killed
-        views = SharedTensors(memory[head:], like).views
-        self._values, self._states = views[: len(parameters)], views[len(parameters) :]
+        self._copies = [SharedTensors(memory[head + n * size :], like).views for n in range(clusters)]
+        self.cluster = self.cluster_of(host.slot)
+        own = self._copies[self.cluster]
+        self._values, self._states = own[: len(parameters)], own[len(parameters) :]
         self._kept: dict[int, list[tuple[Tensor, str, Tensor, Tensor]]] = {id(each): [] for each in optimizers}
         """Of each optimizer: parameter, name, value before the first step, and the shared tensor."""
         for (owner, parameter, name, initial), shared in zip(self._held, self._states, strict=True):
             self._kept[id(owner)].append((parameter, name, initial, shared))
         self.attached = False
+
+    def cluster_of(self, slot: int) -> int:
+        """Return which copy a slot trains on: neighbours share one."""
+        return list(self.host.places).index(slot) * self.clusters // len(self.host.places)
+
+    def values_of(self, cluster: int) -> list[Tensor]:
+        """Return the parameters in a cluster's copy."""
+        return self._copies[cluster][: len(self.parameters)]
 
     @property
     def is_filled(self) -> bool:
@@ -75,8 +88,9 @@ class SharedParameters:
         for optimizer, parameter, name, initial in self._held:
             kept = optimizer.state.get(parameter, {}).get(name)
             found.append(initial if kept is None else kept)
-        for shared, value in zip([*self._values, *self._states], found, strict=True):
-            shared.copy_(value)
+        for copy in self._copies:
+            for shared, value in zip(copy, found, strict=True):
+                shared.copy_(value)
 
     def attach(self) -> None:
         """Train on the copy from now on; what this worker had is forgotten."""

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -133,10 +134,14 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         """The newest view that the servers were told of by this worker."""
         self._round = self._clock = self._minimum = 0
 
-    def count_on(self, before: "ServerStepsSynchronizer") -> None:
-        """Go on with the totals of an earlier plan."""
-        self.server_totals = before.server_totals
-        self.payloads.up, self.payloads.down = before.payloads.up, before.payloads.down
+    @property
+    def compresses(self) -> Literal["changes", "pushed gradients"]:  # type: ignore[override]
+        return "changes" if self.pace.rule == "add" else "pushed gradients"
+
+    def count_on(self, before: Synchronizer) -> None:
+        if isinstance(before, ServerStepsSynchronizer):
+            self.server_totals = before.server_totals
+            self.payloads.up, self.payloads.down = before.payloads.up, before.payloads.down
 
     def open(self, part: Part, state: State | None = None) -> None:
         check_served(part.names, part.parameters, part.optimizers)

@@ -94,6 +94,9 @@ class LockFreeSynchronizer(LocalStepsSynchronizer):
         self._made, self._open, self._begun = 0, False, False
         self.totals.seconds += now() - began
 
+    def leave_plan(self) -> None:
+        self.copy.detach()
+
     def steps_kept(self, member: str) -> int:
         slot = slot_of(member)
         return self.copy.steps()[slot] - self._steps_before[slot]

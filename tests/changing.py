@@ -52,6 +52,11 @@ class Told(MembershipSession):
         return self.view
 
     @property
+    def proposed(self) -> bool:  # type: ignore[override]
+        """Plans that let something travel come to a moment with nothing under way for it."""
+        return bool(self.next_plan)
+
+    @property
     def disturbed(self) -> bool:
         return self.ended
 

@@ -122,6 +122,6 @@ def test_what_servers_cannot_do_is_refused(
     write(tmp_path, [], last="none")
     running = start(tmp_path, "--workers", "2")
     trains()
-    assert "neither an all-reduce nor servers" in refused(capsys, "one", "server, stale(2, samples=leased)")
+    assert "a deadline needs one server" in refused(capsys, "one", "server(auto), deadline(0.1)")
     assert "shards=65" in refused(capsys, "one", "server(shards=65)")
     end(running)

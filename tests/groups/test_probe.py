@@ -11,7 +11,7 @@ import torch
 
 from shoal.core.errors import PeerLost
 from shoal.groups.cluster_file import ClusterMeasurement, LinkMeasurement, SpeedMeasurement, as_toml
-from shoal.groups.probe import _answer, _rate, probe
+from shoal.groups.probe import _answer, _rate, probe, repeat_doubtful
 from shoal.lab.needs import missing
 from shoal.testing import WorkerWorld, run_world
 
@@ -33,6 +33,15 @@ def test_the_rate_counts_the_second_half():
     arrivals = [(0.0, 10), (1.0, 10), (2.0, 50), (3.0, 50), (4.0, 50)]
     assert _rate(arrivals) == 50.0
     assert _rate([(0.0, 10)]) == 0.0
+
+
+def test_a_link_that_looks_unlike_the_others_is_measured_again():
+    links = [LinkMeasurement(0, 1, 1.0, 10.0), LinkMeasurement(1, 0, 2.0, 7.0), LinkMeasurement(0, 2, 1.0, 10.2)]
+    again = iter([LinkMeasurement(1, 0, 1.0, 10.1), LinkMeasurement(1, 0, 1.5, 9.9)])
+    found = repeat_doubtful(links, lambda sender, receiver: next(again))
+    assert found == [links[0], LinkMeasurement(1, 0, 1.0, 9.9), links[2]]
+    slow = [links[0], LinkMeasurement(1, 0, 1.0, 5.0), links[2]]  # it is slow, and stays so
+    assert repeat_doubtful(slow, lambda sender, receiver: slow[1]) == slow
 
 
 def test_a_stranger_is_sent_away():

@@ -1,6 +1,7 @@
 """`shoal plan explain --cluster --computing` beside what steps through parameter servers really take (row 24)."""
 
 import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ class Slow(nn.Linear):
         return super().forward(x)
 
 batch = int(sys.argv[1])
+torch.set_num_threads(1)  # as on the hosts of the lab; several wait for one another on a busy machine
 run = shoal.start()
 torch.manual_seed(7)
 model = Slow(250, 200)
@@ -66,4 +68,6 @@ def test_yan_et_al_the_forecast_is_within_15_percent_in_eight_configurations(tmp
         words = ("plan", "explain", plan, "--workers", str(workers), "--batch", str(batch), *computing, "--json")
         forecast = shoal(tmp_path, *words).json["traffic"]["step_seconds"]
         found[name] = (round(taken, 3), round(forecast, 3), round(forecast / taken, 2))
-    assert all(0.85 <= ratio <= 1.15 for _, _, ratio in found.values()), found
+    table = "\n".join(f"{name}: {taken} s, forecast {said} s, {ratio}" for name, (taken, said, ratio) in found.items())
+    sys.stderr.write(f"workers-servers-batch: measured, forecast, their ratio\n{table}\n")  # pytest -s shows it
+    assert all(0.85 <= ratio <= 1.15 for _, _, ratio in found.values()), table

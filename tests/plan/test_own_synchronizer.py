@@ -80,7 +80,7 @@ def test_refusals(text: str, message: str) -> None:
 
 
 def test_no_run_is_switched_to_it() -> None:
-    with pytest.raises(UsageError, match="is neither an all-reduce"):
+    with pytest.raises(UsageError, match="no run can be switched from or to"):
         check_switch(Plan(), Plan.parse("slow"), 2)
 
 

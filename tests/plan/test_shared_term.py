@@ -63,6 +63,8 @@ def test_what_travels() -> None:
     assert not check(Plan.parse("shared, local(16, diloco), int8"), 8)
 
 
-def test_a_running_job_is_not_switched_to_it() -> None:
-    with pytest.raises(UsageError, match="is neither an all-reduce"):
-        check_switch(Plan(), Plan.parse("shared"), 2)
+def test_a_running_job_is_switched_to_it_on_one_host() -> None:
+    assert check_switch(Plan(), Plan.parse("shared"), 2) == []
+    with pytest.raises(UsageError, match="in the memory of one host, and this run's workers are linked"):
+        check_switch(Plan(), Plan.parse("shared"), 2, "they are linked")
+    assert check_switch(Plan(), Plan.parse("shared, local(16)"), 2, "they are linked") == []

@@ -171,8 +171,8 @@ def test_a_plan_that_does_not_fit_is_refused_before_anybody_hears_of_it() -> Non
         with pytest.raises(UsageError, match=why):
             check_switch(Plan.parse(before), Plan.parse(after), 2)
 
-    refuse("allreduce", "alone", "neither an all-reduce")
-    refuse("alone", "allreduce", "neither an all-reduce")
+    refuse("allreduce", "alone", "no run can be switched from or to")
+    refuse("alone", "allreduce", "no run can be switched from or to")
     refuse("allreduce", "dorefa(2)", "how the model is kept")
     refuse("dorefa(2)", "allreduce", "how the model is kept")
     refuse("allreduce", "balance(2:1:1)", "3 shares for 2 workers")

@@ -1,6 +1,6 @@
 """The events of a run as typed records: the life of workers here, their measurements in core/measurements.py.
 
-One worker's file of events:  Started ModelsJoined* (Step | Layers | Buckets | Logged | Reported | …)* Answered? Ended?
+One worker's file:  Started (Joined | Loader)* (Step | Layers | Buckets | Logged | Reported | …)* Answered? Ended?
 A file without `WorkerEnded` belongs to a worker that is still running or was killed.
 """
 
@@ -69,8 +69,15 @@ class ModelsJoined(RunEvent, tag="joined", frozen=True, kw_only=True):
     """Layer (a module that owns parameters) -> its class, and the elements of its parameters; in the model's order."""
     shapes: dict[str, list[int]] = {}
     """Parameter -> its shape, by the names that patterns of a plan match; in the model's order."""
-    unserved: str = ""
-    """Why servers cannot keep these parameters and take every step's changes; empty if they can."""
+    misfits: dict[str, str] | None = None
+    """What plans may need of these (plan/needs.py) and do not find -> why; None if nothing of them is exchanged."""
+
+
+class LoaderJoined(RunEvent, tag="loader", frozen=True, kw_only=True):
+    """A loader was given to `run.join`."""
+
+    unleased: str = ""
+    """Why its samples cannot be leased; empty if they can."""
 
 
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):
@@ -206,6 +213,7 @@ AnyEvent = (
     WorkerStarted
     | FileCompacted
     | ModelsJoined
+    | LoaderJoined
     | StepFinished
     | LayerTimes
     | BucketTimes

@@ -72,7 +72,7 @@ class LoaderPass:
 
     def is_void(self, step: LoaderStep) -> bool:
         """Whether it was leased for a round that has ended, and may be another worker's now."""
-        return self.leases is not None and step.lease is not None and self.leases.is_void(step.lease)
+        return step.lease is not None and (self.leases is None or self.leases.is_void(step.lease))
 
     @property
     def goes_on(self) -> bool:

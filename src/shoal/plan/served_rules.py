@@ -3,7 +3,6 @@
 from shoal.core.errors import UsageError
 from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
-from shoal.plan.switchable import is_switchable
 from shoal.plan.terms import AllReduceTerm, AsyncTerm, DeadlineTerm, ServerTerm, StaleTerm
 from shoal.plan.wrappers import MeetTerm
 from shoal.wire.settings import CodecSettings
@@ -89,11 +88,8 @@ def tuned_servers_are_switched(plan: Plan, workers: int) -> None:
         raise UsageError(f"'{plan.servers}' of a part: another number of servers is a switch; write server(2)")
     if not isinstance(plan.exchange, ServerTerm) or plan.exchange.shards != "auto":
         return
-    if not is_switchable(plan):
-        raise UsageError(
-            f"'{plan.exchange}' with '{plan.pace}': another number of servers is a switch of the plan, and this one is "
-            "begun with a run; write server(2), or a pace that can be switched"
-        )
+    if isinstance(plan.pace, DeadlineTerm):
+        raise UsageError(f"'{plan.exchange}' with '{plan.pace}': a deadline needs one server; write server")
 
 
 def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:

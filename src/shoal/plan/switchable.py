@@ -1,18 +1,21 @@
-"""Whether a plan may follow another in the middle of a run, or be followed: its replicas become equal now and then, and
-what a pass deals does not depend on it."""
+"""Whether a plan may follow another in the middle of a run, or be followed: its replicas become equal now and then."""
 
-from shoal.plan.local import LocalTerm
 from shoal.plan.plan import Plan
-from shoal.plan.terms import AllReduceTerm, AsyncTerm, EveryTerm, ServerTerm, StaleTerm
+from shoal.plan.terms import AloneTerm
+from shoal.sync.settings import SynchronizerSettings
 
 
 def is_switchable(plan: Plan) -> bool:
-    """Of a plan without parts, or one of its parts."""
-    pace, served = plan.pace, isinstance(plan.exchange, ServerTerm)
-    if not served and not isinstance(plan.exchange, AllReduceTerm):
-        return False
-    if isinstance(pace, LocalTerm):
-        return not pace.streams and pace.samples == "static"
-    if isinstance(pace, StaleTerm | AsyncTerm):
-        return served and pace.samples == "static" and not (isinstance(pace, AsyncTerm) and pace.speculate)
-    return pace == EveryTerm()
+    return not why_unswitchable(plan)
+
+
+def why_unswitchable(plan: Plan) -> str:
+    """Return why no run can be switched to this plan or from it; empty if it can."""
+    for each in plan.plans:
+        if isinstance(each.exchange, AloneTerm):
+            return "its workers train models of their own, which are equal after no step"
+        if isinstance(each.pace, SynchronizerSettings):
+            return f"{each.pace} is of another package, and what it keeps from step to step is not known here"
+    if plan.parts and plan.servers:
+        return "parts on servers are handed over when the script joins the model"
+    return ""

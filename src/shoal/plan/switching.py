@@ -1,9 +1,8 @@
 """Which plan a running job may be switched to: what cannot be built in the middle of a run is refused before.
 
-Plans of all-reduce and of servers may follow each other, where all replicas are equal at the end of a step or a round.
-The model itself stays what it is, so terms that change it (few bits for weights) must be the same in both. Rounds that
-travel while others train, or whose samples are leased, are begun with a run: how a pass deals its samples is settled
-when it begins.
+A switch is made where all replicas are equal: after a step, or at the end of a round, in which the samples so far are
+counted. What is left of a pass is then dealt as the new plan says. The model itself stays what it is, so terms that
+change it (few bits for weights) must be the same in both.
 """
 
 from shoal.core.errors import UsageError
@@ -11,8 +10,8 @@ from shoal.membership.view import LONGEST_PLAN
 from shoal.plan.plan import Plan
 from shoal.plan.precision import PrecisionTerm
 from shoal.plan.rules import check
-from shoal.plan.switchable import is_switchable
-from shoal.plan.terms import AsyncTerm, EveryTerm, ServerTerm, StaleTerm
+from shoal.plan.switchable import why_unswitchable
+from shoal.plan.terms import AllReduceTerm, DatagramsTerm, EveryTerm, LocalTerm, MixTerm, SharedTerm, StaleTerm
 
 
 def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = "") -> list[str]:
@@ -21,13 +20,13 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
     `servers_stay`: why this run's servers can neither be started nor ended while it trains; empty if they can.
     """
     for plan in (before, after):
-        if not all(map(is_switchable, plan.plans)) or (plan.parts and plan.servers):
-            raise UsageError(
-                f"'{plan}' is neither an all-reduce nor servers of the whole model, with every(1), local(…) without "
-                "overlap, fragments and leased samples, or on servers stale(…) or async without leased samples and "
-                "speculate, and only such plans can be switched from or to while a run goes on; start a run with "
-                f"--plan '{after}'"
-            )
+        if why := why_unswitchable(plan):
+            raise UsageError(f"no run can be switched from or to '{plan}': {why}; start a run with --plan '{after}'")
+    if servers_stay and isinstance(after.exchange, SharedTerm) and not isinstance(after.pace, LocalTerm):
+        raise UsageError(
+            f"'{after}' keeps one copy in the memory of one host, and this run's workers are linked; write "
+            "shared, local(16) for a copy on each host"
+        )
     if servers_stay and (before.servers or after.servers):
         raise UsageError(
             f"a switch from '{before}' to '{after}' starts or ends servers, and this run cannot: {servers_stay}; "
@@ -48,12 +47,9 @@ def check_switch(before: Plan, after: Plan, workers: int, servers_stay: str = ""
 
 def keeps_own_optimizers(plan: Plan) -> bool:
     """Return whether each worker makes steps of its own, so that the state of its optimizers is its own too."""
-    return not isinstance(plan.pace, EveryTerm)
-
-
-def steps_on_servers(plan: Plan) -> bool:
-    """Return whether workers push the changes of every step to servers."""
-    return isinstance(plan.exchange, ServerTerm) and isinstance(plan.pace, StaleTerm | AsyncTerm)
+    if isinstance(plan.exchange, AllReduceTerm) and isinstance(plan.pace, StaleTerm):  # late, but the same on all
+        return False
+    return isinstance(plan.exchange, SharedTerm | MixTerm | DatagramsTerm) or not isinstance(plan.pace, EveryTerm)
 
 
 def _precision(plan: Plan) -> list[PrecisionTerm]:

@@ -22,7 +22,7 @@ from abc import ABC
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 from torch.optim import Optimizer
@@ -235,6 +235,9 @@ class Synchronizer(ABC):
     """Whether it needs `backward_began`, `gradient_ready` and `backward_ended`, whose hooks cost time."""
     restarts_forwards: bool = False
     """Whether it needs `forward_ended`, and may let a forward pass be made again."""
+    compresses: Literal["gradients", "changes", "pushed gradients"] = "gradients"
+    """What its codec gets, so what residuals are parts of: parts of mean gradients, changes of parameters since all had
+    the same, or gradients of single workers. They go on only under a plan that compresses the same."""
     is_open_ended: bool = False
     """Whether an exchange may go on after a pass has ended; then `gradient_arriving` is called for every gradient."""
     spent: ExchangeCost
@@ -281,6 +284,13 @@ class Synchronizer(ABC):
 
     def settle(self) -> None:  # noqa: B027
         """Return when nothing is under way and parameters are what the plan promises."""
+
+    def leave_plan(self) -> None:  # noqa: B027
+        """Another plan follows, and `settle` was called: make the steps that were put off, and leave memory that is
+        shared. All workers do the same, and none waits for another. Gradients stay as they are."""
+
+    def count_on(self, before: "Synchronizer") -> None:  # noqa: B027
+        """Go on with the totals of an earlier plan's synchronizer, if it was of this kind."""
 
     def agreed_parameters(self) -> AbstractContextManager[None]:
         """Inside, parameters hold the values all workers last agreed on, for a checkpoint or a newcomer."""

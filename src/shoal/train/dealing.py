@@ -102,6 +102,10 @@ class SampleDealing:
         if self._trains(run):
             self.leased.open(run)
 
+    def begin_plan(self) -> None:
+        """All joins train by another plan, between two steps."""
+        self.leased.begin_plan()
+
     def load_began(self) -> None:
         """The script asks for a batch, so its last step is complete."""
         self._settle()
@@ -125,6 +129,8 @@ class SampleDealing:
         """
         while self.leased.closes(run, step):
             self._owner.step_ended(self.leased.close(self._ledger))
+            if run.leases is None or run.changed:  # the plan was switched: the loader deals what is left anew
+                return
             if step is None:
                 break
         goes_on = run.leases is not None and run.goes_on

@@ -89,8 +89,9 @@ class JoinedModels:
         """Exchanges that have begun."""
         self.round_totals = synchronizer.totals if isinstance(synchronizer, LocalStepsSynchronizer) else RoundTotals()
         """Of local rounds under all plans so far."""
-        self._counted: ServerStepsSynchronizer | None = None
-        """Under the last plan before this one that pushed every step to servers: its totals go on."""
+        self._counted: dict[str, Synchronizer] = {}
+        """Of earlier plans, those whose totals go on, by what they counted."""
+        self._restarts: list[ForwardRestarts] = []
         self.precision: dict[str, ModelPrecision] = {}
         """What keeps the model in few bits, by its term's name."""
         self.served: ServedRowsSynchronizer | None = None
@@ -114,32 +115,45 @@ class JoinedModels:
         """Go on under another plan, between two steps; returns the state before and after.
 
         `exchange` counts on with the observer of the one before. What waits to be sent is a part of gradients under
-        one pace and of parameters under another, so state stays only where the pace does.
+        one pace and of parameters under another, so state stays only where both compress the same.
         """
         self.settle()
+        with self.suppress_steps():
+            self.synchronizer.leave_plan()
         for parameter in self.members.parameters:  # gradients lie in the buckets of the plan before
             if parameter.grad is not None and not parameter.grad.is_sparse:
                 parameter.grad = parameter.grad.clone()
-        before, state = self.exchange, self.synchronizer.state()
+        before, earlier, state = self.exchange, self.synchronizer, self.synchronizer.state()
+        self._count_on(synchronizer)
+        stays = earlier.compresses == synchronizer.compresses
+        self.exchange, self.synchronizer, self.lockstep = exchange, synchronizer, synchronizer.lockstep
+        with self.members.trained_as(self._trained):  # a newcomer lays out the same
+            self._open()
+        if stays:
+            synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
+        if earlier.listens_to_backward != synchronizer.listens_to_backward:
+            self._replace_hooks()
+        self._allow_restarts()
+        self._steps.replace(synchronizer, self._share_loss if self.lockstep else None)
+        before.close()
+        self.progress.replace(before, exchange, BucketTimer(exchange, asks=False) if self.lockstep else None)
+        return state, synchronizer.state() if stays else {}
+
+    def _count_on(self, synchronizer: Synchronizer) -> None:
+        """Totals of the record go on under the new plan, and after plans that had none of the kind."""
         synchronizer.spent = self.synchronizer.spent
         if isinstance(synchronizer, LocalStepsSynchronizer):
             synchronizer.totals = self.round_totals
         if isinstance(self.synchronizer, ServerStepsSynchronizer):
-            self._counted = self.synchronizer
-        if isinstance(synchronizer, ServerStepsSynchronizer) and self._counted is not None:
-            synchronizer.count_on(self._counted)
-        same_pace = self.lockstep == synchronizer.lockstep
-        self.exchange, self.synchronizer, self.lockstep = exchange, synchronizer, synchronizer.lockstep
-        with self.members.trained_as(self._trained):  # a newcomer lays out the same
-            self._open()
-        if same_pace:
-            synchronizer.load_state({name: one for name, one in state.items() if not name.startswith(OF_ONE_PLAN)})
-        else:
-            self._replace_hooks()
-        self._steps.replace(synchronizer, self._share_loss if self.lockstep else None)
-        before.close()
-        self.progress.replace(before, exchange, BucketTimer(exchange, asks=False) if self.lockstep else None)
-        return state, synchronizer.state() if same_pace else {}
+            self._counted["pushes"] = self.synchronizer
+        elif isinstance(self.synchronizer, LocalStepsSynchronizer) and self.synchronizer.datagram_counts():
+            self._counted["datagrams"] = self.synchronizer
+        for earlier in self._counted.values():
+            synchronizer.count_on(earlier)
+
+    def _allow_restarts(self) -> None:
+        if self.synchronizer.restarts_forwards and not self._restarts:
+            self._restarts = [ForwardRestarts(model, lambda: self.synchronizer) for model in self.members.models]
 
     def _replace_hooks(self) -> None:
         """Under one pace gradients are listened to, under the other they are each worker's own."""
@@ -179,8 +193,7 @@ class JoinedModels:
 
         for model in self.members.models:
             listen(model, began, progress.forward_ended)
-            if self.synchronizer.restarts_forwards:
-                ForwardRestarts(model, self.synchronizer)
+        self._allow_restarts()
 
     def hook_steps(self, first: bool, share_loss: Callable[[float], float] | None = None) -> None:
         """Hear of every `optimizer.step`. `first`: the first optimizer's steps are the run's."""

@@ -6,6 +6,7 @@
               ──> under servers, what lost members have pushed is counted too, as server 0 knows it
     closes    the worker's share of the round is trained, or (`end=fastest`) that of the fastest is
     leave     the script left the pass: all others end it too, because they could not agree without this worker
+    switch    another plan, between two rounds: passes are leased from here on, or no more, or by other terms
 
 What a worker has trained is told before the averages are made. So whoever is lost before them does not count, and its
 samples are leased again; whoever is lost after them does count, and all know with what.
@@ -30,6 +31,13 @@ from shoal.sync.trained import MOST_POSITIONS, PassNumbers, TrainedSamples, chec
 from shoal.train.ledger import LedgerWriter
 from shoal.train.local_rounds import LocalRounds
 
+PLAN_STRIDE = 1 << 32
+"""In the number of a leased pass: from those of one plan to those of the next."""
+UNLEASED = (
+    "samples=leased: this loader has no map-style dataset of known length with a batch_size, so workers "
+    "cannot take more or less of it; leave samples=leased out of the plan"
+)
+
 
 class RoundReport(msgspec.Struct, frozen=True):
     """What a worker says before the averages of a round."""
@@ -48,6 +56,8 @@ class LeasedRounds:
 
     def __init__(self, group: WorkerGroup, rounds: LocalRounds) -> None:
         self._group, self._rounds, self._progress = group, rounds, rounds.progress
+        self._passes: list[LoaderPass] = []
+        """All that train, leased or not."""
         self._open: dict[PassNumbers, LoaderPass] = {}
         self._delivered: list[tuple[LoaderPass, Ranges, int]] = []
         """Since the last round, and how many steps this worker had made when it got each."""
@@ -57,6 +67,22 @@ class LeasedRounds:
 
     def open(self, run: LoaderPass) -> None:
         """A pass for training begins. Lease its samples, if the plan says so."""
+        self._passes.append(run)
+        self._lease(run)
+
+    def begin_plan(self) -> None:
+        """All joins train by another plan, between two rounds: what is left of every pass is dealt as that says."""
+        self._open.clear()
+        self._delivered = []
+        for run in self._passes:
+            if run.leases is not None:
+                run.leases.forget()
+                run.leases, run.changed = None, True
+            if not run.ended:
+                self._lease(run)
+                run.changed = run.changed or run.leases is not None
+
+    def _lease(self, run: LoaderPass) -> None:
         leased = next((one for one in self._rounds.synchronizers if one.leased), None)
         if leased is None:
             return
@@ -67,13 +93,11 @@ class LeasedRounds:
                 "with shoal run and two workers or more, without --trusted, or leave samples=leased out of the plan"
             )
         if items is None or batch is None:
-            raise UsageError(
-                "samples=leased: this loader has no map-style dataset of known length with a batch_size, so workers "
-                "cannot take more or less of it; leave samples=leased out of the plan"
-            )
+            raise UsageError(UNLEASED)
         if not self._open:
-            self._began = self._progress.step
-        key = (run.loader.facts[0], run.turn.epoch, run.turn.number)
+            self._began = self._progress.step + self._progress.stepped
+        # by the number of the plan too: the coordinator keeps the terms of a pass as long as it knows its key
+        key = (run.loader.facts[0], run.turn.epoch, run.turn.number + PLAN_STRIDE * session.view.switches)
         drop_last, fastest = run.loader.facts[2] > 0, leased.ends_with_fastest
         terms = LeaseTerms(key, items, batch, leased.steps, drop_last, fastest)
         left = run.left.get(0, RemainingSamples())
@@ -214,12 +238,15 @@ class LeasedRounds:
 
     def leave(self, run: LoaderPass, ledger: LedgerWriter | None) -> int | None:
         """A pass is over, or left by the script; returns the number of steps if that has closed a round."""
+        self._passes = [one for one in self._passes if one is not run]
         if run.leases is None:
             return None
         early = run.leases.remains and not run.ended and not self._rounds.closed
+        key = _key(run)
         number = self.close(ledger, leaving=run) if early else None
-        run.leases.forget()
-        self._open.pop(_key(run), None)
+        if run.leases is not None:
+            run.leases.forget()
+        self._open.pop(key, None)
         return number
 
 
@@ -252,4 +279,6 @@ def _joined(trained: Iterable[TrainedSamples]) -> list[TrainedSamples]:
 
 
 def _key(run: LoaderPass) -> PassNumbers:
-    return run.loader.facts[0], run.turn.epoch, run.turn.number
+    """Of a pass that is leased."""
+    assert run.leases is not None
+    return run.leases.terms.key

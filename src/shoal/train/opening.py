@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from shoal.core import record
-from shoal.core.errors import UsageError
 from shoal.core.events import ModelsJoined, WarningRaised, WorkerStarted
 from shoal.core.journal import EventJournal
 from shoal.core.lock import hold
@@ -22,10 +21,10 @@ from shoal.launch.context import WorkerContext
 from shoal.plan.plan import Plan
 from shoal.plan.rules import check
 from shoal.plan.terms import AllReduceTerm
-from shoal.sync.server.server_pace import check_served
 from shoal.train.checkpoint.writer import clear
 from shoal.train.layers import layer_of
 from shoal.train.members import JoinedMembers
+from shoal.train.plan_fitness import find_misfits
 from shoal.transport.rate_limit import BANDWIDTH_VARIABLE
 
 
@@ -110,19 +109,8 @@ def describe_join(number: int, members: JoinedMembers) -> ModelsJoined:
         layers=describe_layers(members),
         shapes={name: list(p.shape) for name, p in zip(members.names, members.parameters, strict=True)}
         | {name: [table.num_embeddings, table.embedding_dim] for name, table in members.tables.items()},
-        unserved=why_unserved(members),
+        misfits=find_misfits(members),
     )
-
-
-def why_unserved(members: JoinedMembers) -> str:
-    """Return why servers cannot take every step's changes of these, in a line; empty if they can."""
-    if not (members.models or members.optimizers):
-        return ""
-    try:
-        check_served(members.names, members.parameters, members.optimizers)
-    except UsageError as error:
-        return str(error)
-    return ""
 
 
 def default_device(rank: int) -> torch.device:

@@ -9,8 +9,9 @@ the new codec has them; else each worker adds its own to its next gradient, so t
 was. What else a codec remembers (a momentum of its own, factors) is dropped where the new one has no place for it, and
 named.
 
-Between every(1) and other paces residuals are dropped too: what waits is a part of gradients there and of parameters
-here. From a pace under which workers make steps of their own to every(1) all optimizers take over worker 0's state.
+Between plans that compress gradients and plans that compress changes of parameters residuals are dropped too: what
+waits is a part of something else. From a pace under which workers make steps of their own to every(1) all optimizers
+take over worker 0's state. What is left of a pass is dealt anew, statically or by leases (`train/leased_rounds.py`).
 """
 
 import sys
@@ -18,14 +19,13 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
-from shoal.core.errors import UsageError
 from shoal.core.events import PlanSwitched
 from shoal.groups.base import WorkerGroup
 from shoal.membership.listener import ListenerStage
 from shoal.membership.session import slot_of
 from shoal.membership.view import MembershipView
 from shoal.plan.plan import Plan
-from shoal.plan.switching import check_switch, keeps_own_optimizers, steps_on_servers
+from shoal.plan.switching import check_switch, keeps_own_optimizers
 from shoal.plan.terms import AllReduceTerm, AsyncTerm
 from shoal.sync.engine.chooser import EngineChooser
 from shoal.sync.server.connection import ServerConnection
@@ -36,7 +36,6 @@ from shoal.train.build import build_exchange
 from shoal.train.checkpoint.coordinator import CheckpointCoordinator
 from shoal.train.joined import JoinedModels
 from shoal.train.kernel_loading import KernelLoader
-from shoal.train.opening import why_unserved
 from shoal.train.progress import StepProgress
 from shoal.train.servers import connect_servers, why_servers_stay
 from shoal.train.state import adopt_state
@@ -67,11 +66,10 @@ class PlanSwitcher:
         engines: EngineChooser,
         seed: int,
         progress: StepProgress,
-        joined: Sequence[JoinedModels] = (),
         servers: str = "",
     ) -> None:
-        """`joined`: all that is joined so far; `servers`: the folder of this host's server processes."""
-        self._joined, self._servers = joined, servers
+        """`servers`: the folder of this host's server processes."""
+        self._servers = servers
         self._moved = 0, 0
         """Bytes that went to servers of earlier plans, and came from them."""
         self.plan, self._first = plan, plan
@@ -88,9 +86,6 @@ class PlanSwitcher:
         """Ask for a switch; refuses what this run cannot be switched to, before anybody hears of it."""
         for warning in check_switch(self.plan, plan, self._group.size, why_servers_stay(self._group)):
             self._progress.warn(warning)
-        if steps_on_servers(plan):
-            for why in filter(None, (why_unserved(each.members) for each in self._joined)):
-                raise UsageError(why)
         text = str(plan)
         if text == (self._requested or str(self.plan)):
             return

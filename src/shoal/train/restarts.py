@@ -6,7 +6,7 @@ Running statistics go back to what they were before the first pass, so a batch c
 the model has changed in place is not made again, nor one inside a compiled graph.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -19,8 +19,9 @@ from shoal.train.forward import StayingHook, add_hook, add_pre_hook
 class ForwardRestarts:
     """Of one model."""
 
-    def __init__(self, model: nn.Module, synchronizer: Synchronizer) -> None:
-        self._synchronizer = synchronizer
+    def __init__(self, model: nn.Module, now: Callable[[], Synchronizer]) -> None:
+        """`now`: the synchronizer of the plan that the workers train by."""
+        self._now = now
         self._buffers: dict[str, Tensor] = {}
         self._inputs: list[int] = []
         """Versions of the input tensors: each change in place counts one up."""
@@ -29,14 +30,17 @@ class ForwardRestarts:
         add_hook(model, StayingHook(self._ended), with_kwargs=True, prepend=True)
 
     def _began(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        if self._may_restart():
             self._buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
             self._inputs = _versions(args, kwargs)
 
+    def _may_restart(self) -> bool:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return False
+        return self._now().restarts_forwards
+
     def _ended(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._inputs != _versions(args, kwargs):
-            return output
-        if not self._synchronizer.forward_ended():
+        if not self._may_restart() or self._inputs != _versions(args, kwargs) or not self._now().forward_ended():
             return output
         with torch.no_grad():
             for name, buffer in model.named_buffers():

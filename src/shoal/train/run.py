@@ -3,6 +3,7 @@
 import atexit
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch.optim import Optimizer
 
 from shoal.core import record
 from shoal.core.errors import DivergedError, UsageError
+from shoal.core.events import LoaderJoined
 from shoal.core.journal import EventJournal
 from shoal.core.seeds import seed_all
 from shoal.launch.context import WorkerContext, find
@@ -31,6 +33,7 @@ from shoal.train.keeping import begin_keeping
 from shoal.train.latency import latency_from_environment
 from shoal.train.members import check_loss, is_stateful, mean_of, read_count, read_value, sort_members
 from shoal.train.opening import announce, default_device, make_folder, without_effect
+from shoal.train.plan_fitness import check_fitness, why_unleased
 from shoal.train.plan_switch import PlanSwitcher
 from shoal.train.progress import StepProgress
 from shoal.train.registering import Registration, RunFacts
@@ -69,9 +72,7 @@ class Run:
         self._journal = EventJournal(record.worker_file(context.dir, group.slot))
         self._progress = StepProgress(self._journal, group, context.speed)
         self._together = StepCoordinator(group, self._progress)
-        self._switcher = PlanSwitcher(
-            plan, group, self._engines, context.seed, self._progress, self._together.joined, context.servers
-        )
+        self._switcher = PlanSwitcher(plan, group, self._engines, context.seed, self._progress, context.servers)
         self._together.switcher = self._switcher
         self._reports = RunReports(self._journal, group, self._progress)
         self._epochs = TrainingEpochs(
@@ -181,7 +182,9 @@ class Run:
         if isinstance(thing, nn.Module | Optimizer) or is_stateful(thing):
             return thing
         self._progress.has_loader = True
-        return self._epochs.add_loader(thing, self._seed)
+        loader = self._epochs.add_loader(thing, self._seed)
+        self._journal.emit(LoaderJoined(at=time.time(), unleased=why_unleased(loader)))
+        return loader
 
     def epochs(self, number: int) -> Iterator[int]:
         """The epochs of training: 0, 1, … `number` - 1; none follows once worker 0 reported what $SHOAL_UNTIL asks.
@@ -198,6 +201,8 @@ class Run:
         """
         wanted = load(plan)
         self._together.check_parts(wanted)
+        if self.size > 1:  # one worker exchanges nothing, whatever the plan
+            check_fitness(wanted, [joined.members for joined in self._together.joined], self._epochs.loaders)
         self._switcher.request(wanted)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -58,7 +58,8 @@ def write_servers(text: str, servers: int) -> str:
 
 def push_codec(plan: Plan, workers: int) -> "GradientCodec | None":
     """Return what pushes to servers are written by; None where they travel as they are, or nothing is pushed."""
-    if not isinstance(plan.pace, StaleTerm | AsyncTerm) or not plan.codecs:
+    pushes = isinstance(plan.exchange, ServerTerm) and isinstance(plan.pace, StaleTerm | AsyncTerm)
+    if not pushes or not plan.codecs:
         return None
     from shoal.plan.compose import compose  # brings torch along
 

@@ -298,4 +298,6 @@ class StepCoordinator(MembershipListener):
             if id(joined) in self._guards:
                 self._guards[id(joined)].alone = not joined.lockstep
         self._step_check.begin_plan()
+        self._step_check.agreed()
+        self.dealing.begin_plan()
         self._set_quiet(self._quiet)

@@ -74,7 +74,7 @@ def _has_part(members: JoinedMembers) -> bool:
 
 def _has_steps_of_its_own(plan: Plan) -> bool:
     """Return whether replicas agree after steps, and not in every backward pass."""
-    return isinstance(plan.exchange, SharedTerm | MixTerm) or not isinstance(plan.pace, EveryTerm)
+    return isinstance(plan.exchange, SharedTerm | MixTerm | DatagramsTerm) or not isinstance(plan.pace, EveryTerm)
 
 
 def _build_shared(

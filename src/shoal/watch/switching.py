@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from shoal.core.errors import UsageError
-from shoal.core.events import ModelsJoined
+from shoal.core.events import LoaderJoined, ModelsJoined, WorkerStarted
 from shoal.launch.live_runs import RunNotice
+from shoal.plan.needs import check_joined
 from shoal.plan.parts import check_all_used
 from shoal.plan.plan import Plan
-from shoal.plan.switching import check_switch, steps_on_servers
+from shoal.plan.switching import check_switch
 from shoal.watch.model_shapes import joined_shapes
 from shoal.watch.record import RunRecord
 
@@ -28,15 +29,21 @@ def check_request(notice: RunNotice, plan: Plan) -> list[str]:
                 f"run {notice.run!r} has recorded no parameters yet, and parts go by their names; try again"
             )
         check_all_used(plan.patterns, names)
-    if steps_on_servers(plan) and (why := _find_unserved(RunRecord.open(Path(notice.dir)))):
-        raise UsageError(why)
+    _check_joined(RunRecord.open(Path(notice.dir)), plan)
     return check_switch(Plan.parse(notice.plan), plan, max(1, len(notice.members)), notice.services_stay)
 
 
-def _find_unserved(record: RunRecord) -> str:
-    """Why servers cannot take every step's changes of what was joined; empty if they can, or nothing is joined yet."""
-    for rank in record.ranks:
-        for event in record.events(rank):
-            if isinstance(event, ModelsJoined) and event.unserved:
-                return event.unserved
-    return ""
+def _check_joined(record: RunRecord, plan: Plan) -> None:
+    """Raise UsageError if what the script has joined does not fit; nothing may be joined yet."""
+    if not record.ranks:
+        return
+    joins, loaders = list[ModelsJoined](), list[str]()
+    for event in record.events(record.ranks[0]):
+        if isinstance(event, WorkerStarted):  # the script joins everything again
+            joins, loaders = [], []
+        elif isinstance(event, ModelsJoined) and event.misfits is not None:
+            joins.append(event)
+        elif isinstance(event, LoaderJoined):
+            loaders.append(event.unleased)
+    if joins:
+        check_joined(plan, [each.misfits or {} for each in joins], loaders, len(joins[0].shapes))

@@ -35,7 +35,7 @@ from shoal.sync.local.average import AverageOuter
 from shoal.sync.local.round_totals import RoundInFlight
 from shoal.sync.local.rounds import LocalStepsSynchronizer
 from shoal.sync.state import State
-from shoal.sync.synchronizer import Part, StepAction
+from shoal.sync.synchronizer import Part, StepAction, Synchronizer
 from shoal.transport.datagram_seal import PUBLIC_BYTES, DatagramKeyPair
 from shoal.transport.rate_limit import RateLimit
 
@@ -162,6 +162,10 @@ class DatagramRoundsSynchronizer(LocalStepsSynchronizer):
 
     def datagram_counts(self) -> Mapping[str, int]:
         return asdict(self.counts)
+
+    def count_on(self, before: Synchronizer) -> None:
+        if isinstance(before, DatagramRoundsSynchronizer):
+            self.counts = before.counts
 
     def on_view_change(self, old: MembershipView, new: MembershipView) -> None:
         if self._best_effort is not None:

@@ -46,6 +46,7 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
     """Of one part with one optimizer. A round is an exchange of one step's gradients, weighted by samples."""
 
     streams = True
+    compresses = "gradients"
 
     def __init__(self, exchange: GradientExchange, delay: int, sums: bool = False) -> None:
         """`sums`: losses are sums over samples, so gradients add up instead of being averaged."""
@@ -109,6 +110,11 @@ class DelayedAverageSynchronizer(LocalStepsSynchronizer):
             self._put(self.pending.popleft())
             self.part.optimizers[0].step()
         self._put([None] * len(self._parameters))
+
+    def leave_plan(self) -> None:
+        held = [parameter.grad for parameter in self._parameters]
+        self.apply_pending()
+        self._put(held)
 
     def _launch_gradients(self, gradients: Sequence[Tensor | None], own: float, tag: int, closes: bool = False) -> None:
         began, seen = now(), self.exchange.observer

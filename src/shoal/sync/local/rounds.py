@@ -15,7 +15,7 @@ the centre, which is what evaluations see; checkpoints and newcomers get it by `
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ class LocalStepsSynchronizer(Synchronizer):
     `ends_with_fastest`: then a round ends with the first worker that has made `steps` steps.
     """
 
+    compresses: Literal["gradients", "changes", "pushed gradients"] = "changes"
     leased: bool = False
     ends_with_fastest: bool = False
     streams: ClassVar[bool] = False

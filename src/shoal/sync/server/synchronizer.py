@@ -16,6 +16,7 @@ that server 0 has counted are not dealt again. Do not use it where workers are e
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -61,10 +62,14 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._pushed: list[TrainedSamples] = []
         """What the last push was made of."""
 
-    def count_on(self, before: "ServerStepsSynchronizer") -> None:
-        """Go on with the totals of an earlier plan."""
-        self.server_totals = before.server_totals
-        self.payloads.up, self.payloads.down = before.payloads.up, before.payloads.down
+    @property
+    def compresses(self) -> Literal["changes", "pushed gradients"]:  # type: ignore[override]
+        return "changes" if self.pace.rule == "add" else "pushed gradients"
+
+    def count_on(self, before: Synchronizer) -> None:
+        if isinstance(before, ServerStepsSynchronizer):
+            self.server_totals = before.server_totals
+            self.payloads.up, self.payloads.down = before.payloads.up, before.payloads.down
 
     def open(self, part: Part, state: State | None = None) -> None:
         check_served(part.names, part.parameters, part.optimizers)

@@ -48,7 +48,7 @@ class SharedParameters:
         """Take the memory for them; every worker calls this in the same order. `clusters`: how many copies."""
         self.host, self.parameters, self.optimizers, self.clusters = host, parameters, optimizers, clusters
         for parameter in parameters:
-            _check(parameter)
+            check_shareable(parameter)
         self._held = list(_held(optimizers))
         like = [*parameters, *(initial for _, _, _, initial in self._held)]
         slots = max(host.places) + 1
@@ -101,6 +101,18 @@ class SharedParameters:
             optimizer.state[parameter][name] = shared
         self.attached = True
 
+    def detach(self) -> None:
+        """Go on with tensors of this worker's own, which hold what the copy does."""
+        if not self.attached:
+            return
+        for parameter, shared in zip(self.parameters, self._values, strict=True):
+            parameter.data = shared.clone(memory_format=torch.preserve_format)
+        for (optimizer, parameter, name, _), shared in zip(self._held, self._states, strict=True):
+            if optimizer.state[parameter].get(name) is shared:  # else the script has put another in its place
+                optimizer.state[parameter][name] = shared.clone(memory_format=torch.preserve_format)
+        self._attached[self.host.slot] = 0
+        self.attached = False
+
     def check(self, optimizer: Optimizer) -> None:
         """Before a step: take over a state that the script has put in place of the shared one, or emptied."""
         for parameter, name, initial, shared in self._kept[id(optimizer)]:
@@ -126,7 +138,7 @@ def _held(optimizers: Sequence[Optimizer]) -> Iterator[Held]:
                     yield optimizer, parameter, name, initial
 
 
-def _check(parameter: Tensor) -> None:
+def check_shareable(parameter: Tensor) -> None:
     if parameter.device.type != "cpu":
         raise UsageError(
             f"'shared' keeps parameters in the host's memory, and one of shape {list(parameter.shape)} lies on "

@@ -1,0 +1,74 @@
+"""`run.switch` between every two kinds of plans on one host, on real workers: each is followed by one of another kind.
+
+Every sample counts once, all replicas are one model, and all workers follow the same plans at the same steps; also when
+a worker is killed right after a switch.
+"""
+
+from pathlib import Path
+
+import pytest
+from test_switch_command import assert_exactly_once, finish, start, switches, write
+
+from shoal.plan.plan import Plan
+
+pytestmark = pytest.mark.usefixtures("tidy")
+
+KINDS = {
+    "lock-step": ["allreduce", "int8"],
+    "rounds": ["local(4)", "local(2, easgd)"],
+    "leased rounds": ["local(3, samples=leased)", "local(4, samples=leased, end=fastest)"],
+    "rounds that travel": ["local(4, overlap=true)", "local(4, diloco, fragments=2, overlap=true)"],
+    "late gradients": ["allreduce, stale(2)", "allreduce, stale(1), topk(0.1)"],
+    "servers": ["server, stale(1, round=5)", "server, async(round=4, speculate=1.0)"],
+    "servers and leases": ["server, stale(2, samples=leased, round=3)", "server, deadline(0.2, round=4)"],
+    "one copy": ["shared(5)", "shared, local(4)"],
+    "pairs": ["mix(steps=4)", "mix(steps=3)"],
+    "datagrams": ["datagrams(steps=4)", "datagrams(steps=6)"],
+}
+
+
+def tour() -> list[str]:
+    """Plans in an order in which every two neighbouring kinds differ, and each kind follows two others."""
+    kinds = list(KINDS.values())
+    forward, across = [kind[0] for kind in kinds], [kind[1] for kind in kinds[::3] + kinds[1::3] + kinds[2::3]]
+    return [str(Plan.parse(text)) for text in [*forward[1:], *across, "fp16"]]
+
+
+def test_a_run_goes_through_every_kind_of_plan(tmp_path: Path) -> None:
+    plans = tour()
+    write(tmp_path, plans, last=plans[-1])
+    finish(start(tmp_path, "--workers", "2"))
+    found = [[event.plan for event in switches(tmp_path, worker)] for worker in range(2)]
+    assert found == [plans, plans]
+    steps = [[event.step for event in switches(tmp_path, worker)] for worker in range(2)]
+    assert steps[0] == steps[1]
+    assert_exactly_once(tmp_path)
+
+
+KILLED = """
+        if run.worker_id == 1 and str(run.plan) in KILLS and not os.path.exists(str(run.plan)[:40]):
+            open(str(run.plan)[:40], "w").close()
+            os.kill(os.getpid(), 9)
+        if run.size < 3 or any(plan == str(run.plan) and not os.path.exists(plan[:40]) for plan in KILLS):
+            continue
+"""
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        ["local(3, samples=leased)", "allreduce, stale(2)", "local(4, overlap=true)"],
+        ["shared(5)", "server, stale(2, samples=leased, round=3)", "datagrams(steps=4)"],
+    ],
+    ids=["leases, late means, overlap", "in memory and at servers"],
+)
+def test_a_worker_is_killed_right_after_each_switch(tmp_path: Path, plans: list[str]) -> None:
+    """The others go on by the new plan, which the worker that is started in its place trains by too."""
+    kills = [str(Plan.parse(text)) for text in plans]
+    write(tmp_path, [*kills, "allreduce, every(1), fp16"], "allreduce, every(1), fp16", KILLED.strip())
+    script = (tmp_path / "script.py").read_text().replace("next_plan,", f"KILLS = {kills!r}\nnext_plan,", 1)
+    (tmp_path / "script.py").write_text(script)
+    finish(start(tmp_path, "--workers", "3"))
+    assert [event.plan for event in switches(tmp_path, 0)] == [*kills, "allreduce, every(1), fp16"]
+    assert all((tmp_path / plan[:40]).exists() for plan in kills)
+    assert_exactly_once(tmp_path)

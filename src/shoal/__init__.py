@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from shoal.core.errors import DeadlineError, LayoutError, PeerLost, ShoalError, UsageError
     from shoal.plan.plan import Plan
     from shoal.plan.registry import register_codec, register_synchronizer
+    from shoal.train.block_schedule import BlockSchedule
     from shoal.train.run import Run, start
     from shoal.train.served_embedding import ServedEmbedding
 
 __all__ = [
+    "BlockSchedule",
     "DeadlineError",
     "LayoutError",
     "PeerLost",
@@ -32,6 +34,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "BlockSchedule": "shoal.train.block_schedule",
     "DeadlineError": "shoal.core.errors",
     "LayoutError": "shoal.core.errors",
     "PeerLost": "shoal.core.errors",

@@ -1,11 +1,12 @@
-"""One copy in shared memory: `shared` with two processes against one process and against PyTorch's own Hogwild.
+"""One copy in shared memory: `shared` with two processes against one process, PyTorch's own Hogwild, and two copies.
 
-    python benchmarks/hogwild.py [--rounds 5] [--steps 400] [--models sparse,tagger,mlp]
+    python benchmarks/hogwild.py [--rounds 5] [--steps 400] [--models sparse,tagger,mlp] [--hold 1]
 
 Each contestant trains the same samples: one process makes all steps, two make half of them each. In turns, on a sparse
 model (an embedding of 20 features a sample, sparse gradients), on an LSTM that tags the words of made-up sentences, and
 on an MLP (784-1024-1024-10), all with plain SGD.
-PyTorch's own is `model.share_memory()` and a process for each worker, as in its documentation.
+PyTorch's own is `model.share_memory()` and a process for each worker, as in its documentation. Two copies are those of
+Hogwild++: `shared(clusters=2)`, a process for each, which pass the token on after --hold steps.
 """
 
 import argparse
@@ -191,28 +192,37 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--models", default=",".join(task.name for task in TASKS))
+    parser.add_argument("--hold", type=int, default=1, help="steps before a cluster passes the token on")
     options = parser.parse_args()
     if unknown := set(options.models.split(",")) - {task.name for task in TASKS}:
         parser.error(f"no model {', '.join(sorted(unknown))}; there are {', '.join(task.name for task in TASKS)}")
-    if options.rounds < 1 or options.steps < WORKERS:
-        parser.error(f"--rounds {options.rounds} --steps {options.steps}: at least 1, and {WORKERS}")
+    if min(options.rounds, options.hold) < 1 or options.steps < WORKERS:
+        given = f"--rounds {options.rounds} --hold {options.hold} --steps {options.steps}"
+        parser.error(f"{given}: at least 1, 1 and {WORKERS}")
     torch.set_num_threads(1)
     print(
-        "| model | shared, 2 processes / one process | shared / PyTorch's share_memory | loss: one, shared, PyTorch "
-        "| accuracy |"
+        "| model | shared, 2 processes / one process | shared / PyTorch's share_memory | two clusters / shared "
+        "| loss: one, shared, PyTorch, two clusters | accuracy |"
     )
-    print("|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|")
+    clusters = f"shared(clusters=2, hold={options.hold})"
     for task in [task for task in TASKS if task.name in options.models.split(",")]:
         steps = options.steps * task.longer
         rows = [
-            (by_shoal(task, steps, 1, "alone"), by_shoal(task, steps, WORKERS, "shared"), by_torch(task, steps))
+            (
+                by_shoal(task, steps, 1, "alone"),
+                by_shoal(task, steps, WORKERS, "shared"),
+                by_torch(task, steps),
+                by_shoal(task, steps, WORKERS, clusters),
+            )
             for _ in range(options.rounds)
         ]
-        over_one = _quartiles([shared.rate / one.rate for one, shared, _ in rows])
-        over_torch = _quartiles([shared.rate / other.rate for _, shared, other in rows])
-        losses = ", ".join(f"{statistics.median(row[place].loss for row in rows):.4f}" for place in range(3))
-        named = ", ".join(f"{statistics.median(row[place].accuracy for row in rows):.1%}" for place in range(3))
-        print(f"| {task.name} | {over_one} | {over_torch} | {losses} | {named} |", flush=True)
+        over_one = _quartiles([shared.rate / one.rate for one, shared, _, _ in rows])
+        over_torch = _quartiles([shared.rate / other.rate for _, shared, other, _ in rows])
+        over_shared = _quartiles([ring.rate / shared.rate for _, shared, _, ring in rows])
+        losses = ", ".join(f"{statistics.median(row[place].loss for row in rows):.4f}" for place in range(4))
+        named = ", ".join(f"{statistics.median(row[place].accuracy for row in rows):.1%}" for place in range(4))
+        print(f"| {task.name} | {over_one} | {over_torch} | {over_shared} | {losses} | {named} |", flush=True)
 
 
 def _quartiles(values: list[float]) -> str:

@@ -26,6 +26,8 @@ def seen(folder: Path) -> Counter[tuple[str, str]]:
     [
         pytest.param(1, "shared(steps=6)", id="a worker"),
         pytest.param(0, "shared(steps=6)", id="worker 0", marks=pytest.mark.soak),
+        pytest.param(0, "shared(steps=6, clusters=2)", id="the cluster that had the token first"),
+        pytest.param(2, "shared(steps=6, clusters=2)", id="all of a cluster", marks=pytest.mark.soak),
         pytest.param(1, "shared, local(6, diloco)", id="averages", marks=pytest.mark.soak),
         pytest.param(1, "shared, local(6, samples=leased)", id="leased samples"),
     ],

@@ -37,10 +37,12 @@ class Normalized(nn.Sequential):
         super().__init__(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
 
-@pytest.mark.parametrize("kind", ["mlp", Normalized])
-def test_the_loss_is_that_of_synchronous_training_and_all_hold_the_same(kind: str | type[nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "plan"), [("mlp", "shared(steps=3)"), (Normalized, "shared(steps=3)"), ("mlp", "shared(3, clusters=2)")]
+)
+def test_the_loss_is_that_of_synchronous_training_and_all_hold_the_same(kind: str | type[nn.Module], plan: str) -> None:
     def body(world: WorkerWorld) -> Result:
-        run = world.start("shared(steps=3)")
+        run = world.start(plan)
         model = make(kind)
         model, optimizer, steps = run.join(model, adam(model), loader(2))
         train(model, optimizer, (steps for _ in run.epochs(EPOCHS)))

@@ -91,14 +91,20 @@ def mean_staleness(world: PacedWorld) -> float:
     return sum(behind * steps for behind, steps in world.staleness.items()) / sum(world.staleness.values())
 
 
-def test_adaptive_rates_bear_a_learning_rate_at_which_two_slow_workers_upset_plain_ssp() -> None:
-    """Stale steps at full length overshoot; scaled by their staleness they do not."""
-    plain, adaptive = (
-        [to_target(f"server, stale(16{more})", slow_from(2), 0.85, seed).done for seed in range(4)]
-        for more in ("", ", rates=adaptive")
-    )
-    assert sum(plain) <= 1
-    assert all(adaptive)
+def test_jiang_adaptive_rates_take_at_most_070_of_plain_ssp_at_a_rate_that_bsp_bears() -> None:
+    """Row 35: two of four workers are four times slower, and all have one learning rate: the largest in steps of 0.05
+    at which bulk-synchronous training comes to the loss with each of the seeds. Stale steps at full length overshoot;
+    scaled by their staleness they do not. Plain SSP did not come to the loss with three of the seeds: theirs are lower
+    bounds."""
+    rate, seeds = 0.85, range(4)
+    assert all(to_target("server, stale(0)", alike, rate, seed).done for seed in seeds)
+    assert not to_target("server, stale(0)", alike, rate + 0.05, 3).done
+    for seed in seeds:
+        plain, adaptive = (
+            to_target(f"server, stale(16{more})", slow_from(2), rate, seed) for more in ("", ", rates=adaptive")
+        )
+        assert adaptive.done
+        assert adaptive.made <= 0.7 * plain.made
 
 
 def test_adaptive_rates_cost_iterations_where_the_learning_rate_leaves_room() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import StatusBoard
 from shoal.lab.spec import LabSpec
-from shoal.launch.context import WorkerContext
 from shoal.launch.data_seats import DataServerSeat, RemoteDataServer
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
@@ -70,8 +69,8 @@ class LaunchJob:
         return self.remote_slots or range(self.workers)
 
 
-DataRunMaker = Callable[[WorkerContext, Any, DataServerSeat, int], Any]
-"""(context, plan, where it serves, number of workers)"""
+DataRunMaker = Callable[[Any, Any, DataServerSeat, int], Any]
+"""(a `WorkerContext`, plan, where it serves, number of workers)"""
 PlacementMaker = Callable[[LaunchJob, SharedArena], WorkerPlacement]
 
 

@@ -94,17 +94,22 @@ def fetched_table(workers: list[WorkerRecord]) -> Table | None:
     """With `--data-servers`, per worker: batches of each server and its own, bytes, how long training waited."""
     told = [(worker, worker.fetched) for worker in workers if worker.fetched is not None]
     table = plain_table("rank")
-    servers = max((len(made.batches) for _, made in told), default=0)
-    add_figures(
-        table, *(f"server {server}" for server in range(servers)), "itself", "bytes", "overdue", "lost", "waited"
-    )
+    table.add_column("batches by server")
+    add_figures(table, "itself", "bytes", "overdue", "lost", "waited")
     for worker, made in told:
         spent = sum(structs.astuple(worker.phases)) * worker.steps
         share = f" ({made.waited / spent:.1%})" if spent > 0 else ""
-        counts = map(figures.count, (*made.batches, made.local))
-        ends = map(figures.count, (made.overdue, made.lost))
-        table.add_row(str(worker.rank), *counts, figures.size(made.bytes), *ends, f"{made.waited:.2f} s{share}")
+        local, overdue, lost = map(figures.count, (made.local, made.overdue, made.lost))
+        words = (_by_server(made.batches), local, figures.size(made.bytes), overdue, lost)
+        table.add_row(str(worker.rank), *words, f"{made.waited:.2f} s{share}")
     return table if told else None
+
+
+def _by_server(batches: list[int]) -> str:
+    """Each, or of many the smallest and the largest number."""
+    if len(batches) > 6:
+        return f"{len(batches)} of {min(batches):,} to {max(batches):,}"
+    return " ".join(map(figures.count, batches))
 
 
 def servers_table(workers: list[WorkerRecord]) -> Table | None:

@@ -45,6 +45,12 @@ class ServiceView(msgspec.Struct, frozen=True, tag=True):
         own = {member for member, info in zip(self.members, self.infos, strict=False) if not info.remote}
         return frozenset(own or self.members)
 
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Member -> its host; workers of other machines are never on that of the run's own, whatever they say."""
+        facts = zip(self.members, self.infos, strict=False)
+        return {m: f"{info.remote} {info.host_group}" if info.host_group else m for m, info in facts}
+
 
 class MemberAccused(msgspec.Struct, frozen=True, tag=True):
     member: Name

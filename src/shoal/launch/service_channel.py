@@ -9,6 +9,7 @@ and, with a replica (`service_replicas.py`):
     backup ── ReplicaReady ────────────> launcher                     it has the state, and every answer that was given
     launcher ── ReplicaPromoted ───────> backup                       the primary has ended: answer in its place
     launcher ── ReplicaAlone ──────────> primary                      no backup will come any more
+    launcher ── ReplicaPartner ────────> both, between hosts          where the other one listens, and its key
 
 A service believes the launcher alone about who the members are. Neither side ever waits for the other: a view that a
 stopped service does not take in is said again later, or its successor is.
@@ -70,7 +71,14 @@ class ReplicaAlone(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ServiceWord = ServiceReady | ServiceView | MemberAccused | ReplicaReady | ReplicaPromoted | ReplicaAlone
+class ReplicaPartner(msgspec.Struct, frozen=True, tag=True):
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    address: Annotated[str, msgspec.Meta(max_length=120)]
+    public: Annotated[str, msgspec.Meta(max_length=40)]
+
+
+ReplicaWord = ReplicaReady | ReplicaPromoted | ReplicaAlone | ReplicaPartner
+ServiceWord = ServiceReady | ServiceView | MemberAccused | ReplicaWord
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceWord] = msgspec.msgpack.Decoder(ServiceWord)
 

@@ -220,6 +220,12 @@ class HeardReply(msgspec.Struct, frozen=True, tag="heard", forbid_unknown_fields
     pass
 
 
+class TakenOverReply(msgspec.Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
+    """Between hosts: the process that sends this answers for its server from now on (`link_replica.py`)."""
+
+    term: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
@@ -228,7 +234,8 @@ TableRequest = ReadRowsRequest | LoadRowsRequest
 OpenShardRequest = RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | WatchRequest | TableRequest
 """What a member asks of a shard that is open."""
 ShardRequest = OpenShardRequest | OpenRequest | SumRequest | WhoRequest
-ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
+ShardAnswer = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
+ShardReply = ShardAnswer | TakenOverReply
 encode = msgspec.msgpack.Encoder().encode
 ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]
 """What lies in a shard, one after the other: for codecs. An array of its own, because heads of messages are short."""

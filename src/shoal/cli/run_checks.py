@@ -69,10 +69,10 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
             f"{elsewhere_option} with '{servers}': servers come and go on one host only, because workers of several "
             "know them by keys that are handed out when the run begins; write server(2)"
         )
-    if servers.replicas > 1 and (option := elsewhere_option):
+    if servers.replicas > 1 and elsewhere_option == "--on":
         raise UsageError(
-            f"{option} with '{servers}': replicas of servers work on one host only; between hosts a killed "
-            "server takes the run back to its checkpoint; write replicas=1"
+            f"--on with '{servers}': replicas of servers work on one host, under --listen and under --lab; elsewhere a "
+            "killed server takes the run back to its checkpoint; write replicas=1"
         )
     if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
         raise UsageError(f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{servers}': unset it, or write allreduce")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from shoal.core.clock import Deadline, now
 from shoal.core.errors import DeadlineError, PeerLost, ViewEnded
 from shoal.hosts.fences import fence
 from shoal.hosts.status_board import StatusBoard, WorkerState
-from shoal.membership.session import FixedSession, MembershipSession
+from shoal.membership.session import FixedSession
 
 Flags = npt.NDArray[np.int64]
 
@@ -30,12 +31,22 @@ LOOK_AROUND = 0.25
 """Seconds between two checks whether the peers are alive."""
 
 
+class WaitedSession(Protocol):
+    """What a wait asks of a session."""
+
+    @property
+    def elastic(self) -> bool: ...
+
+    @property
+    def disturbed(self) -> bool: ...
+
+
 class FlagWaiter:
     """The waits of one worker on rows of flags, one flag per slot, of which those of members count."""
 
-    def __init__(self, board: StatusBoard, slot: int, seconds: float, session: MembershipSession | None = None) -> None:
+    def __init__(self, board: StatusBoard, slot: int, seconds: float, session: WaitedSession | None = None) -> None:
         self.board, self.slot, self.seconds = board, slot, seconds
-        self.session = session or FixedSession(slot, slot + 1)
+        self.session: WaitedSession = session or FixedSession(slot, slot + 1)
         self._members: npt.NDArray[np.int64] | None = None
 
     def wait_for(self, members: Sequence[int] | None) -> None:

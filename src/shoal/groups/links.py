@@ -154,6 +154,11 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         if self._host_group is not None:
             self._host_group.enter(view, host_groups)
 
+    def forget_server(self, number: int) -> None:
+        """A server has ended, and its replica answers in its place: wait for nothing of it any more."""
+        if self.servers.pop(SERVER_RANK + number, None) is not None:
+            self.mesh.remove_peer(SERVER_RANK + number)
+
     def announce_result(self) -> None:
         assert isinstance(self.session, ElasticSession)
         if self._told is None:

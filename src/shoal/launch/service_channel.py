@@ -9,6 +9,7 @@ and, with a replica (`service_replicas.py`):
     backup ── ReplicaReady ────────────> launcher                     it has the state, and every answer that was given
     launcher ── ReplicaPromoted ───────> backup                       the primary has ended: answer in its place
     launcher ── ReplicaAlone ──────────> primary                      no backup will come any more
+    launcher ── ReplicaPartner ────────> both, between hosts          where the other one listens, and its key
 
 A service believes the launcher alone about who the members are. Neither side ever waits for the other: a view that a
 stopped service does not take in is said again later, or its successor is.
@@ -45,6 +46,12 @@ class ServiceView(msgspec.Struct, frozen=True, tag=True):
         own = {member for member, info in zip(self.members, self.infos, strict=False) if not info.remote}
         return frozenset(own or self.members)
 
+    @property
+    def hosts(self) -> dict[str, str]:
+        """Member -> its host; workers of other machines are never on that of the run's own, whatever they say."""
+        facts = zip(self.members, self.infos, strict=False)
+        return {m: f"{info.remote} {info.host_group}" if info.host_group else m for m, info in facts}
+
 
 class MemberAccused(msgspec.Struct, frozen=True, tag=True):
     member: Name
@@ -64,7 +71,14 @@ class ReplicaAlone(msgspec.Struct, frozen=True, tag=True):
     pass
 
 
-ServiceWord = ServiceReady | ServiceView | MemberAccused | ReplicaReady | ReplicaPromoted | ReplicaAlone
+class ReplicaPartner(msgspec.Struct, frozen=True, tag=True):
+    name: Annotated[str, msgspec.Meta(max_length=64)]
+    address: Annotated[str, msgspec.Meta(max_length=120)]
+    public: Annotated[str, msgspec.Meta(max_length=40)]
+
+
+ReplicaWord = ReplicaReady | ReplicaPromoted | ReplicaAlone | ReplicaPartner
+ServiceWord = ServiceReady | ServiceView | MemberAccused | ReplicaWord
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[ServiceWord] = msgspec.msgpack.Decoder(ServiceWord)
 

@@ -10,13 +10,22 @@ What the processes say to each other is their own; the launcher waits for nobody
 import contextlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError
 from shoal.launch.replica_roster import LeaveAlone, PromoteReplica, ReplicaOrder, ReplicaRoster, StartReplica
-from shoal.launch.service_channel import ReplicaAlone, ReplicaPromoted, ReplicaReady, ServiceChannel
+from shoal.launch.service_channel import (
+    MemberAccused,
+    ReplicaAlone,
+    ReplicaPartner,
+    ReplicaPromoted,
+    ReplicaReady,
+    ServiceChannel,
+    ServiceReady,
+    ServiceView,
+)
 
 LOOK = 0.05
 """Seconds between looks at whether the first backup is ready."""
@@ -50,7 +59,11 @@ class ServiceReplicas:
         self.number, self.name, self._start = number, name, start
         self.lost: tuple[str, int] | None = None
         self._roster = ReplicaRoster(replacements)
+        self._replaces = replacements > 0
         self._living: dict[int, ServiceReplica] = {}
+        self._addresses: dict[int, str] = {}
+        """Of the processes that listen under keys."""
+        self._accused: list[MemberAccused] = []
 
     def begin(self) -> None:
         for order in self._roster.begin():
@@ -69,6 +82,29 @@ class ServiceReplicas:
                 raise ShoalError(f"{self.name} and its replica did not meet in {deadline.budget:.0f} s, or have ended")
             self._hear(LOOK)
 
+    def await_addresses(self, deadline: Deadline) -> list[str]:
+        """Return where both processes listen, between hosts. ShoalError: they do not."""
+        while len(self._addresses) < len(self._living):
+            if self._find_ended() or deadline.expired:
+                raise ShoalError(f"{self.name} and its replica do not listen after {deadline.budget:.0f} s")
+            self._hear(LOOK)
+        return [self._addresses[start] for start in sorted(self._addresses)]
+
+    def introduce(self, partners: Sequence[ReplicaPartner]) -> None:
+        """Tell each of the two where the other one is; `partners`: by start."""
+        for start, replica in self._living.items():
+            replica.channel.say(partners[1 - start])
+
+    def tell(self, view: ServiceView | None) -> None:
+        """Where they listen under keys: the members of the newest view."""
+        for replica in self._living.values() if self._addresses else ():
+            replica.channel.tell(view)
+
+    def take_accused(self) -> list[MemberAccused]:
+        self._hear()
+        accused, self._accused = self._accused, []
+        return accused
+
     def is_ready(self) -> bool:
         """Return whether the backup can take over by now."""
         self._hear()
@@ -79,6 +115,10 @@ class ServiceReplicas:
             while not replica.channel.over and (word := replica.channel.hear(seconds)) is not None:
                 if isinstance(word, ReplicaReady):
                     self._roster.note_ready(start)
+                elif isinstance(word, ServiceReady):
+                    self._addresses[start] = word.address
+                elif isinstance(word, MemberAccused):
+                    self._accused.append(word)
 
     def tick(self) -> list[str]:
         """Act on what has ended since the last time; returns a line for each."""
@@ -113,7 +153,8 @@ class ServiceReplicas:
         who = self.name if was_primary else f"the replica of {self.name}"
         did = "; its replica took over" if was_primary else ""
         again = any(isinstance(order, StartReplica) for order in orders)
-        next_ = "another replica was started" if again else "it goes on without a replica, which was replaced too often"
+        often = ", which was replaced too often" if self._replaces else ""
+        next_ = "another replica was started" if again else f"it goes on without a replica{often}"
         return [f"{who} died of {_name_signal(number)}{did}; {next_}"]
 
     def _obey(self, order: ReplicaOrder) -> None:

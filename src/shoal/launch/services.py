@@ -21,7 +21,7 @@ from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError
 from shoal.core.signals import STOPPING, held_back
 from shoal.hosts.status_board import StatusBoard
-from shoal.launch.service_channel import MemberAccused, ServiceChannel, ServiceReady, ServiceView
+from shoal.launch.service_channel import MemberAccused, ReplicaPartner, ServiceChannel, ServiceReady, ServiceView
 from shoal.launch.service_folder import ServiceFolder, service_file
 from shoal.launch.service_replicas import ReplicaSeat, ReplicaStarter, ServiceReplicas
 from shoal.transport.endpoint import BookEntry
@@ -91,6 +91,8 @@ class ServiceProcesses:
         self.folder, self._plan, self._is_shared = folder or ServiceFolder(), plan, folder is not None
         self._pids: dict[int, RunService] = {}
         self._seats: list[ServiceSeat] = []
+        self._backups: list[ServiceSeat] = []
+        """Where the second process of each service is, if it has one."""
         self._channels: list[ServiceChannel] = []
         self._told = 0
         self.book: tuple[BookEntry, ...] = ()
@@ -103,9 +105,11 @@ class ServiceProcesses:
 
     def open(self, make_seat: SeatMaker = seat_at_file) -> None:
         self.begin(make_seat)
+        if any(seat.keys is not None for seat in self._backups):
+            self.book = self._introduce_replicas()
         for each in self._replicated:
             each.await_ready(Deadline.after(READY))
-        self.book = tuple(self._await(*each) for each in zip(self._seats, self._channels, strict=False))
+        self.book += tuple(self._await(*each) for each in zip(self._seats, self._channels, strict=False))
 
     def begin(self, make_seat: SeatMaker = seat_at_file) -> None:
         """Start the processes, and wait for none of them; see `is_ready`."""
@@ -118,10 +122,15 @@ class ServiceProcesses:
             self._seats.append(seat)
             if service.replicas == 1:
                 self._fork(service, seat)
-            else:
-                starter = self._starter(service, seat)
-                self._replicated.append(ServiceReplicas(number, service.name, self._replacements, starter))
-                self._replicated[-1].begin()
+                continue
+            again = self._replacements
+            self._backups.append(seat)
+            if seat.keys is not None:  # workers elsewhere know both by their keys from the beginning, and no third
+                again, place = 0, len(self.services) + number
+                self._backups[-1] = make_seat(place, service_file(self.folder.path, self._plan, place))
+            starter = self._starter(service, seat, self._backups[-1])
+            self._replicated.append(ServiceReplicas(number, service.name, again, starter))
+            self._replicated[-1].begin()
 
     def is_ready(self) -> bool:
         """Return whether all listen at their files. ShoalError: they have taken too long."""
@@ -154,9 +163,22 @@ class ServiceProcesses:
             theirs.close()
         return pid, own
 
-    def _starter(self, service: RunService, seat: ServiceSeat) -> ReplicaStarter:
+    def _introduce_replicas(self) -> tuple[BookEntry, ...]:
+        """Tell primaries and backups of each other; return where workers reach them, first all primaries."""
+        deadline, entries = Deadline.after(READY), dict[int, BookEntry]()
+        for each, *seats in zip(self._replicated, self._seats, self._backups, strict=True):
+            partners = []
+            for seat, address in zip(seats, each.await_addresses(deadline), strict=True):
+                assert seat.keys is not None
+                entries[seat.number] = BookEntry(address, seat.keys.public, "", seat.name)
+                partners.append(ReplicaPartner(seat.name, address, seat.keys.public.decode()))
+            each.introduce(partners)
+        return tuple(entries[number] for number in sorted(entries))
+
+    def _starter(self, service: RunService, seat: ServiceSeat, backup: ServiceSeat) -> ReplicaStarter:
         def start(replica: ReplicaSeat) -> tuple[int, ServiceChannel]:
-            pid, channel = self._fork_one(service, replace(seat, replica=replica), wants_channel=True)
+            where = seat if replica.backs is None else backup
+            pid, channel = self._fork_one(service, replace(where, replica=replica), wants_channel=True)
             assert channel is not None
             return pid, channel
 
@@ -173,11 +195,14 @@ class ServiceProcesses:
         is_newer, self._told = view.generation > self._told, max(view.generation, self._told)
         for channel in self._channels:
             channel.tell(view if is_newer else None)
+        for each in self._replicated:
+            each.tell(view if is_newer else None)
 
     def take_accused(self) -> list[MemberAccused]:
         """Members that have broken the protocol, since the last call."""
         words = [word for channel in self._channels if not channel.over and (word := channel.hear()) is not None]
-        return [word for word in words if isinstance(word, MemberAccused)]
+        accused = [word for word in words if isinstance(word, MemberAccused)]
+        return accused + [word for each in self._replicated for word in each.take_accused()]
 
     def forget(self) -> None:
         """In another process: the channels are the launcher's."""

@@ -62,8 +62,8 @@ class RunBrief(ProtocolMessage, frozen=True, kw_only=True):
     members: Names = ()
     codecs: Annotated[tuple[tuple[Text, Text], ...], msgspec.Meta(max_length=8)] = ()
     """Codecs of the plan that other packages bring: each one's name, and its package with version."""
-    servers: Annotated[tuple[tuple[ServerAddress, ServerKey], ...], msgspec.Meta(max_length=64)] = ()
-    """Of the plan: where each listens, and its public key."""
+    servers: Annotated[tuple[tuple[ServerAddress, ServerKey], ...], msgspec.Meta(max_length=128)] = ()
+    """Of the plan: where each listens, and its public key; behind them their replicas."""
     founding: bool = False
     """The run has not begun: these workers are in its first view, or else come as newcomers."""
 

@@ -36,7 +36,14 @@ PRESETS: dict[str, NamedPlan] = {
     "mxnet-kvstore": NamedPlan(
         text="server(shards=2), every(1)",
         cites='Chen et al. 2015, "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Systems"',
-        note="dist_sync: servers add up the gradients of every step; here the workers' optimizers step",
+        note="dist_sync: servers add up the gradients of every step, which each host has summed in its memory; here "
+        "the workers' optimizers step",
+    ),
+    "mxnet-kvstore-async": NamedPlan(
+        text="server(shards=2, levels=2), async",
+        cites='Chen et al. 2015, "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Systems"',
+        note="dist_async: the workers of a host agree in every step, hosts wait for nobody; here the workers' "
+        "optimizers make the changes",
     ),
     "project-adam": NamedPlan(
         text="allreduce, every(1), factors(batch=32, workers=2)",

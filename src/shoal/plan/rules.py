@@ -19,6 +19,7 @@ from shoal.plan.served_rules import (
     changes_are_compared_with_values,
     servers_get_what_there_is,
     tuned_servers_are_switched,
+    two_levels_have_steps_of_their_own,
 )
 from shoal.plan.shared_rules import copies_of_hosts_are_averaged, shared_sends_nothing
 from shoal.plan.terms import (
@@ -255,6 +256,7 @@ RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     a_delay_is_a_number_of_steps,
     a_deadline_needs_one_server,
     tuned_servers_are_switched,
+    two_levels_have_steps_of_their_own,
     changes_are_compared_with_values,
     local_sends_after_the_step,
     local_codes_changes,

@@ -102,3 +102,32 @@ def a_deadline_needs_one_server(plan: Plan, workers: int) -> None:
         )
     if workers > 1 and plan.pace.backups >= workers:
         raise UsageError(f"'{plan.pace}' with {workers} workers: no step would wait for anybody; write fewer backups")
+
+
+def two_levels_have_steps_of_their_own(plan: Plan, workers: int) -> None:
+    """Workers of a host can only agree in steps that all of them make, and under other paces they do anyway."""
+    served = next((each for each in plan.plans if isinstance(each.exchange, ServerTerm)), None)
+    if served is None or not isinstance(served.exchange, ServerTerm) or served.exchange.levels == 1:
+        return
+    exchange, pace = served.exchange, served.pace
+    if plan.parts:
+        raise UsageError(f"'{exchange}' of a part: its rows differ from worker to worker; write server")
+    if isinstance(pace, DeadlineTerm):
+        raise UsageError(
+            f"'{exchange}' with '{pace}': a host would wait for its slowest worker, which no step shall; write server"
+        )
+    if not isinstance(pace, StaleTerm | AsyncTerm):
+        raise UsageError(
+            f"'{exchange}' with '{pace}': there the workers of a host sum in its memory anyway, and one of them speaks "
+            "to the servers; write server"
+        )
+    if pace.samples == "leased":
+        raise UsageError(
+            f"'{exchange}' with '{pace}': the workers of a host make their steps together, so none can take more "
+            "samples than another; write samples=static"
+        )
+    if isinstance(pace, AsyncTerm) and pace.speculate:
+        raise UsageError(
+            f"'{exchange}' with '{pace}': a forward pass would begin again on other values than those of its host; "
+            "remove speculate"
+        )

@@ -8,6 +8,7 @@ from shoal.wire.settings import check_whole
 
 MOST_SHARDS = 64
 MOST_REPLICAS = 2
+MOST_LEVELS = 2
 
 
 class ServerTerm(PlanTerm, frozen=True, tag="server"):
@@ -21,8 +22,10 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     all that workers send travels once more, is computed twice, and is answered when both processes have it.
     Cites: Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server"; Dean et al. 2012, "Large
     Scale Distributed Deep Networks"; Chun et al. 2016, "Dolphin: Runtime Optimization for Distributed Machine Learning"
-    (auto).
-    Avoid: for synchronous training, where allreduce sends less through any one process.
+    (auto); Chen et al. 2015, "MXNet: A Flexible and Efficient Machine Learning Library for Heterogeneous Distributed
+    Systems" (levels).
+    Avoid: for synchronous training, where allreduce sends less through any one process; levels=2 where the workers of a
+    host differ in speed, because they wait for each other in every step.
     """
 
     axis: ClassVar[Axis] = "exchange"
@@ -33,6 +36,10 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
     some seconds, and keeps the one with which all workers train the most samples a second."""
     replicas: int = 1
     """Processes of each server. With 2 the second does all that the first does and takes over when it is killed."""
+    levels: int = 1
+    """Under stale(…) and async: 2 lets the workers of a host agree in every step, in its memory, and one of them push
+    and pull for all, so that what travels does not depend on how many they are (MXNet's KVStore). Under every(1) and
+    local(…) that is so anyway."""
     now: int = 0
     """With auto: how many servers there are by now; 0: one. A run begins with them, and its plan says what it has."""
 
@@ -43,9 +50,11 @@ class ServerTerm(PlanTerm, frozen=True, tag="server"):
                 raise UsageError(f"{self}: now is how many servers auto has come to; write server({self.now})")
         check_whole(self, "now", self.now, 0, MOST_SHARDS)
         check_whole(self, "replicas", self.replicas, 1, MOST_REPLICAS)
+        check_whole(self, "levels", self.levels, 1, MOST_LEVELS)
 
     def __str__(self) -> str:
-        written = {"shards": (self.shards, 1), "replicas": (self.replicas, 1), "now": (self.now, 0)}
+        written = {"shards": (self.shards, 1), "replicas": (self.replicas, 1), "levels": (self.levels, 1)}
+        written["now"] = (self.now, 0)
         changed = ["auto"] if self.shards == "auto" else []
         named = {name: value for name, (value, usual) in written.items() if value not in (usual, "auto")}
         changed += [f"{name}={value}" for name, value in named.items()]

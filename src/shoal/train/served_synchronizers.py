@@ -1,10 +1,14 @@
 """From `stale(…)`, `async` and `deadline(…)` to the steps at parameter servers that run them."""
 
+from dataclasses import replace
+
+from shoal.groups.base import WorkerGroup
 from shoal.plan.deadline import DeadlineTerm
 from shoal.plan.stale import AsyncTerm, StaleTerm
 from shoal.sync.exchange.base import GradientExchange
 from shoal.sync.server.connection import ServerConnection
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
+from shoal.sync.server.host_steps import HostStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
 from shoal.sync.server.server_pace import ServerPace
@@ -17,11 +21,17 @@ def build_served(
     exchange: GradientExchange,
     servers: ServerConnection,
     payloads: ShardPayloads,
+    group: WorkerGroup,
+    levels: int = 1,
 ) -> ServerStepsSynchronizer:
+    """`levels`: 2 where the workers of a host push together."""
     if isinstance(pace, DeadlineTerm):
         terms = StepDeadline(pace.seconds, pace.backups, pace.late == "add")
         return DeadlineStepsSynchronizer(exchange, servers, ServerPace(0, deadline=terms), pace.round, payloads)
     found = build_server_pace(pace)
+    if levels > 1:
+        found = replace(found, by_host=True)
+        return HostStepsSynchronizer(exchange, servers, found, pace.round, payloads, group=group)
     kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
     served = kind(exchange, servers, found, pace.round, payloads)
     served.leased = pace.samples == "leased"

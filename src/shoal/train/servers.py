@@ -17,6 +17,7 @@ from shoal.plan.terms import AsyncTerm, ServerTerm, StaleTerm
 from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.replicated_connection import ReplicatedServerConnection
+from shoal.sync.server.replicated_link import ReplicatedLinkConnection
 from shoal.sync.server.socket_connection import SocketServerConnection
 from shoal.sync.server.sum_engine import ServerEngines
 
@@ -80,8 +81,9 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
     exchange = plan.servers
     if exchange is None or (group.size == 1 and not group.session.elastic):
         return None
-    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers and not number:
-        return ServerEngines(LinkServerConnection(group))
+    if isinstance(group, LinkedGroup) and len(group.servers) == exchange.servers * exchange.replicas and not number:
+        linked = LinkServerConnection if exchange.replicas == 1 else ReplicatedLinkConnection
+        return ServerEngines(linked(group))
     if not folder or not isinstance(group, SharedGroup):
         raise UsageError(
             f"'{plan}' needs {exchange.servers} server processes, and nobody has started any: servers are started by "

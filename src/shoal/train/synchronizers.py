@@ -58,7 +58,8 @@ def build_synchronizer(
     if isinstance(plan.pace, StaleTerm | AsyncTerm | DeadlineTerm):
         assert isinstance(engines.servers, ServerEngines)  # a rule: these paces are for servers
         payloads = build_payloads(plan, engines.group.size, seed, engines.group.rank)
-        return build_served(plan.pace, exchange, engines.servers.connection, payloads)
+        levels = plan.exchange.levels if isinstance(plan.exchange, ServerTerm) else 1
+        return build_served(plan.pace, exchange, engines.servers.connection, payloads, engines.group, levels)
     if isinstance(plan.pace, SynchronizerSettings):
         return _build_foreign(plan.pace, exchange)
     background = exchange.peers and all(engines.background(p.device.type) for p in members.parameters)

@@ -28,6 +28,8 @@ from shoal.sync.server.messages import (
 )
 
 NUMBER = struct.Struct("<q")
+TAKEN_OVER = -1
+"""In the place of a request's number: the word of a replica that has taken over."""
 LARGEST_PART = 1 << 34
 """Bytes of one message part that are taken at the most."""
 DECLARE_PORT, SERVED_PORT = "declare", "served"

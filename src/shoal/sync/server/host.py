@@ -130,7 +130,7 @@ class ShardHost:
         assert self._guard is not None
         self._guard.view = view
         for hosted in self._shards.values():
-            hosted.follow(view.generation, view.members)
+            hosted.follow(view.generation, view.members, view.hosts)
             self._release(hosted)
         self._waiting = {key: who for key, who in self._waiting.items() if key.generation >= view.generation}
         self._sums.follow(view.generation)
@@ -194,8 +194,8 @@ class ShardHost:
         """Whom a pull or a sum waits for; nothing if it does not wait here."""
         hosted = self._shards.get(request.channel)
         names: list[str] = []
-        if hosted is not None and hosted.pulls.get(member) == request.number:
-            names = hosted.shard.waiting.get(member, [])
+        if hosted is not None and hosted.pulls.get(hosted.clock_of(member)) == (member, request.number):
+            names = hosted.find_slowest(hosted.clock_of(member))
         for key, waiting in self._waiting.items():
             if waiting.get(member) == request.number:
                 names = self._sums.find_missing(key)
@@ -207,11 +207,11 @@ class ShardHost:
         if hosted is None:
             raise PayloadError(f"{member} asks for shard {request.channel}, which nobody has opened")
         if isinstance(request, RoundRequest):
-            hosted.follow(request.generation, request.members)
+            self._follow(hosted, request)
             hosted.begin(request.round)
-            self._tell_round(member, number, hosted)
+            self._tell_round(member, number, hosted, request.values)
         elif isinstance(request, LeaveRoundRequest):
-            hosted.shard.excuse(member)
+            hosted.leave(member)
             self._send(member, number, HeardReply(), [])
         elif isinstance(request, PushRequest):
             self._push(member, number, hosted, request, arrays)
@@ -225,6 +225,10 @@ class ShardHost:
             raise PayloadError(f"{member} asks for rows of shard {request.channel}, which is no table")
         self._release(hosted)
 
+    def _follow(self, hosted: HostedShard, request: OpenRequest | RoundRequest) -> None:
+        hosts = None if self._guard is None else self._guard.view.hosts
+        hosted.follow(request.generation, request.members, hosts)
+
     def _open(self, member: str, number: int, request: OpenRequest, arrays: Sequence[Any]) -> None:
         hosted = self._shards.get(request.channel)
         if request.table is None and not isinstance(hosted, HostedTable):
@@ -233,7 +237,7 @@ class ShardHost:
             hosted = self._shards[request.channel] = HostedTable.open_table(request)
         elif (request.table, request.rule) != (hosted.opened.table, hosted.opened.rule):
             raise PayloadError(f"{member} opens shard {request.channel} otherwise than others; it runs another model")
-        hosted.follow(request.generation, request.members)
+        self._follow(hosted, request)
         hosted.enter(member)
         self._tell_round(member, number, hosted)
         self._release(hosted)
@@ -254,35 +258,37 @@ class ShardHost:
             raise PayloadError(f"{member} opens shard {request.channel} with other parts; it runs another model")
         return hosted
 
-    def _tell_round(self, member: str, number: int, hosted: HostedShard) -> None:
-        clock = hosted.shard.state.clocks.get(member)
+    def _tell_round(self, member: str, number: int, hosted: HostedShard, values: bool = True) -> None:
+        clock = hosted.shard.state.clocks.get(hosted.clock_of(member))
         if clock is None:
             raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
         reply = RoundReply(hosted.round, clock, hosted.lost_before, hosted.trained_before, hosted.version)
-        self._send(member, number, reply, [hosted.start])
+        self._send(member, number, reply, [hosted.start] if values else [])
 
     def _push(self, member: str, number: int, hosted: HostedShard, request: PushRequest, arrays: Sequence[Any]) -> None:
         outcome = hosted.shard.push(hosted.read_push(member, request, arrays))
+        hosted.note_pushed(request, outcome)
         if outcome is PushOutcome.QUARANTINED:  # it has no clock any more, and what it pushed before is in the values
             hosted.lost.setdefault(member, request.clock + 1 - hosted.base)
         self._send(member, number, PushReply(outcome.name), [])
 
     def _pull(self, member: str, number: int, hosted: HostedShard, request: PullRequest, arrays: Sequence[Any]) -> None:
         hosted.want(member, request, arrays)
-        found = hosted.shard.pull(member, request.clock)
+        clock = hosted.clock_of(member)
+        found = hosted.shard.pull(clock, request.clock)
         if found is not None:
             self._send(member, number, *hosted.write_values(found))
             return
-        if member not in hosted.shard.state.clocks:
+        if clock not in hosted.shard.state.clocks:
             raise PayloadError(f"{member} is not in the view of generation {hosted.generation}, or was quarantined")
-        hosted.pulls[member] = number
-        self._send(member, number, WaitReply(hosted.shard.waiting[member][:MOST_NAMED]), [])
+        hosted.pulls[clock] = member, number
+        self._send(member, number, WaitReply(hosted.find_slowest(clock)[:MOST_NAMED]), [])
 
     def _release(self, hosted: HostedShard) -> None:
         for member, number in hosted.take_watches():
             self._send(member, number, HeardReply(), [])
         for found in hosted.shard.release():
-            self._send(found.member, hosted.pulls.pop(found.member), *hosted.write_values(found))
+            self._send(*hosted.pulls.pop(found.member), *hosted.write_values(found))
 
     def _sum(self, member: str, number: int, request: SumRequest, arrays: Sequence[Any]) -> None:
         key = SumKey(request.generation, request.channel, request.index, request.number)

@@ -1,18 +1,19 @@
 """A shard of a server process, and the round it is in: what lies between two meetings of all members."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from shoal.sync.server.changes import write_changes
+from shoal.sync.server.clock_names import ClockNames
 from shoal.sync.server.messages import OpenRequest, PullRequest, PushRequest, ValuesHead
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard import ParameterShard
 from shoal.sync.server.shard_codec import FloatReader
 from shoal.sync.server.shard_kinds import make_shard
-from shoal.sync.server.shard_state import ShardUpdate, ShardValues
+from shoal.sync.server.shard_state import PushOutcome, ShardUpdate, ShardValues
 from shoal.sync.trained import TrainedSamples
 
 
@@ -33,8 +34,8 @@ class HostedShard:
     """The clock at which all members began the round."""
     reader: FloatReader = field(default_factory=FloatReader)
     """Of the bytes of pushes."""
-    pulls: dict[str, int] = field(default_factory=dict)
-    """Member -> number of the request that waits."""
+    pulls: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Clock -> who waits, and the number of its request."""
     watches: list[tuple[str, int, int]] = field(default_factory=list)
     """Who wants to be told, by which request, and from how many updates on: the newest last."""
     held: dict[str, int | None] = field(default_factory=dict)
@@ -45,6 +46,10 @@ class HostedShard:
     """The same of the round before."""
     trained_before: dict[str, list[TrainedSamples]] = field(default_factory=dict)
     """The leased samples of those pushes."""
+    together: ClockNames | None = None
+    """Where the workers of a host push together; None: every member has a clock of its own name."""
+    members: tuple[str, ...] = ()
+    """Of the newest view."""
 
     @classmethod
     def open(cls, request: OpenRequest, values: FloatArray, reader: FloatReader | None = None) -> "HostedShard":
@@ -53,18 +58,60 @@ class HostedShard:
         reader = reader or FloatReader()
         if reader.tells_changes:
             shard.tell_changes()
-        return cls(request, shard, request.generation, values.copy(), reader=reader)
+        opened = cls(request, shard, request.generation, values.copy(), reader=reader)
+        if request.by_host:
+            opened.together, opened.generation = ClockNames(), -1  # who is on which host comes with the first view
+        return opened
 
-    def follow(self, generation: int, members: Sequence[str]) -> None:
-        """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
+    def follow(self, generation: int, members: Sequence[str], hosts: Mapping[str, str] | None = None) -> None:
+        """Go on with the members of the newest view; newcomers begin with the round, as all others did. `hosts`: on
+        which host each is; None: all are on one."""
         if generation <= self.generation:
             return
         self.generation = generation
-        before = dict(self.shard.state.clocks)
-        self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
-        self.shard.change_view(members, self.base)
-        self.pulls = {member: number for member, number in self.pulls.items() if member in self.shard.state.clocks}
+        if self.together is None:
+            before = dict(self.shard.state.clocks)
+            self.lost.update({member: clock - self.base for member, clock in before.items() if member not in members})
+            self.shard.change_view(members, self.base)
+        else:
+            lost = [member for member in self.members if member not in members]
+            self.lost.update(self.together.steps_since(lost, self.base))
+            self.shard.change_view(self.together.follow(members, hosts or {}), self.base)
+            self._excuse(self.together.all_left(members))
+        self.members = tuple(members)
+        self._forget_pulls()
         self.watches = [watch for watch in self.watches if watch[0] in members]
+
+    def _forget_pulls(self) -> None:
+        """Nobody answers a member that is lost; the next worker of its host asks anew."""
+        for clock, (member, _) in list(self.pulls.items()):
+            if member not in self.members or clock not in self.shard.state.clocks:
+                del self.pulls[clock]
+                self.shard.state.waiting.pop(clock, None)
+
+    def clock_of(self, member: str) -> str:
+        """The name of the clock that this member's pushes count on."""
+        return member if self.together is None else self.together.names.get(member, member)
+
+    def leave(self, member: str) -> None:
+        """A member makes no more steps in this round."""
+        if self.together is None:
+            self.shard.excuse(member)
+        else:
+            self.together.leave(member)
+            self._excuse(self.together.all_left(self.members))
+
+    def _excuse(self, clocks: set[str]) -> None:
+        for clock in clocks - self.shard.state.excused:
+            self.shard.excuse(clock)
+
+    def find_slowest(self, clock: str) -> list[str]:
+        """Members that a pull on this clock waits for."""
+        slowest = self.shard.waiting.get(clock, [])
+        if self.together is None:
+            return slowest
+        first = {self.clock_of(member): member for member in reversed(self.members)}
+        return [first.get(each, each) for each in slowest]
 
     def take_watches(self) -> list[tuple[str, int]]:
         """Return who is to be told what of it: there are so many updates, or it watches anew."""
@@ -78,12 +125,21 @@ class HostedShard:
 
     def read_push(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> ShardUpdate:
         """PayloadError: no worker of this model pushes that."""
+        if self.together is not None:
+            self.together.check(member, request.among)
         values, trained = self.reader.read(member, arrays, request.is_finite), tuple(request.trained)
-        return ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
+        return ShardUpdate(self.clock_of(member), request.clock, values, request.weight, trained, request.version)
+
+    def note_pushed(self, request: PushRequest, outcome: PushOutcome) -> None:
+        """A push has come to this: the changes in one that counts do, also of members that were lost meanwhile."""
+        if self.together is not None and outcome in (PushOutcome.APPLIED, PushOutcome.REFUSED):
+            self.together.count(request.among, request.clock)
+            late = [member for member in request.among if member in self.lost]
+            self.lost.update(self.together.steps_since(late, self.base))
 
     def want(self, member: str, request: PullRequest, arrays: Sequence[Any]) -> None:
         """Note what a member's pull is to bring."""
-        self.held[member] = request.held
+        self.held[self.clock_of(member)] = request.held
 
     def write_values(self, found: ShardValues) -> tuple[ValuesHead, list[Any]]:
         """The reply to a pull: all values, or those that have changed since the ones that the member has."""
@@ -103,3 +159,5 @@ class HostedShard:
         self.round, self.base = number, self.shard.level_clocks()
         self.lost_before, self.lost = self.lost, {}
         self.start, self.version = self.shard.state.values.copy(), self.shard.state.version
+        if self.together is not None:
+            self.together.begin(self.members)

@@ -4,7 +4,7 @@ Rows that a member names are checked before anything is read or changed: one tha
 which costs its sender alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,13 +52,13 @@ class HostedTable(HostedShard):
         assert isinstance(self.shard, RowShard)
         return self.shard.table
 
-    def follow(self, generation: int, members: Sequence[str]) -> None:
+    def follow(self, generation: int, members: Sequence[str], hosts: Mapping[str, str] | None = None) -> None:
         """Newcomers begin at the clock of the slowest."""
         if generation > self.generation:
-            self.generation = generation
+            self.generation, self.members = generation, tuple(members)
             self.shard.change_view(members)
             clocks = self.shard.state.clocks
-            self.pulls = {member: number for member, number in self.pulls.items() if member in clocks}
+            self._forget_pulls()
             self.wanted = {member: rows for member, rows in self.wanted.items() if member in clocks}
 
     def enter(self, member: str) -> None:

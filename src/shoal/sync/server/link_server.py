@@ -22,7 +22,7 @@ import numpy as np
 from shoal.core.errors import ShoalError
 from shoal.groups.links import SERVER_RANK
 from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
-from shoal.launch.service_channel import ServiceReady, ServiceView
+from shoal.launch.service_channel import ServiceReady, ServiceView, ServiceWord
 from shoal.launch.services import ServiceSeat
 from shoal.membership.session import slot_of
 from shoal.sync.server.connection import DECLARE_PORT, NUMBER, SERVED_PORT, shard_port
@@ -68,8 +68,10 @@ class LinkShardServer:
         self._mesh = LinkMesh(seat.run, {}, SERVER_RANK + seat.number, endpoint, board)
         self._mesh.loop.exchange.silence = None  # the launcher says who is lost
         self._guard = RequestGuard()
+        self._partners: dict[int, BookEntry] = {}
+        """Peers that are no members, by rank."""
         self._host = ShardHost(self._send, self._guard, self._launcher.accuse, codec)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._unfetched: dict[str, deque[tuple[MessageTicket, int]]] = defaultdict(deque)
         self._accused: set[str] = set()
         self._mesh.messenger.serve(DECLARE_PORT, self._declare, CREDIT, largest=LARGEST_DECLARATION, senders=())
@@ -79,24 +81,37 @@ class LinkShardServer:
         """Follow the members until the launcher ends this process, or is gone. ShoalError: the links have failed."""
         while not self._launcher.over:
             with self._lock:
-                self._host.take_overdue()
-                left = self._host.seconds_left(LOOK)
+                left = self._take_overdue()
             word = self._launcher.hear(left)
-            if isinstance(word, ServiceView):
-                self._follow(word)
+            if word is not None:
+                self._obey(word)
             self._look_at_suspects()
             if self._mesh.loop.failure is not None:
                 raise ShoalError(f"the communication thread failed: {self._mesh.loop.failure!r}")
 
+    def _take_overdue(self) -> float:
+        """Return how long nothing but requests has to be looked after."""
+        self._host.take_overdue()
+        return self._host.seconds_left(LOOK)
+
+    def _obey(self, word: ServiceWord) -> None:
+        """Do what the launcher says."""
+        if isinstance(word, ServiceView):
+            self._follow(word)
+
     def _follow(self, view: ServiceView) -> None:
         facts = zip(view.members, view.infos, strict=True)
         book = {slot_of(m): BookEntry(info.address, info.public.encode(), info.host, m) for m, info in facts}
+        book |= self._partners
         with self._lock:
-            self._host.follow(view)
+            self._take_view(view)
             self._unfetched = defaultdict(deque, {m: q for m, q in self._unfetched.items() if m in view.members})
         self._mesh.set_peers(book)
         for member in view.own:
             self._mesh.messenger.admit(DECLARE_PORT, member)
+
+    def _take_view(self, view: ServiceView) -> None:
+        self._host.follow(view)
 
     def _look_at_suspects(self) -> None:
         for rank, why in list(self._mesh.loop.suspects.items()):
@@ -108,9 +123,12 @@ class LinkShardServer:
     def _declare(self, message: ReceivedMessage) -> None:
         request = decode_declaration(message.head, message.sender)
         with self._lock:
-            is_new = self._host.declare(message.sender, request)
+            is_new = self._take_declaration(message.sender, request)
         if is_new:
             self._open_port(request)
+
+    def _take_declaration(self, member: str, request: DeclareRequest) -> bool:
+        return self._host.declare(member, request)
 
     def _open_port(self, request: DeclareRequest) -> None:
         beside = sum(tensor.size for tensor in request.tensors if tensor.dtype == PARTS)

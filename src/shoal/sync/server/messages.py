@@ -60,6 +60,8 @@ class PushRequest(msgspec.Struct, frozen=True, tag="push", forbid_unknown_fields
     """Updates that it was made on; with it, it counts the less the staler it is."""
     is_finite: bool = True
     """False: no codec carries this update, so nothing comes with it."""
+    among: Members = []
+    """The workers of a host whose changes are in it, where hosts push together."""
 
 
 class PullRequest(msgspec.Struct, frozen=True, tag="pull", forbid_unknown_fields=True):
@@ -105,6 +107,8 @@ class OpenRequest(msgspec.Struct, frozen=True, tag="open", forbid_unknown_fields
     """With bound 0."""
     table: TableShape | None = None
     """Of a table of rows; then no values come with this."""
+    by_host: bool = False
+    """Whether the workers of a host push together (`clock_names.py`)."""
 
 
 class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fields=True):
@@ -114,6 +118,8 @@ class RoundRequest(msgspec.Struct, frozen=True, tag="round", forbid_unknown_fiel
     generation: Count
     """Of the view: the newest view counts."""
     members: Members
+    values: bool = True
+    """Whether the values that the round began with are to come."""
 
 
 class LeaveRoundRequest(msgspec.Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
@@ -214,6 +220,12 @@ class HeardReply(msgspec.Struct, frozen=True, tag="heard", forbid_unknown_fields
     pass
 
 
+class TakenOverReply(msgspec.Struct, frozen=True, tag="taken", forbid_unknown_fields=True):
+    """Between hosts: the process that sends this answers for its server from now on (`link_replica.py`)."""
+
+    term: Annotated[int, msgspec.Meta(ge=1)]
+
+
 class FailedReply(msgspec.Struct, frozen=True, tag="failed", forbid_unknown_fields=True):
     text: Annotated[str, msgspec.Meta(max_length=1024)]
 
@@ -222,7 +234,8 @@ TableRequest = ReadRowsRequest | LoadRowsRequest
 OpenShardRequest = RoundRequest | LeaveRoundRequest | PushRequest | PullRequest | WatchRequest | TableRequest
 """What a member asks of a shard that is open."""
 ShardRequest = OpenShardRequest | OpenRequest | SumRequest | WhoRequest
-ShardReply = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
+ShardAnswer = PushReply | WaitReply | ValuesHead | RoundReply | RowsHead | SumReply | HeardReply | FailedReply
+ShardReply = ShardAnswer | TakenOverReply
 encode = msgspec.msgpack.Encoder().encode
 ShardParts = Annotated[list[PartShape], msgspec.Meta(max_length=1 << 16)]
 """What lies in a shard, one after the other: for codecs. An array of its own, because heads of messages are short."""

@@ -20,6 +20,7 @@ from shoal.core.private import check_socket_folder
 from shoal.launch.services import ServiceSeat
 from shoal.sync.server.connection import LARGEST_PART, NUMBER
 from shoal.sync.server.host import ShardHost
+from shoal.sync.server.link_replica import LinkReplicaServer
 from shoal.sync.server.link_server import LinkShardServer
 from shoal.sync.server.messages import ShardReply, encode
 from shoal.sync.server.replica_process import ReplicaProcess
@@ -32,10 +33,12 @@ LOOK = 1.0
 def serve_shards(seat: ServiceSeat, codec: GradientCodec | None = None) -> None:
     """Serve for as long as the process lives, at a file of this host or, under keys, at a port. `codec`: of pushes."""
     torch.set_num_threads(1)  # the workers have the cores
-    if seat.replica is not None:
+    if seat.keys is None and seat.replica is not None:
         ReplicaProcess(seat, codec).serve()
     elif seat.keys is None:
         serve_at_file(seat.address, codec)
+    elif seat.replica is not None:
+        LinkReplicaServer(seat, codec).serve()
     else:
         LinkShardServer(seat, codec).serve()
 

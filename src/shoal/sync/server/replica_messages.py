@@ -4,6 +4,8 @@ replica ── ReplicaHello ─────────────────�
 replica <── StateEntry + snapshot, arrays ── server      all that the server remembers
 replica <── RequestEntry + head, arrays ──── server      the next request of a member, before it is answered
 replica <── ExpiredEntry ─────────────────── server      the deadline of a step is over: replicas have no clock
+replica <── MembersEntry ─────────────────── server      between hosts: what the launcher says of the members
+replica <── DeclaredEntry ────────────────── server      between hosts: what will come on a channel
 replica ── EntryHeld ──────────────────────> server      answers up to this one may leave
 """
 
@@ -12,7 +14,8 @@ from typing import Annotated
 import msgspec
 
 from shoal.core.errors import PayloadError
-from shoal.sync.server.messages import Count, Name
+from shoal.launch.service_channel import ServiceView
+from shoal.sync.server.messages import Count, DeclareRequest, Name
 
 
 class ReplicaHello(msgspec.Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
@@ -40,11 +43,22 @@ class ExpiredEntry(msgspec.Struct, frozen=True, tag="expiry", forbid_unknown_fie
     step: Count
 
 
+class MembersEntry(msgspec.Struct, frozen=True, tag="view", forbid_unknown_fields=True):
+    index: Count
+    view: ServiceView
+
+
+class DeclaredEntry(msgspec.Struct, frozen=True, tag="declared", forbid_unknown_fields=True):
+    index: Count
+    member: Name
+    request: DeclareRequest
+
+
 class EntryHeld(msgspec.Struct, frozen=True, tag="held", forbid_unknown_fields=True):
     index: Count
 
 
-ReplicaWord = ReplicaHello | StateEntry | RequestEntry | ExpiredEntry | EntryHeld
+ReplicaWord = ReplicaHello | StateEntry | RequestEntry | ExpiredEntry | MembersEntry | DeclaredEntry | EntryHeld
 encode_word = msgspec.msgpack.Encoder().encode
 _words: msgspec.msgpack.Decoder[ReplicaWord] = msgspec.msgpack.Decoder(ReplicaWord)
 

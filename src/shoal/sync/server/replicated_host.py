@@ -23,9 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.errors import PayloadError
+from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.host import Send, ShardHost
 from shoal.sync.server.host_snapshot import HostSnapshot, SnapshotDecoder, SnapshotEncoder
 from shoal.sync.server.messages import (
+    DeclareRequest,
     OpenRequest,
     RoundRequest,
     ShardReply,
@@ -36,7 +38,15 @@ from shoal.sync.server.messages import (
     decode_request,
     encode,
 )
-from shoal.sync.server.replica_messages import EntryHeld, ExpiredEntry, ReplicaWord, RequestEntry, StateEntry
+from shoal.sync.server.replica_messages import (
+    DeclaredEntry,
+    EntryHeld,
+    ExpiredEntry,
+    MembersEntry,
+    ReplicaWord,
+    RequestEntry,
+    StateEntry,
+)
 from shoal.wire.codec import GradientCodec
 
 Ship = Callable[[int, ReplicaWord, Sequence[Any]], None]
@@ -125,6 +135,20 @@ class ReplicatedHost:
             self._expire(channel, step)
         self._release()
 
+    def follow(self, view: ServiceView) -> None:
+        """Between hosts: the launcher names the members. An entry of the log, so that both judge requests alike."""
+        if self._backup is not None:
+            self._ship(self._backup, MembersEntry(self.index + 1, view), [])
+        self._follow(view)
+        self._release()
+
+    def declare(self, member: str, request: DeclareRequest) -> bool:
+        """Between hosts: a member says what will come on a channel; return whether that is new."""
+        if self._backup is not None:
+            self._ship(self._backup, DeclaredEntry(self.index + 1, member, request), [])
+        self.index += 1
+        return self.host.declare(member, request)
+
     def begin_backup(self, start: int) -> None:
         """A new backup is there: give it the state. The word of one that has ended may come after its successor's."""
         if self._backup is not None and start <= self._backup:
@@ -155,6 +179,10 @@ class ReplicatedHost:
             self._handle(word.member, word.number, word.oldest, bytes(parts[0]), parts[1:])
         elif isinstance(word, ExpiredEntry) and word.index == self.index + 1:
             self._expire(word.channel, word.step)
+        elif isinstance(word, MembersEntry) and word.index == self.index + 1:
+            self._follow(word.view)
+        elif isinstance(word, DeclaredEntry) and word.index == self.index + 1:
+            self.declare(word.member, word.request)
         else:
             raise PayloadError(f"a server sends its replica {word} after entry {self.index}")
         return EntryHeld(self.index)
@@ -170,6 +198,10 @@ class ReplicatedHost:
         self._histories.setdefault(member, RequestHistory()).note(number, oldest)
         self._forget_lost(member, head)
         self.host.handle(member, number, head, arrays)
+
+    def _follow(self, view: ServiceView) -> None:
+        self.index += 1
+        self.host.follow(view)
 
     def _expire(self, channel: int, step: int) -> None:
         self.index += 1

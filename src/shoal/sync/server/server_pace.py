@@ -29,6 +29,8 @@ class ServerPace:
     (`speculative_steps.py`)."""
     deadline: StepDeadline | None = None
     """With bound 0: steps are taken without the slowest (`deadline_steps.py`)."""
+    by_host: bool = False
+    """Whether the workers of a host push together (`host_steps.py`)."""
 
 
 @dataclass

@@ -68,7 +68,7 @@ class ShardClient:
         """The values of all workers are equal here, so any worker's may be the shards' first."""
         facts = (self.channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
         values = self.payloads.copy_values([p.detach() for p in parameters])
-        request = OpenRequest(*facts, list(view.members), self.pace.deadline)
+        request = OpenRequest(*facts, list(view.members), self.pace.deadline, by_host=self.pace.by_host)
         numbers = {server: self.servers.send(server, request, values[server]) for server in self._from_last()}
         for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
@@ -78,29 +78,39 @@ class ShardClient:
     def tell(self, view: MembershipView) -> None:
         """Name the members of the newest view; nobody waits for one that is not among them."""
         self.told = view
-        self._say(self._round_request(view, self.round))
+        self._say(self._round_request(view, self.round, values=False))
 
-    def _round_request(self, view: MembershipView, number: int) -> RoundRequest:
-        return RoundRequest(self.channel, number, view.generation, list(view.members))
+    def _round_request(self, view: MembershipView, number: int, values: bool = True) -> RoundRequest:
+        return RoundRequest(self.channel, number, view.generation, list(view.members), values)
+
+    def take_over(self, view: MembershipView) -> None:
+        """Go on in the round that is open, as another worker of this host would: from what the servers know."""
+        self.told = view
+        self._take_rounds(self._send_all(self._round_request(view, self.round)))
 
     def _say(self, request: RoundMessage) -> None:
         """Without waiting for what the servers reply."""
         for number in self._send_all(request).values():
             self.servers.forget(number)
 
-    def send_push(self, updates: Sequence[Tensor], weight: float, trained: list[TrainedSamples]) -> None:
+    def send_push(
+        self, updates: Sequence[Tensor], weight: float, trained: list[TrainedSamples], among: Sequence[str] = ()
+    ) -> None:
+        """`among`: the workers of this host whose changes are in it, where hosts push together."""
         packed = self.payloads.pack(updates, weight)
         self._pushes = {
             server: self.servers.send(
-                server, self._push_request(server, packed[server], trained), packed[server].arrays
+                server, self._push_request(server, packed[server], trained, among), packed[server].arrays
             )
             for server in self._from_last()
         }
         self.clock += 1
 
-    def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
+    def _push_request(
+        self, server: int, push: PackedPush, trained: list[TrainedSamples], among: Sequence[str]
+    ) -> PushRequest:
         version = self.versions[server] if self.pace.adaptive else None
-        return PushRequest(self.clock, push.weight, self.channel, trained, version, push.is_finite)
+        return PushRequest(self.clock, push.weight, self.channel, trained, version, push.is_finite, among=list(among))
 
     def take_outcomes(self) -> set[PushOutcome]:
         """Wait until the last push is counted everywhere."""
@@ -132,23 +142,32 @@ class ShardClient:
         """Nobody waits for this worker's clock any more."""
         self._say(LeaveRoundRequest(self.channel))
 
-    def begin_round(self, view: MembershipView) -> None:
-        """Take the values that all begin the next round with, and what the servers counted of lost members."""
-        numbers = self._send_all(self._round_request(view, self.round + 1))
+    def begin_round(self, view: MembershipView, values: bool = True) -> None:
+        """Take the values that all begin the next round with, and what the servers counted of lost members. `values`:
+        False: another worker of this host takes them."""
+        self._take_rounds(self._send_all(self._round_request(view, self.round + 1, values)), values)
+        if self.told is None or view.generation > self.told.generation:
+            self.told = view
+
+    def follow_round(self, view: MembershipView) -> None:
+        """Enter the round that is open, whose values another worker of this host has taken."""
+        self._take_rounds(self._send_all(self._round_request(view, self.round, values=False)), values=False)
+        self.told = view
+
+    def _take_rounds(self, numbers: dict[int, int], values: bool = True) -> None:
         for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             if server == 0:  # the home of the samples: what it has counted is trained on
                 self.kept, self.samples_kept = reply.counted, reply.trained
                 for trained in reply.trained.values():
                     check_trained(trained)
-            self._take_round(server, reply, arrays)
-        if self.told is None or view.generation > self.told.generation:
-            self.told = view
+            self._take_round(server, reply, arrays, values)
 
-    def _take_round(self, server: int, reply: RoundReply, arrays: Sequence[memoryview]) -> None:
+    def _take_round(self, server: int, reply: RoundReply, arrays: Sequence[memoryview], values: bool = True) -> None:
         self.round, self.clock, self.minimum = reply.round, reply.clock, reply.clock
         self.versions[server] = reply.version
-        self.payloads.take_all(server, reply.version, arrays)
+        if values:
+            self.payloads.take_all(server, reply.version, arrays)
 
     def _from_last(self) -> Iterator[int]:
         return reversed(range(len(self.servers)))

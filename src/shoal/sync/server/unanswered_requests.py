@@ -39,4 +39,5 @@ class UnansweredRequests:
         return next(iter(self._pending), number)
 
     def list_of(self, server: int) -> list[UnansweredRequest]:
-        return [each for each in self._pending.values() if each.server == server]
+        # a copy, because replies may be noted by another thread meanwhile
+        return [each for each in list(self._pending.values()) if each.server == server]

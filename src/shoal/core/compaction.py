@@ -50,11 +50,13 @@ def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
     lines, end = _merge_file(path, through, FIRST_WIDTH)
     width = FIRST_WIDTH
     # What is merged may be merged again: figures are sums or means with their counts.
+    # Four times as wide each time: a block of another block's multiple never splits one that is merged already.
     while sum(map(len, lines)) > target and width < WIDEST:
         width *= 4
         lines = _merge_lines(lines, width)
     with path.open("rb") as file:
         before = layout(file)
+    # `stood` grows with every compaction: readers know their place in what was ever written, not in the file.
     head = FileCompacted(at=time.time(), stood=before.stood + end - before.head, size=sum(map(len, lines)))
     write_new(part_of(path), [_encoder.encode(head) + b"\n" + b"".join(lines)], disk)
     return end

@@ -17,7 +17,9 @@ PIECE = 4 << 20
 """Bytes written at a time: other threads get the interpreter in between."""
 
 
+# FALLOC_FL_KEEP_SIZE of linux/falloc.h.
 _KEEP_SIZE = 1
+# Python has `posix_fallocate` only, which makes the file longer, and readers would find zeros at its end.
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

@@ -26,6 +26,7 @@ def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -
         with contextlib.suppress(OSError):
             disk.remove(part)
         raise
+    # A rename is in the folder's own data, which has to be durable too.
     disk.sync_folder(path.parent)
 
 

@@ -73,6 +73,7 @@ def read_log(path: Path) -> Iterator[bytes]:
     with file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, checksum = _HEAD.unpack(head)
+            # Garbage: reading so much would only take memory before the checksum fails.
             if length > LARGEST:
                 return
             record = file.read(length)

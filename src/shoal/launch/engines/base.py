@@ -131,6 +131,7 @@ class LaunchEngine:
 
     def address(self) -> tuple[str, int]:
         """Where the coordinator listens: an address that the other machines reach, and a port (0: any)."""
+        # The address this machine uses towards others: a host name may stand for loopback.
         return os.environ.get(ADDRESS_VARIABLE) or towards(*ANYWHERE), 0
 
     def machines(self) -> list[EngineMachine]:

@@ -97,6 +97,7 @@ class KubernetesEngine(LaunchEngine):
         while not deadline.expired:
             try:
                 where = parse(self._said[HEAD], HEAD)
+                # Only whether pod 0 listens: `shoal join` makes its own connection.
                 socket.create_connection(where, timeout=5.0).close()
             except (UsageError, OSError):
                 time.sleep(0.5)

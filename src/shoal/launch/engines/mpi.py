@@ -44,6 +44,8 @@ class MpiEngine(LaunchEngine):
             raise UsageError(f"--on mpi:{options.where}: mpirun says where the ranks are; write --on mpi")
         if found is not None and options.nodes is not None and options.nodes != found[1]:
             raise UsageError(f"--nodes {options.nodes}: mpirun has started {found[1]} ranks; drop --nodes")
+        # Only what a file name may hold; without a job's name, mpirun's process number tells two jobs of a machine
+        # apart.
         job = "".join(letter for letter in (found[2] if found else "") if letter.isalnum() or letter in "-.")
         self._meeting = FileRendezvous(options.runs, f"mpi-{job}-{os.getppid() if job == 'job' else 0}")
 

@@ -54,6 +54,7 @@ class PoolEngine(LaunchEngine):
             sys.stdout.flush()
             words = ("run", *self.options.command)
             run = StartRun(words=words, folder=str(Path.cwd()), environment=dict(os.environ))
+            # The head writes to this command's own terminal, so nothing is passed on.
             connection.send(run, (0, 1, 2))
             while True:
                 message, _ = connection.receive()
@@ -126,6 +127,7 @@ class LeasedProcess:
             folder=str(Path.cwd()),
         )
         self._connection.send(asked, (out[1], err[1]))
+        # The agent's side has copies; with ours open the pipe would never end.
         os.close(out[1])
         os.close(err[1])
         self.stdin = LeaseInput(self._connection)
@@ -138,6 +140,7 @@ class LeasedProcess:
             if isinstance(message, Ended):
                 self.returncode = message.code
             elif self._connection.over:
+                # EX_TEMPFAIL: the pool has lost the machine, and another try may succeed.
                 self.returncode = 75
             if self.returncode is not None:
                 self._connection.close()

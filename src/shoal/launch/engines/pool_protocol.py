@@ -94,6 +94,7 @@ class PoolConnection:
 
     def __init__(self, end: socket.socket) -> None:
         self.end, self.over = end, False
+        # A packet is sent whole or not at all, so the buffer must hold the largest.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
 
     @classmethod
@@ -118,6 +119,7 @@ class PoolConnection:
     def receive(self, wait: bool = True) -> tuple[AnyMessage | None, list[int]]:
         """A message and the descriptors that came with it; None: there is none, or the other side is gone (`over`)."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        # Descriptors beyond these are dropped by the kernel.
         room = socket.CMSG_LEN(MOST_DESCRIPTORS * array.array("i").itemsize)
         try:
             data, rest, _, _ = self.end.recvmsg(LARGEST, room, flags)

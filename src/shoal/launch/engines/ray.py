@@ -34,6 +34,7 @@ class RayEngine(LaunchEngine):
         if importlib.util.find_spec("ray") is None:
             raise UsageError("--on ray: Ray is not installed here; pip install 'shoal[ray]'")
         self._address = options.where or "auto"
+        # Asked before anything starts: Ray would fail in the relay, minutes later.
         if self._address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
             raise UsageError(f"--on {self._address} needs Ray's client; pip install 'ray[client]'")
         self._nodes = NodeWatcher(self._address, options.workers)

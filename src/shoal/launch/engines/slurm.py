@@ -56,6 +56,7 @@ class SlurmEngine(LaunchEngine):
         self._looked = -LOOK - 1.0
         self._allocated = ""
         self._keys: set[Path] = set()
+        # The number of the restart too: files of an attempt that was killed must not be taken for this one's.
         start = f"{self._job}-{self._said.get('SLURM_STEP_ID', 'batch')}-{self.restarts}"
         self._meeting = FileRendezvous(options.runs, f"slurm-{start}")
 

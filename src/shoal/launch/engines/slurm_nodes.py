@@ -35,7 +35,9 @@ def srun_words(node: str, cpus: str, reads_input: bool) -> list[str]:
     The agent of a pool reads orders from its input. An invitation never goes that way: srun does not encrypt it
     (`private_input`).
     """
+    # --overlap: the step may use processors that other steps of the job hold.
     step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--kill-on-bad-exit=0"]
+    # Seconds: a step that gets no processors fails instead of waiting in a queue for ever.
     step += ["--immediate=60", "--quiet", f"--job-name=join-{node}"]
     step += ["--unbuffered"] if reads_input else ["--input=none"]
     return [*step, f"--cpus-per-task={cpus}"] if cpus else step

@@ -79,6 +79,7 @@ class SshEngine(LaunchEngine):
 
 def ssh_command() -> list[str]:
     words = shlex.split(os.environ.get(COMMAND_VARIABLE, "ssh"))
+    # %C is a hash of host, port and user: short enough for a socket's path.
     control = f"ControlPath={open_private()}/ssh-%C"
     return [*words, *(word for pair in OPTIONS.items() for word in ("-o", "=".join(pair))), "-o", control]
 
@@ -91,6 +92,7 @@ def far_side(words: list[str]) -> str:
         "no python here has shoal and torch; install them: pip install shoal (the same versions as where the run began)"
     )
     return (
+        # One line of POSIX sh, because the user's shell there may be any.
         f"cd {place} 2>/dev/null; for p in {pythons}; do "
         f'if command -v "$p" >/dev/null 2>&1 && "$p" -c {probe} </dev/null >/dev/null 2>&1; then '
         f'exec "$p" -m shoal {join}; fi; done; echo {shlex.quote(f"shoal: {lacks}")} >&2; exit {NOT_INSTALLED}'

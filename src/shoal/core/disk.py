@@ -25,7 +25,7 @@ if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class Disk:
+class FileOperations:
     """The operating system's files. An OSError of any call comes through: what failed was not done."""
 
     def make_folder(self, path: Path) -> None:
@@ -91,5 +91,5 @@ class Disk:
             path.unlink(missing_ok=True)
 
 
-DISK = Disk()
+DISK = FileOperations()
 """The real disk, which everything uses by default."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.core.disk import DISK, Disk
+from shoal.core.disk import DISK, FileOperations
 from shoal.core.errors import ShoalError
 from shoal.core.log import find_record, frame_record, framed_size
 from shoal.membership.grants import SlotGranted
@@ -31,7 +31,7 @@ _decoder = msgspec.msgpack.Decoder(Written)
 class CoordinatorLog:
     """The log of one run, locked by the process that serves it. `past`: the entries that were there already."""
 
-    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+    def __init__(self, path: Path, disk: FileOperations = DISK) -> None:
         self.path, self._disk = path, disk
         there = path.exists()
         self._file = disk.extend(path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.address import ADDRESS_VARIABLE, towards
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.relay import RelayOutput, RelayProcess
 
 ANYWHERE = ("192.0.2.1", 9)
@@ -179,7 +179,7 @@ class LaunchEngine:
 
     # anywhere
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         """What `shoal doctor --on` says of this engine here."""
         return []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.rendezvous import FileRendezvous
 
 RANKS = (
@@ -75,8 +75,10 @@ class MpiEngine(LaunchEngine):
     def close(self) -> None:
         self._meeting.close()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         command = shutil.which("mpirun") or shutil.which("mpiexec")
-        found = Finding("mpirun", command or "not found", bool(command), "install Open MPI (apt install openmpi-bin)")
+        found = DoctorFinding(
+            "mpirun", command or "not found", bool(command), "install Open MPI (apt install openmpi-bin)"
+        )
         runs = Path(self.options.runs)
-        return [found, Finding("shared folder", f"{runs}: all ranks must see it; give another with --runs")]
+        return [found, DoctorFinding("shared folder", f"{runs}: all ranks must see it; give another with --runs")]

@@ -1,9 +1,9 @@
 """What is said to a pool, over a socket in the user's private folder (mode 0700): one message is one packet.
 
 shoal run --on pool ── StartRun + descriptors 0, 1, 2 ──> server     forks a head that has imported torch already
-                    <── Ended(code) ──
+                    <── CommandEnded(code) ──
 the head            ── LeaseMachine + two pipes ──> server ── order ──> agent of that machine: forks `shoal join`
-                    <── Ended(code) ──
+                    <── CommandEnded(code) ──
 """
 
 import array
@@ -79,13 +79,13 @@ class PoolMachines(PoolMessage, frozen=True, kw_only=True):
     rows: tuple[MachineRow, ...]
 
 
-class Ended(PoolMessage, frozen=True, kw_only=True):
+class CommandEnded(PoolMessage, frozen=True, kw_only=True):
     """What was asked for has ended."""
 
     code: int
 
 
-AnyMessage = StartRun | LeaseMachine | AskMachines | SendSignal | LeaveRun | StopPool | PoolMachines | Ended
+AnyMessage = StartRun | LeaseMachine | AskMachines | SendSignal | LeaveRun | StopPool | PoolMachines | CommandEnded
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(AnyMessage)
 
 

@@ -26,7 +26,7 @@ from shoal.launch.engines.base import (
     run_tool,
     this_command,
 )
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 from shoal.launch.engines.rendezvous import FileRendezvous
 from shoal.launch.engines.slurm_job import allocate, batch_script, follow, submit
@@ -140,5 +140,5 @@ class SlurmEngine(LaunchEngine):
         if self._allocated:
             run_tool(["scancel", self._allocated], "scancel")
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         return find_tools(self.options.runs)

@@ -20,7 +20,7 @@ from shoal.core.private_file import write_private
 from shoal.launch.engines.base import EngineMachine, JoinOrder, LaunchEngine
 from shoal.launch.engines.pool_protocol import (
     AskMachines,
-    Ended,
+    CommandEnded,
     LeaseMachine,
     LeaveRun,
     MachineRow,
@@ -68,7 +68,7 @@ class MachineLease:
 
     def end(self, code: int) -> None:
         close_all(list(self.pipes.values()))
-        self.connection.send(Ended(code=code))
+        self.connection.send(CommandEnded(code=code))
 
 
 class PoolServer:
@@ -245,7 +245,7 @@ class PoolServer:
             if done:
                 del self._heads[pid]
                 code = os.waitstatus_to_exitcode(status)
-                connection.send(Ended(code=code if code >= 0 else 128 - code))
+                connection.send(CommandEnded(code=code if code >= 0 else 128 - code))
 
     def close(self) -> None:
         """End all runs, give all machines back; nothing stays behind."""

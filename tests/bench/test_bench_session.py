@@ -9,9 +9,8 @@ from made_up import failed, setting, twice_as_slow
 from shoal.bench.cells import cells, header
 from shoal.bench.contestant import BenchContestant, TrialOrder
 from shoal.bench.draw import draw
-from shoal.bench.markdown import markdown
 from shoal.bench.report import BenchReport
-from shoal.bench.report_files import write_report
+from shoal.bench.report_files import markdown, write_report
 from shoal.bench.scaling import verdict
 from shoal.bench.session import BenchSession, open_folder, run_name, worker_counts
 from shoal.bench.table import ending

@@ -6,7 +6,7 @@ import pytest
 from forked import shoal
 
 from shoal.cli.doctor import file_system, folder, look_here
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 
 
 def test_a_line_for_each_thing(tmp_path: Path) -> None:
@@ -20,11 +20,11 @@ def test_a_line_for_each_thing(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_comes_with_a_way_out(tmp_path: Path) -> None:
-    assert str(Finding("x", "none", False, "get one")) == "LACK  x: none; get one"
-    assert str(Finding("x", "one", True, "get one")) == "ok    x: one"
+    assert str(DoctorFinding("x", "none", False, "get one")) == "LACK  x: none; get one"
+    assert str(DoctorFinding("x", "one", True, "get one")) == "ok    x: one"
     assert folder(tmp_path / "not" / "there").good
     assert file_system(Path("/proc")) == "proc"
-    assert all(isinstance(finding, Finding) for finding in look_here(tmp_path))
+    assert all(isinstance(finding, DoctorFinding) for finding in look_here(tmp_path))
 
 
 def test_an_engine_without_its_commands_lacks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.core import compaction, journal
 from shoal.core.compaction import adopt, compact, part_of
-from shoal.core.disk import Disk
+from shoal.core.disk import FileOperations
 from shoal.core.events import AnyEvent, FileCompacted, ResultsReported, StepFinished, ValuesLogged, WorkerStarted
 from shoal.core.journal import LIMIT, EventJournal
 from shoal.watch.tail import JournalTail
@@ -86,7 +86,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("fatal", ["create", "write", "sync", "extend", "rename"])
 def test_killed_at_any_moment_it_has_lost_nothing(tmp_path: Path, fatal: str) -> None:
-    class Deadly(Disk):
+    class Deadly(FileOperations):
         pass
 
     def die(*_: object) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.core.disk import Disk
+from shoal.core.disk import FileOperations
 from shoal.core.durable import publish_folder, write_file, write_new
 from shoal.core.log import ChecksummedLog, read_log
 from shoal.testing.crashsim import RecordedDisk
@@ -67,7 +67,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
             assert found == dict.fromkeys("ab", b"1" * 50 + b"2" * 50)
 
 
-class FullDisk(Disk):
+class FullDisk(FileOperations):
     """Has no room after some calls of one kind."""
 
     def __init__(self, method: str, code: int) -> None:
@@ -137,7 +137,7 @@ def test_a_log_stops_at_damage(tmp_path: Path) -> None:
 def test_records_of_a_log_are_synced_before_they_are_believed(tmp_path: Path) -> None:
     """Whoever wrote them may have died before it synced."""
 
-    class Noting(Disk):
+    class Noting(FileOperations):
         synced = 0
 
         def sync(self, file: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from scripts import script, shoal
 
-from shoal.core.disk import DISK, Buffer, Disk
+from shoal.core.disk import DISK, Buffer, FileOperations
 from shoal.train.checkpoint import writer
 from shoal.train.checkpoint.coordinator import base
 from shoal.train.checkpoint.manifest import checkpoints, listed, verify
@@ -20,7 +20,7 @@ from shoal.train.checkpoint.writer import CheckpointWriter, clear
 BROKEN = """
 import errno, shoal.core.disk as disk
 bad = {"left": BAD}
-real_write, real_sync = disk.Disk.write, disk.Disk.sync
+real_write, real_sync = disk.FileOperations.write, disk.FileOperations.sync
 def path_of(file):
     import os
     return os.readlink(f"/proc/self/fd/{file}")
@@ -35,7 +35,7 @@ def sync(self, file):
         bad["left"] -= 1
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     real_sync(self, file)
-disk.Disk.write, disk.Disk.sync = write, sync
+disk.FileOperations.write, disk.FileOperations.sync = write, sync
 """
 
 
@@ -85,7 +85,7 @@ def test_s3_a_failed_fsync_is_a_failed_checkpoint(tmp_path: Path) -> None:
     assert "the checkpoint of step 5 failed: Input/output error" in warning
 
 
-class FailingDisk(Disk):
+class FailingDisk(FileOperations):
     """The call of this number fails, and with `stays` all that follow it, as on a disk that is full."""
 
     def __init__(self, number: int, error: int, stays: bool) -> None:
@@ -124,7 +124,7 @@ class FailingDisk(Disk):
         super().sync_folder(path)
 
 
-def checkpoint(home: Path, step: int, disk: Disk = DISK) -> str:
+def checkpoint(home: Path, step: int, disk: FileOperations = DISK) -> str:
     """What two workers do one after the other; why it failed, or nothing."""
     manifest = base("one", "p", 0, 2, step)
     for rank in (1, 0):
@@ -171,7 +171,7 @@ SLOW = """
 import shoal.core.disk as disk, threading
 inside, most = [0], [0]
 def stall(name, applies):
-    real = getattr(disk.Disk, name)
+    real = getattr(disk.FileOperations, name)
     def call(self, file, *data):
         if not applies(file):
             return real(self, file, *data)
@@ -184,7 +184,7 @@ def stall(name, applies):
             open("blocked", "a").write(f"{name} in {threading.current_thread().name}\\n")
         real(self, file, *data)
         inside[0] -= 1
-    setattr(disk.Disk, name, call)
+    setattr(disk.FileOperations, name, call)
 stall("sync", lambda file: True)
 stall("sync_folder", lambda path: True)
 stall("write", lambda file: "/checkpoints/" in os.readlink(f"/proc/self/fd/{file}"))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from forked import reap
 
-from shoal.core.disk import Buffer, Disk
+from shoal.core.disk import Buffer, FileOperations
 from shoal.core.durable import write_file
 from shoal.core.ledger import RunResumed, SamplesTaken, ledger_file, read_ledger
 from shoal.core.log import ChecksummedLog
@@ -39,7 +39,7 @@ def tmp_path() -> Iterator[Path]:
         yield Path(name)
 
 
-def checkpoint(home: Path, step: int, disk: Disk | None = None, workers: int = 2) -> None:
+def checkpoint(home: Path, step: int, disk: FileOperations | None = None, workers: int = 2) -> None:
     """What the workers' threads do, one after the other."""
     extra = () if disk is None else (disk,)
     shards = [
@@ -102,7 +102,7 @@ TOLD: list[wal.Written] = [
 INFO = RunInfo(run="a", plan="", workers=1, seed=0, script="", command=[], started=0, versions={}, machine={})
 
 
-def write_ledger(home: Path, disk: Disk) -> Iterator[object]:
+def write_ledger(home: Path, disk: FileOperations) -> Iterator[object]:
     log = ChecksummedLog(ledger_file(home), disk)
     for number, entry in enumerate(ENTRIES):
         log.append(msgspec.json.encode(entry))
@@ -111,14 +111,14 @@ def write_ledger(home: Path, disk: Disk) -> Iterator[object]:
     log.close()
 
 
-def write_attempts(home: Path, disk: Disk) -> Iterator[object]:
+def write_attempts(home: Path, disk: FileOperations) -> Iterator[object]:
     for number in (2, 3):
         again = [msgspec.structs.replace(INFO, attempt=n, step=5 * n) for n in range(2, number + 1)]
         write_file(home / f"attempt-{number}.json", msgspec.json.encode(again[-1]), disk)
         yield [INFO, *again]
 
 
-def write_members(home: Path, disk: Disk) -> Iterator[object]:
+def write_members(home: Path, disk: FileOperations) -> Iterator[object]:
     log = wal.CoordinatorLog(home / "members.log", disk)
     for number, entry in enumerate(TOLD):
         log.append(entry)
@@ -126,7 +126,7 @@ def write_members(home: Path, disk: Disk) -> Iterator[object]:
     log.close()
 
 
-def write_checkpoints(home: Path, disk: Disk) -> Iterator[object]:
+def write_checkpoints(home: Path, disk: FileOperations) -> Iterator[object]:
     checkpoint(home, 2, disk)
     yield 2
 
@@ -138,7 +138,7 @@ def members(home: Path) -> list[wal.Written]:
     return log.past
 
 
-Writer = Callable[[Path, Disk], Iterator[object]]
+Writer = Callable[[Path, FileOperations], Iterator[object]]
 WRITERS: dict[str, tuple[Writer, Callable[[Path], object], object]] = {
     "ledger": (write_ledger, lambda home: list(read_ledger(home)), []),
     "attempts": (write_attempts, read_attempts, [INFO]),
@@ -168,7 +168,7 @@ def test_s1_records(tmp_path: Path, home: Path, name: str) -> None:
         assert found(tmp_path / str(number)) in legal, crash.what
 
 
-class Deadly(Disk):
+class Deadly(FileOperations):
     """Kills its process at the n-th call: before it, or in the middle if it is a write."""
 
     def __init__(self, calls: int) -> None:
@@ -193,7 +193,7 @@ def _deadly(name: str) -> Callable[..., object]:
     def call(self: Deadly, *args: object) -> object:
         if self._one():
             die()
-        return getattr(Disk, name)(self, *args)
+        return getattr(FileOperations, name)(self, *args)
 
     return call
 
@@ -207,7 +207,7 @@ def test_s1_killed_at_every_call(tmp_path: Path, home: Path, name: str) -> None:
     """Real processes and SIGKILL: what the dead one had heard to be durable is there, and the next goes on."""
     writer, found, first = WRITERS[name]
     shutil.copytree(home, tmp_path / "whole")
-    legal = [first, *writer(tmp_path / "whole", Disk())]
+    legal = [first, *writer(tmp_path / "whole", FileOperations())]
     for calls in itertools.count():
         place = tmp_path / str(calls)
         shutil.copytree(home, place)

@@ -10,7 +10,7 @@ from forked import Forked, soon
 from forked import _command as call
 from scripts import assert_exactly_once, script
 
-from shoal.core.disk import Disk
+from shoal.core.disk import FileOperations
 
 FULL_AT, LOST_AT = 6, 10
 EACH = f"""
@@ -37,7 +37,7 @@ def fill_disk(folder: Path, kept: str) -> None:
         return real(file, data)
 
     os.write = write  # type: ignore[assignment]
-    Disk.reserve = lambda self, file, begin, size: not is_full(file)  # type: ignore[method-assign]
+    FileOperations.reserve = lambda self, file, begin, size: not is_full(file)  # type: ignore[method-assign]
 
 
 def run_on_full_disk(folder: Path, kept: str) -> Forked:

@@ -20,7 +20,7 @@ from test_killed_or_frozen_worker import WAIT, disturbed, doing, kill
 
 from shoal.launch import join_request
 from shoal.launch.live_runs import live
-from shoal.launch.local import LocalLauncher
+from shoal.launch.worker_starter import WorkerStarter
 from shoal.membership.allow_list import invite
 from shoal.membership.envelope import PROTOCOL, MessageEnvelope
 from shoal.membership.protocol import JoinRequest, ProcessExited
@@ -76,14 +76,14 @@ def another_time(hours: int) -> None:
 @pytest.mark.soak
 def test_n12_monotonic_clocks_that_differ(tmp_path: Path) -> None:
     """Each worker has another one, and one of them is lost: leases, silence and views mean nobody else's clock."""
-    enter = LocalLauncher._enter
+    enter = WorkerStarter.enter
 
     def inject() -> None:
-        def elsewhen(self: LocalLauncher, rank: int) -> None:
+        def elsewhen(self: WorkerStarter, rank: int) -> None:
             another_time((1, 5, 9)[rank])
             enter(self, rank)
 
-        LocalLauncher._enter = elsewhen  # type: ignore[method-assign]
+        WorkerStarter.enter = elsewhen  # type: ignore[method-assign]
 
     err = disturbed(tmp_path, lambda _: kill(tmp_path, 1), inject=inject)
     assert err.count("was lost") == 1, err

@@ -16,7 +16,7 @@ ERROR = PayloadError("row 9 of 5")
 def session() -> ElasticSession:
     """In a view of which the last member is remote; whoever is accused is soon evicted."""
     made = ElasticSession("w0.1", "ipc:///nowhere", "run", StatusBoard.private(), 5.0)
-    made.agent._installed = InstallView(
+    made.agent._orders.installed = InstallView(
         view=VIEW, through=0, infos=(MemberInfo(), MemberInfo(), MemberInfo(remote=True))
     )
     made.agent._member.view = made.view = VIEW

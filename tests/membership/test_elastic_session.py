@@ -37,7 +37,7 @@ def test_who_shares_out_samples_does_not_change_while_steps_are_made_beside_an_o
         member.propose(ProposeView(view=view))
         order = InstallView(view=view, through=through)
         member.install(order)
-        session.agent._installed = order
+        session.agent._orders.installed = order
 
     member.renew(LeaseRenewal(sent=now(), seconds=60.0))
     install(first, 0)

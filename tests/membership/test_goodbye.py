@@ -52,7 +52,7 @@ def members(folder: Path) -> Iterator[tuple[CoordinatorHandle, MembershipAgent, 
         member.wait_settled(Deadline.after(WAIT))
         member.filled()
         guest.start()
-        until(lambda: guest._heard != guest._began)
+        until(lambda: guest._loop._heard != guest._loop._began)
         yield handle, member, guest
     finally:
         for agent in (member, guest):
@@ -87,7 +87,7 @@ def test_a_coordinator_that_is_ended_alone_says_nothing(tmp_path: Path) -> None:
     with members(tmp_path) as (handle, member, guest):
         os.kill(handle.pid, signal.SIGTERM)
         until(lambda: not handle.alive())
-        heard = guest._heard
+        heard = guest._loop._heard
         handle.restart(Deadline.after(WAIT))
-        until(lambda: guest._heard != heard)
+        until(lambda: guest._loop._heard != heard)
         assert told(member) is told(guest) is None

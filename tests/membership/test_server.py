@@ -75,7 +75,7 @@ def enter_between(member: MembershipAgent, late: MembershipAgent | None = None) 
     for step in itertools.count():
         with contextlib.suppress(DeadlineError):
             member.begin(step, Deadline.after(30.0 if late is not None else 0.1))
-        if late.view.generation if late is not None else member._waits_for == ("m9",):
+        if late.view.generation if late is not None else member._orders.waits_for == ("m9",):
             return
         assert step < 3000
         time.sleep(0.01)
@@ -155,7 +155,7 @@ def test_a_member_of_another_run_is_refused(folder: Path) -> None:
 
 def test_keys(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A3, A4: only allowed keys come in, each as one member, and nobody speaks for another."""
-    monkeypatch.setattr("shoal.membership.agent.PERSIST", 0.5)
+    monkeypatch.setattr("shoal.membership.agent_orders.PERSIST", 0.5)
     endpoint, first, second, foreign = (CurveKeyPair.new() for _ in range(4))
     lock = ServerCredentials(endpoint, {first.public: 1, second.public: 1})
     with coordinator(folder, lock) as handle:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core.disk import Buffer, Disk
+from shoal.core.disk import Buffer, FileOperations
 from shoal.core.errors import ShoalError
 from shoal.membership.key_register import KeyBound
 from shoal.membership.log_entries import MemberLost, ViewInstalled, ViewProposed
@@ -91,7 +91,7 @@ def test_two_coordinators_never_hold_one_log(tmp_path: Path) -> None:
     CoordinatorLog(tmp_path / "log").close()
 
 
-class NoisyDisk(Disk):
+class NoisyDisk(FileOperations):
     """Notes what is synced; fails as told."""
 
     def __init__(self, fails: str = "") -> None:

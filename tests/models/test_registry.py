@@ -16,7 +16,7 @@ from torch import nn
 from shoal.core.errors import UsageError
 from shoal.models import Lineage, Registry, RegistryError
 from shoal.models.chunks import LARGEST, SMALL
-from shoal.models.index import Index
+from shoal.models.index import VersionIndex
 
 
 def weights(seed: int = 0, size: int = 8) -> dict[str, torch.Tensor]:
@@ -216,7 +216,7 @@ class TestProcesses:
         self, registry: Registry, monkeypatch: pytest.MonkeyPatch, after: str
     ) -> None:
         """Each look at the file is one state of it, whatever another process writes in the middle."""
-        index, connect = Index(registry.root / "index.sqlite"), sqlite3.connect
+        index, connect = VersionIndex(registry.root / "index.sqlite"), sqlite3.connect
         registry.root.mkdir(parents=True)
         with closing(connect(index.path)) as connection:
             connection.execute("pragma journal_mode = wal")
@@ -226,7 +226,7 @@ class TestProcesses:
                 found = super().execute(sql, *values)
                 if after in sql:
                     monkeypatch.setattr(sqlite3, "connect", connect)
-                    Index(index.path).create()
+                    VersionIndex(index.path).create()
                 return found
 
         monkeypatch.setattr(sqlite3, "connect", partial(connect, factory=Interrupted))

@@ -8,11 +8,11 @@ import pytest
 import torch
 from test_registry import same, weights
 
-from shoal.core.disk import Buffer, Disk
+from shoal.core.disk import Buffer, FileOperations
 from shoal.core.durable import PART
 from shoal.core.errors import UsageError
 from shoal.models import Registry, RegistryError
-from shoal.models.upkeep import Collected, collect, set_aside, verify
+from shoal.models.upkeep import CollectionResult, collect, set_aside, verify
 from shoal.testing.crashsim import CrashState, RecordedDisk
 
 
@@ -74,7 +74,7 @@ def registry_blobs(registry: Registry, ref: str) -> list[str]:
     return [version.digest, *registry.manifest(version).sizes]
 
 
-class FullDisk(Disk):
+class FullDisk(FileOperations):
     """Has room for so many writes, then none."""
 
     def __init__(self, writes: int) -> None:
@@ -133,12 +133,12 @@ class TestCollect:
         assert verify(registry, registry.list()) == []
 
     def test_blobs_of_nobody_and_part_files_go(self, registry: Registry) -> None:
-        assert collect(registry) == Collected([], 0, 0)
+        assert collect(registry) == CollectionResult([], 0, 0)
         version = registry.add("digits", weights())
         orphan = registry.blobs.put(b"nobody's")
         part = registry.blobs.path(orphan).with_name(f"{orphan}.0.part")
         part.write_bytes(b"half")
-        assert collect(registry) == Collected([], 1, 8)
+        assert collect(registry) == CollectionResult([], 1, 8)
         assert not part.exists()
         assert same(registry.tensors(version), weights())
 

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shoal.launch.engines.findings import Finding
+    from shoal.launch.engines.findings import DoctorFinding
 
 EXIT_LACKS = 1
 
@@ -37,11 +37,11 @@ def doctor(
             raise typer.Exit(EXIT_LACKS)
 
 
-def look_here(root: "Path") -> "list[Finding]":
+def look_here(root: "Path") -> "list[DoctorFinding]":
     return [*versions(), *network(), folder(root), *limits()]
 
 
-def look_at_engine(on: str, root: "Path") -> "list[Finding]":
+def look_at_engine(on: str, root: "Path") -> "list[DoctorFinding]":
     from shoal.launch.engines.base import EngineOptions
     from shoal.launch.engines.table import make_engine, split_on
 
@@ -49,65 +49,68 @@ def look_at_engine(on: str, root: "Path") -> "list[Finding]":
     return make_engine(name, EngineOptions(where, runs=root)).findings()
 
 
-def versions() -> "list[Finding]":
+def versions() -> "list[DoctorFinding]":
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
-    from shoal.launch.engines.findings import Finding
+    from shoal.launch.engines.findings import DoctorFinding
 
-    found = [Finding("python", platform.python_version())]
+    found = [DoctorFinding("python", platform.python_version())]
     for name in ("shoal", "torch", "pyzmq", "numba"):
         try:
-            found.append(Finding(name, version(name)))
+            found.append(DoctorFinding(name, version(name)))
         except PackageNotFoundError:
-            found.append(Finding(name, "not installed", False, f"pip install {name}"))
+            found.append(DoctorFinding(name, "not installed", False, f"pip install {name}"))
     return found
 
 
-def network() -> "list[Finding]":
+def network() -> "list[DoctorFinding]":
     """The address others would use, whether a run can listen there, and how long a connection to it takes."""
     import socket
     import time
 
     from shoal.core.errors import UsageError
     from shoal.launch.engines.base import EngineOptions, LaunchEngine
-    from shoal.launch.engines.findings import Finding
+    from shoal.launch.engines.findings import DoctorFinding
 
     names = ", ".join(name for _, name in socket.if_nameindex())
-    found = [Finding("interfaces", names or "none", bool(names), "is the network up?")]
+    found = [DoctorFinding("interfaces", names or "none", bool(names), "is the network up?")]
     try:
         host, _ = LaunchEngine(EngineOptions()).address()
     except UsageError as error:
-        return [*found, Finding("address", str(error), False, "set SHOAL_ADDRESS, or give --listen HOST:PORT")]
+        return [*found, DoctorFinding("address", str(error), False, "set SHOAL_ADDRESS, or give --listen HOST:PORT")]
     try:
         with socket.create_server((host, 0)) as server:
             began = time.perf_counter()
             socket.create_connection(server.getsockname()[:2], timeout=5.0).close()
             took = (time.perf_counter() - began) * 1e3
     except OSError as error:
-        return [*found, Finding("ports", f"cannot listen at {host}: {error.strerror}", False, "set SHOAL_ADDRESS")]
+        return [
+            *found,
+            DoctorFinding("ports", f"cannot listen at {host}: {error.strerror}", False, "set SHOAL_ADDRESS"),
+        ]
     loopback = host.startswith("127.")
-    found.append(Finding("address", host, not loopback, "only this machine reaches it; set SHOAL_ADDRESS"))
-    return [*found, Finding("ports", f"a run can listen at {host}; {took:.1f} ms to reach it")]
+    found.append(DoctorFinding("address", host, not loopback, "only this machine reaches it; set SHOAL_ADDRESS"))
+    return [*found, DoctorFinding("ports", f"a run can listen at {host}; {took:.1f} ms to reach it")]
 
 
-def folder(root: "Path") -> "Finding":
+def folder(root: "Path") -> "DoctorFinding":
     """Check whether runs can be stored there, and whether other machines may see the folder."""
     import os
     import tempfile
 
-    from shoal.launch.engines.findings import Finding
+    from shoal.launch.engines.findings import DoctorFinding
 
     place = next(parent for parent in (root, *root.parents) if parent.is_dir())
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        return Finding("folder of runs", f"{root}: {error.strerror}", False, "give another with --runs")
+        return DoctorFinding("folder of runs", f"{root}: {error.strerror}", False, "give another with --runs")
     free = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize / 1e9
     kind = file_system(place)
     shared = "other machines see it" if kind in SHARED else "of this machine alone"
-    return Finding("folder of runs", f"{root} on {kind}, {shared}, {free:.0f} GB free", free > 1.0, "make room")
+    return DoctorFinding("folder of runs", f"{root} on {kind}, {shared}, {free:.0f} GB free", free > 1.0, "make room")
 
 
 SHARED = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "fuse.ceph", "beegfs", "cifs", "fuse.sshfs", "glusterfs", "9p"}
@@ -126,18 +129,18 @@ def file_system(place: "Path") -> str:
     return best[1]
 
 
-def limits() -> "list[Finding]":
+def limits() -> "list[DoctorFinding]":
     import os
     import resource
 
-    from shoal.launch.engines.findings import Finding
+    from shoal.launch.engines.findings import DoctorFinding
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     memory = os.statvfs("/dev/shm")
     free = memory.f_bavail * memory.f_frsize / 1e6
     cores = len(os.sched_getaffinity(0))
     return [
-        Finding("open files", f"{files} at most", files >= 1024 or files < 0, "raise ulimit -n to 4096"),
-        Finding("shared memory", f"{free:.0f} MB free", free > 64, "give the container more: --shm-size=1g"),
-        Finding("cores", str(cores)),
+        DoctorFinding("open files", f"{files} at most", files >= 1024 or files < 0, "raise ulimit -n to 4096"),
+        DoctorFinding("shared memory", f"{free:.0f} MB free", free > 64, "give the container more: --shm-size=1g"),
+        DoctorFinding("cores", str(cores)),
     ]

@@ -28,7 +28,7 @@ def derive(
     from shoal.core.record import RUNS_VARIABLE, runs_root
     from shoal.models import deriving
     from shoal.models.queries import query
-    from shoal.models.registry import MODELS_VARIABLE
+    from shoal.models.registry_places import MODELS_VARIABLE
 
     with registry_errors():
         registry = open_registry(models)

@@ -8,7 +8,16 @@ import typer
 
 from shoal.cli.errors import interruptible, usage_errors
 from shoal.cli.option_groups import with_option_groups
-from shoal.cli.serve_options import AddressOptions, BatchOptions, CapacityOptions, ModelOptions, VersionOptions
+from shoal.cli.serve_options import (
+    AddressOptions,
+    BatchOptions,
+    CapacityOptions,
+    ModelOptions,
+    VersionOptions,
+    read_process_range,
+    read_seconds,
+    read_size,
+)
 from shoal.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +50,6 @@ def serve(
     with usage_errors(), interruptible():
         check_packages()
         from shoal.cli.serve_core import CoreMaker, await_checkpoint, find_run
-        from shoal.cli.serve_values import read_process_range, read_size
         from shoal.serve.scaling import ScalingGoal
 
         least, most = read_process_range(capacity.processes)
@@ -70,7 +78,6 @@ def check_packages() -> None:
 
 def core_settings(batches: BatchOptions, versions: VersionOptions, most: int, *, follows: bool) -> "CoreSettings":
     """Of each of the `most` processes there may be."""
-    from shoal.cli.serve_values import read_seconds, read_size
     from shoal.launch.policy import own_cores
     from shoal.serve.batcher import BatchSettings
     from shoal.serve.core_settings import CoreSettings
@@ -91,7 +98,6 @@ def core_settings(batches: BatchOptions, versions: VersionOptions, most: int, *,
 
 
 def server_options(address: AddressOptions, poll: str) -> "ServerOptions":
-    from shoal.cli.serve_values import read_seconds
     from shoal.core.http_access import is_loopback, read_token
     from shoal.serve.server import ServerOptions
     from shoal.serve.tls import TlsFiles

@@ -3,6 +3,7 @@
 import time
 from dataclasses import dataclass
 
+# Monotonic, and on Linux the same clock in all processes, so moments may be compared through shared memory.
 now = time.perf_counter
 
 

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from shoal.core.disk import DISK, Disk
+from shoal.core.disk import DISK, FileOperations
 from shoal.core.durable import PART, write_new
 from shoal.core.events import AnyEvent, FileCompacted, decode
 from shoal.core.merging import merged
@@ -42,7 +42,7 @@ def layout(file: BinaryIO) -> CompactedLayout:
     )
 
 
-def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
+def compact(path: Path, through: int, target: int, disk: FileOperations = DISK) -> int:
     """Write `path`.part: all before byte `through` of the journal in about `target` bytes; gives where it stopped.
 
     The caller appends the journal's rest from there, and renames.
@@ -50,11 +50,13 @@ def compact(path: Path, through: int, target: int, disk: Disk = DISK) -> int:
     lines, end = _merge_file(path, through, FIRST_WIDTH)
     width = FIRST_WIDTH
     # What is merged may be merged again: figures are sums or means with their counts.
+    # Four times as wide each time: a block of another block's multiple never splits one that is merged already.
     while sum(map(len, lines)) > target and width < WIDEST:
         width *= 4
         lines = _merge_lines(lines, width)
     with path.open("rb") as file:
         before = layout(file)
+    # `stood` grows with every compaction: readers know their place in what was ever written, not in the file.
     head = FileCompacted(at=time.time(), stood=before.stood + end - before.head, size=sum(map(len, lines)))
     write_new(part_of(path), [_encoder.encode(head) + b"\n" + b"".join(lines)], disk)
     return end
@@ -64,7 +66,7 @@ def part_of(path: Path) -> Path:
     return path.with_name(path.name + PART)
 
 
-def adopt(path: Path, end: int, disk: Disk = DISK) -> None:
+def adopt(path: Path, end: int, disk: FileOperations = DISK) -> None:
     """Put what `compact` wrote in the journal's place, with the journal's bytes from `end` on."""
     part = part_of(path)
     try:

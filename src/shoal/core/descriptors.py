@@ -11,6 +11,7 @@ def raise_descriptor_limit() -> int:
     have some left for the script when strangers take up connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Only raising the soft limit: the hard one is the administrator's.
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # a system may set a lower limit of its own: keep what there is
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -17,13 +17,15 @@ PIECE = 4 << 20
 """Bytes written at a time: other threads get the interpreter in between."""
 
 
+# FALLOC_FL_KEEP_SIZE of linux/falloc.h.
 _KEEP_SIZE = 1
+# Python has `posix_fallocate` only, which makes the file longer, and readers would find zeros at its end.
 _fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate64", None)
 if _fallocate is not None:
     _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-class Disk:
+class FileOperations:
     """The operating system's files. An OSError of any call comes through: what failed was not done."""
 
     def make_folder(self, path: Path) -> None:
@@ -89,5 +91,5 @@ class Disk:
             path.unlink(missing_ok=True)
 
 
-DISK = Disk()
+DISK = FileOperations()
 """The real disk, which everything uses by default."""

@@ -10,13 +10,13 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from shoal.core.disk import DISK, Buffer, Disk
+from shoal.core.disk import DISK, Buffer, FileOperations
 
 PART = ".part"
 """Suffix of unfinished files; one that is found after a crash may be removed."""
 
 
-def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -> None:
+def write_file(path: Path, data: Buffer, disk: FileOperations = DISK, mode: int = 0o644) -> None:
     """Replace the content of `path`, durably; on an error the old content stays and nothing else is left."""
     part = path.with_name(path.name + PART)
     try:
@@ -26,10 +26,11 @@ def write_file(path: Path, data: Buffer, disk: Disk = DISK, mode: int = 0o644) -
         with contextlib.suppress(OSError):
             disk.remove(part)
         raise
+    # A rename is in the folder's own data, which has to be durable too.
     disk.sync_folder(path.parent)
 
 
-def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK, mode: int = 0o644) -> None:
+def write_new(path: Path, pieces: Iterable[Buffer], disk: FileOperations = DISK, mode: int = 0o644) -> None:
     """Write a file with durable content, under a name that is not durable yet, so that no reader finds half of it."""
     file = disk.create(path, mode)
     try:
@@ -40,7 +41,7 @@ def write_new(path: Path, pieces: Iterable[Buffer], disk: Disk = DISK, mode: int
         disk.close(file)
 
 
-def publish_folder(part: Path, final: Path, disk: Disk = DISK) -> None:
+def publish_folder(part: Path, final: Path, disk: FileOperations = DISK) -> None:
     """Give a folder whose files are all durable its final name, durably."""
     # Before the rename: under its final name a folder is believed to be complete.
     disk.sync_folder(part)

@@ -18,6 +18,7 @@ class RunEvent(msgspec.Struct, frozen=True, tag_field="event", kw_only=True):
 class EventSink(Protocol):
     """Takes events; must be cheap, must not raise."""
 
+    # Called in the training thread, in every step.
     def emit(self, event: RunEvent) -> None: ...
 
 

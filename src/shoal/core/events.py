@@ -263,6 +263,7 @@ def numbers(values: object) -> object:
 def _decode_with_gaps(line: bytes) -> AnyEvent | None:
     # A loss that is no longer a number is what a reader most wants to see: it must not vanish with its line.
     try:
+        # The slow way, taken only for lines that the typed decoder has refused.
         raw = msgspec.json.decode(line, type=dict[str, object])
         raw |= {field: numbers(raw[field]) for field in ("values", "metrics") if field in raw}
         event: AnyEvent = msgspec.convert(raw, AnyEvent)

@@ -31,6 +31,7 @@ class TrainingGoal(msgspec.Struct, frozen=True):
 
     def met(self, metrics: dict[str, float]) -> bool:
         """Return whether `metrics` reach the goal; a metric that is missing or NaN does not."""
+        # Every comparison with NaN is false, so a NaN never reaches a goal.
         return self.metric in metrics and bool(_COMPARISONS[self.comparison](metrics[self.metric], self.value))
 
     def __str__(self) -> str:

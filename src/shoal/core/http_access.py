@@ -15,6 +15,7 @@ BACKLOG = 128
 
 
 def new_token() -> str:
+    # 24 bytes: 192 bits, and 32 characters that need no quoting in a URL.
     return secrets.token_urlsafe(24)
 
 
@@ -45,6 +46,7 @@ class OwnNames:
 
     def __contains__(self, host: str) -> bool:
         """Return whether a Host header, with or without a port, names this machine."""
+        # The last colon: an IPv6 address has more, and stands in brackets before its port.
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
         name = name.strip("[]").lower()
         if name in self._names:
@@ -74,6 +76,7 @@ def reserve(host: str, port: int) -> socket.socket:
     family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     held = socket.socket(family, kind, proto)
     try:
+        # The kernel lets only sockets of one user share a port this way.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         held.bind(place)
     except OSError as error:
@@ -86,6 +89,7 @@ def _bind(host: str, port: int) -> socket.socket:
     family, kind, proto, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listening = socket.socket(family, kind, proto)
     try:
+        # A server that was just stopped leaves connections behind, which would keep the port for a minute.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(place)
         listening.listen(BACKLOG)  # a client that opens the printed address at once must not be refused

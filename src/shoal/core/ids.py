@@ -6,6 +6,7 @@ import time
 
 from shoal.core.errors import UsageError
 
+# No slash and no leading dot, so a name never leaves its folder; 64 letters fit every message and file system.
 PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

@@ -82,6 +82,7 @@ class EventJournal:
         self._buffer.clear()
         if held is not None:
             held.add(data)
+        # Asked before writing: reserved blocks are there even if other programs fill the disk meanwhile.
         if not last and not self._keep_room():
             self._hold(held or HeldEvents(data), os.strerror(errno.ENOSPC))
             return
@@ -91,6 +92,7 @@ class EventJournal:
         if written:
             self._torn = data[written - 1 : written] != b"\n"
         if why:
+            # From the beginning of the line that was torn: the reader passes over its first half.
             rest = data[data.rfind(b"\n", 0, written) + 1 :]
             self._hold(held.only(rest) if held is not None else HeldEvents(rest), why)
         elif held is not None:
@@ -134,6 +136,7 @@ class EventJournal:
     def _compact_old(self) -> None:
         """In a thread: all but the newest quarter becomes a quarter."""
         try:
+            # In a thread that only reads the journal and writes another file; events go on being appended here.
             self._compacted = compact(self.path, self._size - self.limit // 4, self.limit // 4)
         except OSError:  # a full disk: the journal stays as it is, until it has grown to `_next`
             self._thread = None

@@ -120,9 +120,11 @@ def committed(entries: Iterable[AnyEntry]) -> list[AnyEntry]:
     kept: list[AnyEntry] = []
     fence = (0, 0)
     for entry in entries:
+        # Written by a worker that had been given up, after its successor began.
         if entry.fence < fence:
             continue
         fence = entry.fence
+        # A checkpoint takes back whole entries: `merged` joins none across a step at which one may be taken.
         if isinstance(entry, RunResumed):
             kept = [e for e in kept if not _void(e, entry.step)]
         else:
@@ -207,6 +209,7 @@ def _prove(entries: list[SamplesTaken], items: int | None, drops: int | None) ->
         holes += max(0, entry.begin - so_far)
         distinct += max(0, entry.end - max(so_far, entry.begin))
         reached[entry.stream] = max(so_far, entry.end)
+    # Without a known length only gaps can be noticed, not a missing end.
     proof.missing = holes if items is None else items - distinct
     # drop_last leaves out the end of a pass; positions that are missing before it are lost.
     if drops and not holes and proof.missing < drops:

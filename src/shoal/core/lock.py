@@ -14,6 +14,7 @@ from shoal.core.errors import UsageError
 PATIENCE = 10.0
 """Seconds to wait for processes of a killed run to be gone."""
 
+# Never closed: the lock lives as long as the descriptor, which forked workers inherit.
 _held: dict[Path, int] = {}
 
 

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from shoal.core.disk import DISK, Disk
+from shoal.core.disk import DISK, FileOperations
 from shoal.core.durable import write_file
 
 _HEAD = struct.Struct("<II")
@@ -23,7 +23,7 @@ LARGEST = 1 << 24
 class ChecksummedLog:
     """Appends records to `path`. Used by one thread; `sync` may be called from another."""
 
-    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+    def __init__(self, path: Path, disk: FileOperations = DISK) -> None:
         self.path, self._disk = path, disk
         there = path.exists()
         whole = sum(map(framed_size, read_log(path))) if there else 0
@@ -59,7 +59,7 @@ class ChecksummedLog:
         self._disk.close(self._file)
 
 
-def rewrite_log(path: Path, records: Iterable[bytes], disk: Disk = DISK) -> None:
+def rewrite_log(path: Path, records: Iterable[bytes], disk: FileOperations = DISK) -> None:
     """Put other records in the place of all that are there; a crash leaves those or these."""
     write_file(path, b"".join(map(frame_record, records)), disk)
 
@@ -73,6 +73,7 @@ def read_log(path: Path) -> Iterator[bytes]:
     with file:
         while len(head := file.read(_HEAD.size)) == _HEAD.size:
             length, checksum = _HEAD.unpack(head)
+            # Garbage: reading so much would only take memory before the checksum fails.
             if length > LARGEST:
                 return
             record = file.read(length)

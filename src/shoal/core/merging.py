@@ -65,7 +65,7 @@ class EventMerger:
         self._logged: ValuesLogged | None = None
         self._first_epoch: int | None = None
         self._newest: dict[object, AnyEvent] = {}
-        """Return the event that the next one of its kind replaces or is merged with."""
+        """By kind: the event that the next one of the kind replaces or is merged with."""
         self._odd: set[type] = set()
 
     def add(self, event: AnyEvent) -> Iterator[AnyEvent]:
@@ -97,9 +97,11 @@ class EventMerger:
     def _add_step(self, event: StepFinished) -> Iterator[AnyEvent]:
         if self._first_epoch is None:
             self._first_epoch = event.epoch
+        # The first epoch includes warm-up, which figures of a run leave out.
         if self._steps and self._steps[-1].epoch == self._first_epoch != event.epoch:
             yield from self._end_block()
         self._steps.append(event)
+        # At multiples of the width instead of every so many steps, so that workers' blocks end together.
         if (event.step + event.steps) // self._width > self._steps[0].step // self._width:
             yield merge_steps(self._steps)
             self._steps = []

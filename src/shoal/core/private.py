@@ -21,6 +21,7 @@ def private_folder() -> Path:
     """Return the path, whether or not the folder exists."""
     given = Path(os.environ.get("XDG_RUNTIME_DIR") or "/nonexistent")
     with contextlib.suppress(OSError):
+        # Another user's variable may have come along with `sudo`.
         if given.is_absolute() and given.stat().st_uid == os.geteuid():
             return given / "shoal"
     return Path(tempfile.gettempdir()) / f"shoal-{os.geteuid()}"
@@ -52,6 +53,7 @@ def check_socket_folder(folder: Path) -> None:
 
 def check_private(folder: Path) -> None:
     """Refuse a folder that is not this user's alone, or a link to one."""
+    # lstat: a link's target may be private while the link itself is not.
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or not is_private(status):
         raise UsageError(f"{str(folder)!r} is not yours alone; remove it, or set XDG_RUNTIME_DIR to a folder of yours")
@@ -88,6 +90,7 @@ def check_ancestry(folder: Path) -> None:
         if status.st_uid not in (0, os.geteuid()):
             raise UsageError(f"{str(path)!r} belongs to user {status.st_uid}, who could put something else there")
         open_to = stat.S_IMODE(status.st_mode) & 0o022
+        # Looked up only when it decides: reading all users may ask a directory server.
         if open_to == 0o020 and _alone_in_group(status.st_gid):
             open_to = 0
         if open_to and not status.st_mode & stat.S_ISVTX:

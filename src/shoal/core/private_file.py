@@ -10,6 +10,7 @@ from shoal.core.private import is_private
 def write_private(path: Path, text: str) -> None:
     """Make the file, mode 0600; one that is there already stays as it is."""
     try:
+        # The mode is given with O_EXCL, so there is no moment in which others could open it.
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
         raise UsageError(f"{str(path)!r} exists already; name another file, or remove it first") from None
@@ -32,6 +33,7 @@ def append_private(path: Path, line: str) -> None:
 
 def read_private(path: Path, most: int) -> bytes:
     """The first `most` bytes. OSError: it cannot be read; UsageError: others could have read or written it."""
+    # O_NONBLOCK: a pipe put under this name must not hang the reader.
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as file:
         check_owner(path, os.fstat(handle))

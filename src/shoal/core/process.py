@@ -48,6 +48,7 @@ class HostProcess(msgspec.Struct, frozen=True):
                 return True
             poll = select.poll()
             poll.register(handle, select.POLLIN)
+            # A pidfd becomes readable when its process ends.
             return bool(poll.poll(int(1000 * seconds)))
         return True
 
@@ -71,4 +72,5 @@ def _fields(pid: int) -> list[str]:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
+    # From the last bracket: a process may have brackets and spaces in its name.
     return text.rpartition(")")[2].split()

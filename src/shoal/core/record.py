@@ -140,6 +140,7 @@ def write_attempt(directory: Path, info: RunInfo) -> None:
 def read_attempts(directory: Path) -> list[RunInfo]:
     """Return the descriptions of the run's start, and of each time it was resumed, in order."""
     attempts = [read_info(directory)]
+    # Attempts are numbered without gaps, because each holds the run's lock while it writes its own.
     while (path := attempt_file(directory, len(attempts) + 1)).exists():
         try:
             attempts.append(msgspec.json.decode(path.read_bytes(), type=RunInfo))

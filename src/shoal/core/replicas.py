@@ -12,6 +12,7 @@ def name_different(ends: Mapping[int, tuple[int, str]]) -> str:
     prints = {worker: found for worker, (step, found) in ends.items() if found and step == last}
     if len(set(prints.values())) <= 1:
         return ""
+    # The majority is taken for right, the others are named.
     most = max(prints.values(), key=list(prints.values()).count)
     others = ", ".join(f"worker {worker}" for worker, found in prints.items() if found != most)
     first = next(worker for worker, found in prints.items() if found == most)

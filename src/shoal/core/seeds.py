@@ -13,6 +13,7 @@ def mix(*parts: int | str) -> int:
     """A 63-bit seed that is a pure function of `parts`; equal parts give equal streams, on every machine."""
     # Type and separator keep (1, "2") and ("1", 2), and ("ab", "c") and ("a", "bc"), apart.
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
+    # 63 bits: torch takes signed seeds of 64.
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 

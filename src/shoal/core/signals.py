@@ -25,6 +25,7 @@ def as_interrupts() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Ctrl-\ is for those who do not want to wait for a checkpoint.
     raise StopAtOnce if number == signal.SIGQUIT else KeyboardInterrupt
 
 

@@ -22,4 +22,5 @@ def hint(word: str, known: Iterable[str], otherwise: str) -> str:
 
 def nearest(word: str, known: Iterable[str], count: int) -> list[str]:
     """The `count` words that are most like `word`, however far."""
+    # 0: in a list of all, the far ones are wanted too.
     return difflib.get_close_matches(word, list(known), n=count, cutoff=0.0)

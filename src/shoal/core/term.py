@@ -82,4 +82,5 @@ def write_value(value: object) -> str:
     """Return a number as the shortest text that reads back as the same number, and a word as it is."""
     if isinstance(value, bool):
         return str(value).lower()
+    # repr of a float is the shortest text that reads back as the same number.
     return value if isinstance(value, str) else repr(value)

@@ -23,6 +23,7 @@ def read_edges(text: str) -> Edges:
         a, b = _root(roots, one), _root(roots, other)
         if a == b:
             raise UsageError(f"edges={text}: {one}-{other} closes a loop; leave it out")
+        # The smaller number becomes the root, so at the end every connected node has root 0.
         roots[max(a, b)] = min(a, b)
     nodes = {node for edge in edges for node in edge}
     for node in range(max(nodes) + 1):
@@ -58,6 +59,7 @@ def tree_over(edges: Edges, present: Sequence[int]) -> dict[int, int | None]:
     root = present[0]
     parents: dict[int, int | None] = {root: None}
     waiting = [root]
+    # The list grows while it is read: a breadth-first walk.
     for node in waiting:
         for other in near.get(node, ()):
             if other not in parents:

@@ -14,6 +14,7 @@ MOST_BITS = 100 * 10**9
 MOST_NANOSECONDS = 7 * 24 * 3600 * 10**9
 MOST_STEPS = 10**12
 
+# Bounded digits: a long number is refused before any arithmetic.
 _QUANTITY = re.compile(r"(\d{1,15}(?:\.\d{1,12})?)\s*([a-z]+)", re.ASCII)
 _RATES = {"gbit": 10**9, "mbit": 10**6, "kbit": 10**3, "bit": 1}
 _TIMES = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -126,6 +127,7 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
     found = _QUANTITY.fullmatch(text.strip().lower()) if isinstance(text, str) else None
     if not found or found[2] not in units:
         raise UsageError(f"{shown(text)} is not a {what}; write {example} (units: {', '.join(units)})")
+    # Decimal: 0.1gbit is exactly 100000000, which floats would miss for some numbers.
     return round(Decimal(found[1]) * units[found[2]])
 
 

@@ -22,6 +22,7 @@ from shoal.transport.messenger import Messenger
 
 DEADLINE_VARIABLE = "SHOAL_DEADLINE"
 DEADLINE_SECONDS = 600.0
+# Bounds what one remote worker can make all others hold.
 LARGEST_WORD = 16 << 20
 """Bytes one worker may gather at a time, unless a caller sets a limit: enough for layer names, samples and figures."""
 Check = Callable[[bytes], object]

@@ -64,6 +64,7 @@ def read_cluster(path: Path) -> ClusterMeasurement:
     ranks = sorted(worker.rank for worker in found.worker)
     pairs = sorted((link.sender, link.receiver) for link in found.link)
     good = all(link.rtt_ms >= 0 and link.rate_mbit > 0 for link in found.link)  # NaN compares false too
+    # The planner takes the slowest link, so one that is missing would make it promise too much.
     every = [(a, b) for a in ranks for b in ranks if a != b]
     if not ranks or ranks != list(range(len(ranks))) or pairs != every or not good:
         raise UsageError(f"{str(path)!r} does not hold every link between its workers; measure again with shoal probe")

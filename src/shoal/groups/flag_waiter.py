@@ -20,6 +20,7 @@ from shoal.membership.session import FixedSession
 
 Flags = npt.NDArray[np.int64]
 
+# Measured in turns of the interpreter, not seconds: reading a clock would take longer than a poll.
 SPINS = 30
 """Polls without giving up the core, because a peer in the same step is usually microseconds away."""
 YIELDS = 300
@@ -96,6 +97,7 @@ class FlagWaiter:
                 self._look_around(behind.tolist(), deadline)
                 self._look_for_strays(behind.tolist(), row, number)
             time.sleep(pause)
+            # Grows slowly: a wait that is ten times longer than expected costs little CPU, and ends little later.
             pause = min(pause * 1.2, LONGEST_SLEEP)
 
     def _look_for_strays(self, missing: list[int], row: Flags, number: int) -> None:
@@ -116,6 +118,7 @@ class FlagWaiter:
                     f"worker {self.slot} waits for worker {peer}, which has ended after step {int(row['step'])}; "
                     "all workers must make the same number of steps"
                 )
+            # A pid of 0 is a slot whose process has not come yet.
             if row["pid"] and not _alive(int(row["pid"])):
                 raise PeerLost(f"worker {self.slot} stops: {self.board.describe(peer)}, is gone")
         if deadline.expired:

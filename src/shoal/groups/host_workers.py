@@ -11,6 +11,7 @@ from shoal.hosts.arena import ArenaRegions, SharedArena
 from shoal.membership.session import MembershipSession, slot_of
 from shoal.membership.view import MembershipView
 
+# Numbers of a new view are above all of the old one, so that no flag has to be reset while others may read it.
 VIEW_BITS = 40
 """Flag numbers reserved for a view: more than the rounds of any run."""
 
@@ -62,6 +63,7 @@ class HostWorkers:
     """The slots of one launcher's workers."""
 
     slots: tuple[int, ...]
+    # Random instead of the host's name: containers may share that, and not their memory.
     name: str = field(default_factory=lambda: secrets.token_hex(8))
 
 

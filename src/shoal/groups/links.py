@@ -32,10 +32,12 @@ from shoal.transport.tasks import CollectiveTask
 
 _WORD = struct.Struct("<Id")
 """A channel, and a number."""
+# Bytes of one member's confirmation.
 MOST_WORDS = 1 << 16
 TRUSTED_VARIABLE = "SHOAL_TRUSTED"
 SERVER_RANK = 1 << 15
 """The first server's number among the peers of a mesh: above all slots of workers."""
+# Shorter than `SILENCE`, because a doubt only asks the coordinator; it decides with what it hears itself.
 DOUBT = 4.0
 """Seconds of a peer's silence after which the coordinator is told, which may then drop the member."""
 
@@ -84,15 +86,18 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.remote = remote
         self.confirmation_listeners: list[ConfirmationListener] = []
         self._told: AllGather | None = None
-        """Build the confirmation that this worker holds the operation's result, as it is sent to all others."""
+        """The confirmation that this worker holds the operation's result, as sent to all others; None before."""
         self.slot, self.seconds, self._channels = slot, deadline_seconds(), 0
         self.session: MembershipSession = session or FixedSession(slot, len(book))
         self.board = board or StatusBoard.private()
         self.board.enter(slot)
+        # Without a coordinator silence ends the run, so more of it is forgiven.
         silence = DOUBT if session is not None else SILENCE
         allowance = rate_limit_from_environment()
         self.mesh = LinkMesh(run, book, slot, endpoint, self.board, silence=silence, allowance=allowance)
+        # A script may end without `close`; its last chunks must still reach the others.
         atexit.register(self.close)
+        # 2 until the first view tells the size, so that nothing takes this for a world of one worker.
         self.rank, self.size = slot, max(len(book), 2)
         self._addresses = {rank: entry.address for rank, entry in book.items()}
         """Of each member's links, by its slot."""
@@ -146,6 +151,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
         infos = zip(slots, view.members, session.install.infos, strict=True)
         members = {slot: BookEntry(p.address, p.public.encode(), p.host, member) for slot, member, p in infos}
         self._addresses = {slot: entry.address for slot, entry in members.items()}
+        # Peers before the view: `reform` takes members from the book.
         self.mesh.set_peers({**members, **self.servers})
         self.mesh.reform(view.generation, slots)
         host_groups = [info.host_group for info in session.install.infos]
@@ -162,6 +168,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def announce_result(self) -> None:
         assert isinstance(self.session, ElasticSession)
         if self._told is None:
+            # Held before it is announced: peers may complete the operation the moment they hear it.
             self.session.hold()
             words = b"".join(_WORD.pack(listener.channel, listener.word()) for listener in self.confirmation_listeners)
             self._told = AllGather(words, MOST_WORDS)
@@ -247,6 +254,7 @@ class LinkedGroup(WorkerGroup, MembershipListener, OperationTransport):
     def close(self) -> None:
         """Close the mesh at exit: the last chunks may still be on their way when the script ends."""
         atexit.unregister(self.close)
+        # `last_value` is set once the interpreter has printed an error that ends the script.
         self.mesh.close("failed" if getattr(sys, "last_value", None) is not None else "ended")
 
 

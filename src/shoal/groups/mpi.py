@@ -47,6 +47,7 @@ class MpiWork:
             looks += 1
             if deadline.expired:
                 raise RuntimeError(f"a collective of MPI was not done within {self._seconds:.0f} s")
+            # MPI has no wait with a deadline, so it is polled.
             if looks > SPINS:
                 time.sleep(PAUSE)
         return True
@@ -57,6 +58,7 @@ class MpiProcessGroup:
 
     def __init__(self, communicator: Any, seconds: float) -> None:
         """All ranks must make their groups in the same order, because each gets a communicator of its own."""
+        # A communicator of its own keeps collectives of engines from matching those of others that overlap them.
         self._communicator, self._seconds = communicator.Dup(), seconds
 
     def size(self) -> int:
@@ -75,6 +77,7 @@ class MpiProcessGroup:
 
     def allgather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor]) -> MpiWork:
         (into,), (tensor,) = outputs, inputs
+        # MPI wants one buffer for all, torch's interface has one for each rank.
         everything = torch.empty(len(into), *tensor.shape, dtype=tensor.dtype)
         kept = tensor.contiguous()
         request = self._communicator.Iallgather(kept.numpy(), everything.numpy())

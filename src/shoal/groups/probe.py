@@ -94,6 +94,7 @@ def _pair(group: WorkerGroup, sender: int, receiver: int, address: str, token: b
     """Measure one direction; return the result on the sender, and None on all others."""
     listener = socket.create_server((address, 0)) if group.rank == receiver else None
     port = listener.getsockname()[1] if listener else 0
+    # A collective call, so it is also the barrier that keeps pairs in turns.
     port = int(group.gather(str(port).encode())[receiver])
     if listener is not None:
         with listener:
@@ -148,6 +149,7 @@ def _rate(arrivals: list[tuple[float, int]]) -> float:
     """Return the bytes per second of the second half."""
     if len(arrivals) < 2:
         return 0.0
+    # The first half is slow start, which a long transfer leaves behind.
     middle = (arrivals[0][0] + arrivals[-1][0]) / 2
     late = [(moment, size) for moment, size in arrivals if moment >= middle]
     seconds = late[-1][0] - late[0][0]

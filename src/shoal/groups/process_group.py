@@ -33,6 +33,7 @@ class TorchGroup(WorkerGroup):
         lengths[self.rank] = len(data)
         with self._named("a gather"):
             self.process_group.allreduce([lengths]).wait()
+        # gloo's all-gather wants equal sizes, and at least one byte.
         longest = max(1, int(lengths.max()))
         mine = torch.zeros(longest, dtype=torch.uint8)
         if data:
@@ -45,6 +46,7 @@ class TorchGroup(WorkerGroup):
     def broadcast(self, tensors: Sequence[Tensor], givers: Sequence[str] = ()) -> None:
         root = self.giver(givers)
         for tensor in tensors:
+            # gloo here has CPU tensors only, and sends memory in one run.
             staged = tensor.detach().cpu().contiguous()
             if staged.numel():
                 with self._named("a broadcast"):

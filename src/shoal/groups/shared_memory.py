@@ -30,6 +30,7 @@ from shoal.transport.messenger import Messenger
 from shoal.transport.ring_loop import RingLoop
 from shoal.transport.rings import HostRings
 
+# Bytes that a worker passes on in a round; longer data take several rounds.
 MAILBOX = 1 << 20
 _LENGTH = struct.Struct("<q")
 
@@ -52,8 +53,10 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.board = status_board.StatusBoard(arena.map(0, status_board.BYTES))
         self.board.enter(slot)
         self.patience = FlagWaiter(self.board, slot, self.seconds, self.session)
+        # Whole pages, because what follows is mapped at page borders.
         flags_bytes = pages(4 * 8 * slots)
         memory = np.frombuffer(arena.map(status_board.BYTES, flags_bytes + slots * MAILBOX), np.uint8)
+        # A row for each kind of flag; each worker writes only the column of its slot.
         self._posted, self._taken, self._held, self._left = memory[: 4 * 8 * slots].view(np.int64).reshape(4, slots)
         self._boxes = [memory[flags_bytes + r * MAILBOX :][:MAILBOX] for r in range(slots)]
         self._regions = ArenaRegions(arena, status_board.BYTES + flags_bytes + slots * MAILBOX)
@@ -82,6 +85,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
 
     def leave_view(self, generation: int) -> None:
         """Make the departure visible before this worker checks whether the operation could be completed."""
+        # Then the fence, then `holds` is asked: of two workers, one at least sees what the other wrote.
         self._left[self.slot] = generation
         full_fence()
 
@@ -182,6 +186,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
                 tensor.detach().copy_(staged)
 
     def _begin(self) -> None:
+        # All have read the last round's mailboxes, so they may be overwritten.
         self.patience.until(self._taken, self._round)
         self._round += 1
 

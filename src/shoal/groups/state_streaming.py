@@ -19,6 +19,7 @@ from shoal.transport.messenger import MessageTicket, ReceivedMessage
 
 STREAMING_VARIABLE = "SHOAL_STREAMING"
 """0: newcomers get the whole state when they enter."""
+# The coordinator repeats its request while the newcomer waits, so silence means that it is gone or inside.
 FORGOTTEN = 30.0
 """Seconds without a message from a newcomer after which its stream ends."""
 STALLED = 20.0
@@ -167,6 +168,7 @@ class StateStreamClient:
         (data,) = message.arrays
         if self._offer is not None and generation >= self._offer.generation:
             items = self._items.setdefault((message.sender, generation), [])
+            # Dropped otherwise: an item of a stream that was withdrawn and begun again.
             if number in (len(items), LAST):
                 items.append(data.tobytes())
 

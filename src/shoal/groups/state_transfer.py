@@ -49,8 +49,10 @@ class MemoryStateTransfer(StateTransfer):
     def give(self, view: MembershipView, newcomers: Sequence[str], data: bytes) -> None:
         self.close()  # newcomers of earlier views have read theirs
         self._newcomers = [slot_of(member) for member in newcomers]
+        # The name, with the generation in it, is how the newcomer finds it in /proc.
         self._memory = os.memfd_create(_memory_name(view), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         DISK.write(self._memory, data)
+        # The seal is also the signal that all of it is there.
         fcntl.fcntl(self._memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW)
 
     def take(self, view: MembershipView, donor: str) -> bytes | None:
@@ -65,6 +67,7 @@ class MemoryStateTransfer(StateTransfer):
             raise ShoalError(f"cannot read the state that {donor} gives (pid {pid}): {error}") from None
 
     def release(self) -> None:
+        # A newcomer that left the state `starting` has read it.
         if self._memory >= 0 and all(self._board.state(slot) > WorkerState.starting for slot in self._newcomers):
             self.close()
 

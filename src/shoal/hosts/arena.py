@@ -43,6 +43,7 @@ class SharedArena:
             raise ShoalError(
                 f"cannot reserve {size >> 20} MiB of shared memory: {error.strerror}; {_limit()}"
             ) from None
+        # The mapping stays valid after the descriptor is closed.
         return mmap.mmap(self.descriptor, size, offset=offset)
 
     def close(self) -> None:
@@ -83,6 +84,7 @@ class ArenaRegions:
     def free_old(self) -> None:
         """Free the memory of earlier plans, once no worker uses it any more."""
         for memory in self._old if hasattr(mmap, "MADV_REMOVE") else ():
+            # Punches a hole: unmapping would free nothing while other processes map the same pages.
             memory.madvise(mmap.MADV_REMOVE)
         self._old = []
 

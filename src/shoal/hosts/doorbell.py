@@ -12,8 +12,10 @@ import platform
 import sys
 import time
 
+# Numbers of the system call; libc has no function for it.
 _CALLS = {"x86_64": 202, "aarch64": 98}
 _FUTEX = _CALLS.get(platform.machine()) if sys.platform == "linux" else None
+# Without FUTEX_PRIVATE_FLAG, because the sleepers are other processes.
 _WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1
 NAP = 5e-4
 """Seconds between two looks where there is no futex."""
@@ -28,6 +30,7 @@ class ProcessDoorbell:
 
     def __init__(self, memory: memoryview) -> None:
         self._word = ctypes.c_uint32.from_buffer(memory)
+        # Not PyDLL: ctypes releases the interpreter's lock while the call sleeps.
         self._libc = ctypes.CDLL(None) if _FUTEX is not None else None
 
     def look(self) -> int:

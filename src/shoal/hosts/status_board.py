@@ -17,6 +17,7 @@ _HEAD = 512  # words of the header, one page
 _ROW = 16  # words of a worker's row: 128 bytes, so that rows never share a cache line
 MOST_WORKERS = (BYTES // 8 - _HEAD) // _ROW
 
+# Words of the header.
 _ABORT, _GATE, _STOP = 0, 1, 2
 _TERMS = 64  # first of the words of servers, one each
 _PID, _STATE, _EPOCH, _STEP, _SAMPLES, _SENT, _LOSS, _SEEN, _SYNCS, _LEAVE = range(10)
@@ -62,6 +63,7 @@ class StatusBoard:
 
     def enter_sync(self, rank: int) -> None:
         """Note that worker `rank` enters its next synchronization of all workers."""
+        # Not atomic, and need not be: each worker alone writes its row.
         self._words[_row(rank) + _SYNCS] += 1
         self.note(rank, WorkerState.synchronizing)
 
@@ -175,6 +177,7 @@ def _row(rank: int) -> int:
     return _HEAD + rank * _ROW
 
 
+# Seconds; only a lab closes the gate, and its events need no finer time.
 PAUSE = 1e-3
 
 

@@ -9,33 +9,29 @@ The launcher starts no thread, so that it may fork at any time.
 """
 
 import contextlib
-import os
 import signal
 import sys
-from typing import NoReturn
 
 from shoal.core.clock import Deadline, now
 from shoal.core.descriptors import raise_descriptor_limit
 from shoal.core.signals import StopAtOnce, held_back
-from shoal.groups.base import deadline_seconds
 from shoal.hosts.arena import SharedArena
 from shoal.hosts.status_board import BYTES, StatusBoard, WorkerState
 from shoal.launch.announcement import RunAnnouncement
-from shoal.launch.context import WorkerContext, inherit
 from shoal.launch.failures import OutOfMemoryWatch, RunFailure, WorkerProcess, blame, parse, secondary, set_aside
 from shoal.launch.job import JobWatcher, LaunchJob
-from shoal.launch.lab_placement import LabPlacement
+from shoal.launch.lab_placement import place_workers
 from shoal.launch.launcher_services import LauncherServices
-from shoal.launch.placement import LocalPlacement, WorkerPlacement
 from shoal.launch.policy import LossPolicy
 from shoal.launch.server_choice import ServerChoice
 from shoal.launch.stop_requests import StopRequests, reap, signal_group
 from shoal.launch.supervisor import RunSupervisor
 from shoal.launch.user_requests import UserRequests
-from shoal.launch.worker import become_worker
-from shoal.launch.worker_output import Ends, WorkerOutput
+from shoal.launch.worker_output import WorkerOutput
+from shoal.launch.worker_starter import WorkerStarter
 from shoal.launch.worker_tuning import WorkerTuner
 
+# Seconds between two rounds of `_watch`, when no worker writes.
 TICK = 0.05
 CHECKPOINT_GRACE, GRACE_STEPS = 10.0, 3.0
 """Seconds, and steps, in which workers that are interrupted may save what they have, before they are asked to stop at
@@ -49,9 +45,10 @@ class LocalLauncher:
 
     def __init__(self, job: LaunchJob, watcher: JobWatcher) -> None:
         self.job, self.watcher = job, watcher
+        # Made before any fork, so that all workers inherit it.
         self.arena = SharedArena.create()
         self.board = StatusBoard(self.arena.map(0, BYTES))
-        self.place = self._go_to()
+        self.place = place_workers(job, self.arena)
         self.workers: list[WorkerProcess] = []
         self.supervisor: RunSupervisor | None = None
         self.announcement = RunAnnouncement(job, self.arena, self.place.services_stay)
@@ -65,18 +62,8 @@ class LocalLauncher:
             self.announcement, WorkerTuner(job.capacity) if job.tunes else None, ServerChoice(job)
         )
         self._services = LauncherServices(job, self.place, self.board, self._leave)
+        self._starter = WorkerStarter(job, self.place, self._outlets, self._services)
         self._service_failure: RunFailure | None = None
-
-    def _go_to(self) -> WorkerPlacement:
-        job = self.job
-        if job.place is not None:
-            return job.place(job, self.arena)
-        elastic = job.survive is not None
-        return (
-            LocalPlacement(self.arena)
-            if job.lab is None
-            else LabPlacement(job.lab, self.arena, job.dir, elastic, job.workers)
-        )
 
     def _make_supervisor(self, policy: LossPolicy) -> RunSupervisor:
         return RunSupervisor(self.job, policy, self.board, self.place)
@@ -113,55 +100,11 @@ class LocalLauncher:
             self.watcher.note(text)
 
     def _start(self, rank: int) -> None:
-        if self.supervisor is not None:
-            self.supervisor.started(rank)
-        ends = self._outlets.make()
-        parent = os.getpid()
-        with held_back():  # an interrupt between the fork and the note of it would lose the worker
-            pid = os.fork()
-            if pid == 0:
-                self._become(rank, ends, parent)
-            worker = WorkerProcess(rank, pid)
-            self.workers.append(worker)
-            with contextlib.suppress(OSError):  # both sides do it, so that neither can be too late
-                os.setpgid(pid, pid)
-        self._outlets.keep(worker, ends)
-
-    def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
-        """In the worker."""
-        job, pipes = self.job, self._outlets.leave(ends)
-        self._services.forget()
-        become_worker(pipes, parent, job.threads, lambda: self._enter(rank), job.script, job.arguments)
-
-    def _enter(self, rank: int) -> None:
-        """In the worker: go to its place and become a member of the group."""
-        job = self.job
-        supervisor = self.supervisor
-        session = supervisor.session(rank, deadline_seconds()) if supervisor is not None else None
-        group = self.place.enter(rank, job.capacity, session)
-        if session is not None and supervisor is not None and supervisor.founds(rank):
-            session.start()
-        inherit(
-            WorkerContext(
-                group,
-                job.run,
-                job.dir,
-                job.plan,
-                job.seed,
-                begun=True,
-                speed=self.place.speed,
-                replay=self.place.replay,
-                servers=self._services.folder,
-                data=self._services.data,
-                make=job.make,
-                checkpoint=job.checkpoint,
-                resume=job.resume,
-                attempt=job.attempt,
-            )
-        )
+        self._starter.start(rank, self.supervisor, self.workers.append)
 
     def _watch(self) -> None:
         while any(worker.status is None for worker in self.workers) or self._pending:
+            # Waits here: what workers write is passed on at once, everything else has time.
             self._outlets.read(TICK)
             self._reap()
             self._survive()
@@ -230,6 +173,7 @@ class LocalLauncher:
                 if worker.status is None and self._waits(worker):
                     signal_group(worker, signal.SIGKILL)
             return
+        # The newcomers have no state and nobody is left who could give it: the last loss ended the run.
         if self.supervisor.stranded and not self.supervisor.over:
             last = [worker for worker in self.workers if worker.lost][-1]
             last.lost = False
@@ -241,6 +185,7 @@ class LocalLauncher:
             elif worker.status is None and self.supervisor.over and self._waits(worker):
                 worker.lost = True  # it came too late: the training is over
                 signal_group(worker, signal.SIGKILL)
+        # Last, after what has ended was noted: a slot must be free before it is taken again.
         for slot in due:
             self._start(slot)
 
@@ -312,6 +257,7 @@ class LocalLauncher:
             return 0.0
         self.board.stop()
         moment, step = self._first
+        # The mean step so far: long steps need a longer grace.
         return CHECKPOINT_GRACE + GRACE_STEPS * (now() - moment) / max(1, training - step)
 
     def _end_all(self, at_once: bool = False) -> None:

@@ -13,7 +13,10 @@ from shoal.launch.data_seats import DataServerSeat, DataTierAddress, seats_at_fi
 from shoal.launch.services import ServiceSeat, seat_at_file
 from shoal.membership.credentials import ClientCredentials, ServerCredentials
 from shoal.membership.elastic_session import ElasticSession
+from shoal.membership.failure_detector import MembershipRules
 from shoal.membership.grants import JoinPolicy
+from shoal.membership.handle import CoordinatorHandle
+from shoal.membership.server import CoordinatorSetup
 from shoal.transport.endpoint import BookEntry
 
 SERVICES_STAY = "workers of several hosts know servers by keys that are handed out when the run begins"
@@ -61,6 +64,14 @@ class WorkerPlacement(ABC):
     @abstractmethod
     def coordinator_endpoint(self, folder: Path) -> CoordinatorEndpoint:
         """For the coordinator; `folder` is the user's alone."""
+
+    def make_coordinator(self, run: str, directory: Path, workers: int, folder: Path) -> CoordinatorHandle:
+        """Return the run's coordinator, which the caller starts; its log is in `directory`."""
+        endpoint = self.coordinator_endpoint(folder)
+        rules = MembershipRules(members=workers, remote=self.expects, prepares=not self.services_stay)
+        log = directory / "members.log"
+        setup = CoordinatorSetup(run, endpoint.address, log, rules, endpoint.lock, welcome=endpoint.welcome)
+        return CoordinatorHandle(setup, endpoint.enter)
 
     def invitation(self, address: str) -> str:
         """What to tell the user when the coordinator serves at `address`; empty: nothing."""

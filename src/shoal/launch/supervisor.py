@@ -2,18 +2,16 @@
 
 import shutil
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.core.clock import Deadline, now
+from shoal.core.clock import Deadline
 from shoal.core.errors import ShoalError
-from shoal.core.events import RemoteWorkerEnded, RunEvent, WarningRaised, WorkerLost, WorkersScaled
-from shoal.core.journal import EventJournal
-from shoal.core.record import launcher_file
+from shoal.core.event_sink import RunEvent
 from shoal.hosts.status_board import StatusBoard
 from shoal.launch.job import LaunchJob
+from shoal.launch.launcher_record import LauncherRecord
 from shoal.launch.placement import WorkerPlacement
 from shoal.launch.policy import LossPolicy
 from shoal.launch.remote_workers import RemoteWorkers
@@ -21,12 +19,10 @@ from shoal.launch.run_requests import ScaleRequest
 from shoal.launch.scaling import WorkerScaling, WorkerSlot
 from shoal.launch.service_channel import ServiceView
 from shoal.membership.elastic_session import ElasticSession
-from shoal.membership.failure_detector import MembershipRules
-from shoal.membership.handle import CoordinatorHandle, CoordinatorOutage
+from shoal.membership.handle import CoordinatorOutage
 from shoal.membership.launcher_channel import CoordinatorFailed, ReplicaHeld, StopCoordinator
 from shoal.membership.log_entries import LEFT, LEFT_EARLY, MemberLost, ViewInstalled
 from shoal.membership.plan_requests import PreparePlan
-from shoal.membership.server import CoordinatorSetup
 from shoal.membership.session import member_name, slot_of, start_of
 from shoal.membership.wal import Written, members, read
 
@@ -47,20 +43,7 @@ class RunSupervisor:
         self.slots = {slot: WorkerSlot() for slot in job.slots}
         self.scaling = WorkerScaling(self.slots, 0 if job.remote_slots else job.capacity, board)
         self.folder = Path(tempfile.mkdtemp(prefix="shoal-"))  # mode 0700
-        self.place, coordinator_endpoint = place, place.coordinator_endpoint(self.folder)
-        log, rules = (
-            directory / "members.log",
-            MembershipRules(members=workers, remote=place.expects, prepares=not place.services_stay),
-        )
-        setup = CoordinatorSetup(
-            run,
-            coordinator_endpoint.address,
-            log,
-            rules,
-            coordinator_endpoint.lock,
-            welcome=coordinator_endpoint.welcome,
-        )
-        self.handle = CoordinatorHandle(setup, coordinator_endpoint.enter)
+        self.place, self.handle = place, place.make_coordinator(run, directory, workers, self.folder)
         self.losses: list[str] = []
         self.members: tuple[int, ...] = ()
         """Slots of the present view, in order of rank."""
@@ -72,8 +55,7 @@ class RunSupervisor:
         """Of the newest view that is known here."""
         self.view = ServiceView()
         """That view, as services are told of it."""
-        self._journal = EventJournal(launcher_file(directory))
-        self._began = now()
+        self._record = LauncherRecord(directory, job.attempt)
         self.begun = False
         """Whether the founders have met."""
         self.stranded = False
@@ -122,7 +104,9 @@ class RunSupervisor:
         place = self.slots[slot]
         place.reasons.append(reason)
         asked = self.scaling.ended(slot)
+        # Starts that the user asked for do not count as restarts.
         again = place.starts - place.excused <= self.policy.restarts and not (self.over or harmful or asked)
+        # Before the founders have met nobody has a state, so there is nothing to go on with.
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
             self._note(slot, reason, f"{living} are left, and the run cannot go on")
             return False
@@ -141,19 +125,7 @@ class RunSupervisor:
         step = int(self.board.read(slot)["step"])
         text = f"worker {slot} was lost ({reason}) in step {step}; {what}"
         self.losses.append(text)
-        self._journal.emit(
-            WorkerLost(
-                at=time.time(),
-                text=text,
-                worker=slot,
-                reason=reason,
-                step=step,
-                second=now() - self._began,
-                quarantined=quarantined,
-                attempt=self._attempt,
-            )
-        )
-        self._journal.flush()
+        self._record.note_loss(text, slot, reason, step, quarantined)
 
     def tick(self) -> tuple[list[int], list[int]]:
         """Several times a second: slots to be taken again, and slots whose workers the others have given up."""
@@ -161,6 +133,7 @@ class RunSupervisor:
             self.handle.expect(self.place.expects)
         if not self.handle.alive():
             self.tick_news()
+            # Its backoff says when: a full disk would only fail again at once.
             if self.outage.over:
                 self._restart()
         self.handle.tick()
@@ -189,8 +162,7 @@ class RunSupervisor:
         verbs = ((added, "added"), (removed, "asked to leave after a step"))
         said = [f"{named(slots)} {_is(slots)} {verb}" for slots, verb in verbs if slots]
         text = "; ".join([*said, *filter(None, [why])])
-        self._journal.emit(WorkersScaled(at=time.time(), text=text, added=tuple(added), removed=tuple(removed)))
-        self._journal.flush()
+        self._record.note_scaled(text, added, removed)
         return text
 
     def released(self, slot: int) -> bool:
@@ -246,13 +218,11 @@ class RunSupervisor:
         elif isinstance(said, CoordinatorFailed):
             self.outage.failed(said.reason, self.handle.setup.log)
         elif isinstance(said, ReplicaHeld):
-            ended = RemoteWorkerEnded(
-                at=time.time(), worker=slot_of(said.member), step=said.step, fingerprint=said.fingerprint
-            )
-            self._journal.emit(ended)
+            self._record.note_remote_end(slot_of(said.member), said.step, said.fingerprint)
         elif isinstance(said, MemberLost) and said.reason == LEFT:
             self.over = self.over or start_of(said.member) // STARTS == self._attempt
         elif isinstance(said, MemberLost) and said.reason != LEFT_EARLY:  # one that leaves ends by itself
+            # By name: an older worker of the same slot may be lost a second time.
             self._silent += [slot for slot in self.slots if self.name(slot) == said.member]
 
     def _log(self) -> list[Written]:
@@ -275,23 +245,23 @@ class RunSupervisor:
             if self.name(slot) not in self._entered and not self.slots[slot].quarantined
         ]
         for line in lines:
-            self._journal.emit(WarningRaised(at=time.time(), text=line))
+            self._record.warn(line)
         return lines
 
     def warn(self, text: str) -> None:
         """Write a line into the run's record."""
-        self.record(WarningRaised(at=time.time(), text=text))
+        self._record.warn(text)
 
     def record(self, event: RunEvent) -> None:
-        self._journal.emit(event)
-        self._journal.flush()
+        """Write an event into the run's record."""
+        self._record.write(event)
 
     def close(self, well: bool = True) -> None:
         """`well`: the training came to its end."""
         reason = "the training is over" if well else "it was stopped, or failed, where it began"
         self.tick_news()
         self.handle.stop(Deadline.after(5.0), StopCoordinator(well=well, reason=reason))
-        self._journal.close()
+        self._record.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

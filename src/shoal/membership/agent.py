@@ -1,4 +1,7 @@
-"""A worker's agent: one thread that talks to the coordinator, so that the training thread never waits for a socket."""
+"""A worker's agent: its membership as the training thread asks for it, and as the coordinator's orders change it.
+
+training thread ── begin, enter, hold, complete ──▶ MembershipAgent ◀── speak, answer, hear ── AgentLoop's thread
+"""
 
 import threading
 from collections.abc import Callable
@@ -6,45 +9,34 @@ from collections.abc import Callable
 from shoal.core import errors
 from shoal.core.clock import Deadline, now
 from shoal.core.ids import check_id
-from shoal.membership.coordinator_client import CoordinatorClient, ReconnectBackoff
+from shoal.membership.agent_loop import AgentLoop
+from shoal.membership.agent_orders import AgentOrders
+from shoal.membership.coordinator_client import CoordinatorClient
 from shoal.membership.credentials import ClientCredentials
-from shoal.membership.envelope import MessageEnvelope, ProtocolMismatch
+from shoal.membership.envelope import MessageEnvelope
 from shoal.membership.lease_client import LeaseClient
 from shoal.membership.member import MemberState, StreamingPartners
 from shoal.membership.member_reports import MemberReports
 from shoal.membership.protocol import (
     ConfirmResult,
     InstallView,
-    JoinRefused,
     JoinRequest,
-    LeaseRenewal,
-    LeasesClosing,
     LeaveRequest,
-    MemberEvicted,
     MemberInfo,
     Order,
     ProposeAck,
-    ProposeView,
-    RunOver,
-    SamplesLeased,
 )
 from shoal.membership.step_watchdog import Look, StepPeriod, ThreadIdleTime
 from shoal.membership.view import MembershipView
 
-BEAT = 0.25
-"""Seconds between beats."""
-LOOK = 0.02
-"""Longest wait of the agent's thread, so that messages of the training thread leave soon."""
-RETRY = 0.02
-"""Seconds after which a beat is tried again if there was no connection."""
-PERSIST = 6.0
-"""Seconds of asking again after a refusal: a host that restarts quickly is still listed under its old id."""
 NAP = 0.5
 """Longest wait of the training thread between two checks of the lease, which ends without a message."""
 
 
 class MembershipAgent:
-    """Public methods are for the training thread; callbacks run in the agent's, under its lock, and must be short.
+    """Public methods are for the training thread, except those of `AgentDuties`, which the agent's thread calls.
+
+    Callbacks run in the agent's thread, under the agent's lock, and must be short:
 
     `holds(generation)`    show all peers that this worker has left every view before `generation`, then return whether
                            it can read every part of the operation under way. Over links, `hold` does this instead.
@@ -64,34 +56,27 @@ class MembershipAgent:
         on_install: Callable[[InstallView], object] = lambda install: None,
     ) -> None:
         self.id, self.address = check_id(member, "member"), address
+        self._envelope = MessageEnvelope(check_id(run, "run"))
         self.info = MemberInfo()
         """Where other members reach this worker; set it before `start`."""
         self.streaming_partners = StreamingPartners()
         self.reports = MemberReports(member)
-        self._envelope, self._key = MessageEnvelope(check_id(run, "run")), key
-        self._look, self._on_install = look, on_install
+        self._look = look
         self._member = MemberState(member, holds=holds)
+        # Guards everything below. Re-entrant, because callbacks run under it and may ask this agent again.
         self._changed = threading.Condition(threading.RLock())
         self._period = StepPeriod()
-        self._error: errors.ShoalError | None = None
-        self._refused: Deadline | None = None
-        self._installed: InstallView | None = None
-        self._waits_for: tuple[str, ...] = ()
         self._unsaid: ProposeAck | None = None
-        self._line: CoordinatorClient | None = None
-        self.leases = LeaseClient(self._wake, self.check)
-        self._began = self._heard = now()
-        self._closing = False
-        self._goodbye: LeaveRequest | None = None
-        self._thread = threading.Thread(target=self._run, name="shoal-agent", daemon=True)
+        self._loop = AgentLoop(self, lambda: CoordinatorClient(address, self._envelope, key))
+        self.leases = LeaseClient(self._loop.wake, self.check)
+        self._orders = AgentOrders(run, address, self._member, self.leases, self.reports, on_install)
         self.disturbed = True
         """Whether waits for peers must end: there is no view, another one is being made, or this worker is out."""
 
     def start(self) -> None:
         """Start the thread. Call it after any fork, which ends threads, in the training thread, which is watched."""
         self._rest = ThreadIdleTime()
-        self._began = self._heard = now()
-        self._thread.start()
+        self._loop.start()
 
     def close(
         self, leave: bool = True, seconds: float = 5.0, early: bool = False, held: tuple[int, str] = (0, "")
@@ -101,9 +86,7 @@ class MembershipAgent:
         `held`: the last step, and the fingerprint of the parameters after it.
         """
         goodbye = LeaveRequest(member=self.id, early=early, step=held[0], fingerprint=held[1])
-        self._goodbye, self._closing = goodbye if leave else None, True
-        if self._thread.ident is not None:
-            self._thread.join(seconds)
+        self._loop.end(goodbye if leave else None, seconds)
 
     @property
     def view(self) -> MembershipView:
@@ -132,12 +115,12 @@ class MembershipAgent:
     @property
     def installed(self) -> InstallView | None:
         """Return the message that installed the current view."""
-        return self._installed
+        return self._orders.installed
 
     @property
     def unheard(self) -> float:
         """Return the seconds since the coordinator was last heard, or since this agent was started."""
-        return now() - self._heard
+        return self._loop.unheard
 
     def filled(self, dealt: MembershipView | None = None) -> None:
         """Note that the state has come, as of operation `applied`, formed in the view `dealt` (None: the first)."""
@@ -147,6 +130,7 @@ class MembershipAgent:
     def note_streamed(self) -> None:
         """Note that the state was streamed to this worker, so the donor need not send all of it."""
         with self._changed:
+            # Told with the answer to the proposal, so that the coordinator can tell the donor.
             self._member.streamed = True
 
     def begin(self, step: int, deadline: Deadline, admits: bool = True) -> bool:
@@ -157,6 +141,7 @@ class MembershipAgent:
         with self._changed:
             self.check()
             while (standing := self._member.begin(step, admits)) is not None:
+                # The agent's thread sends it: sockets belong to one thread.
                 self._unsaid, self.disturbed = standing, True
                 self._wait_free(deadline)
             return not self._member.keeps_out(step, admits)
@@ -201,6 +186,7 @@ class MembershipAgent:
         """
         with self._changed:
             self.check()
+            # The view may have changed since the parts were seen; then they prove nothing about the new members.
             if seen is not None and seen == self._member.view and self._member.settled and self._member.inside:
                 self._member.seen()
             if not self._member.complete(now()):
@@ -219,86 +205,43 @@ class MembershipAgent:
 
     def check(self) -> None:
         """Raise the error that ended this worker's membership, if there is one."""
-        if self._error is not None:
-            raise self._error
+        if self._orders.error is not None:
+            raise self._orders.error
 
     def _wait_free(self, deadline: Deadline) -> None:
         self.check()
         while not self._member.free(now()):
             if deadline.expired:
                 raise errors.DeadlineError(f"{self.id} waited {deadline.budget:.0f} s {self._suspect()}")
+            # In slices: a lease ends by the clock, which notifies no one.
             self._changed.wait(min(NAP, deadline.left))
             self.check()
 
     def _suspect(self) -> str:
-        ago = now() - self._heard
-        silent = f"for the coordinator at {self.address}, "
-        if self._heard == self._began:
-            return silent + "which was never heard; is it running?"
-        if ago > 4 * BEAT:
-            return silent + f"last heard {ago:.1f} s ago; is it running?"
+        coordinator = f"for the coordinator at {self.address}, "
+        if silence := self._loop.describe_silence():
+            return f"{coordinator}{silence}; is it running?"
         if self._member.settled:
-            return silent + "which does not renew the lease"
-        return f"for a view of {', '.join(self._waits_for) or 'all members'}, which did not answer the coordinator"
+            return coordinator + "which does not renew the lease"
+        return (
+            f"for a view of {', '.join(self._orders.waits_for) or 'all members'}, which did not answer the coordinator"
+        )
 
-    def _wake(self) -> None:
-        """Make the agent's thread send now."""
-        with self._changed:  # the thread closes the connection under this lock
-            if self._line is not None:
-                self._line.wake()
-
-    def _run(self) -> None:
-        """Run the agent's thread."""
-        try:
-            line = self._line = CoordinatorClient(self.address, self._envelope, self._key).connect()
-            try:
-                self._serve(line)
-            finally:
-                with self._changed:
-                    self._line = None
-                line.close()
-        except ProtocolMismatch as error:
-            self._fail(errors.UsageError(f"{self.id} cannot join at {self.address}: {error}"))
-        except errors.ShoalError as error:
-            self._fail(error)
-        except Exception as error:  # noqa: BLE001  (raised in the training thread, by `check`)
-            self._fail(errors.ShoalError(f"the agent of {self.id} failed: {type(error).__name__}: {error}"))
-
-    def _serve(self, line: CoordinatorClient) -> None:
-        due, self._redial = 0.0, ReconnectBackoff(now())
-        while not self._closing:
-            if self._redial.due(now()):
-                line.renew()
-            beat = now() >= due
-            if beat:
-                due = now() + (BEAT if self._speak(line) else RETRY)
-            self._answer(line)
-            for request in self.leases.unsaid(beat):
-                line.say(request)
-            for order in line.orders(min(LOOK, max(0.0, due - now()))):
-                with self._changed:
-                    self._heard = now()
-                    self._redial.heard(self._heard)
-                    self._obey(order, line)
-                    self.streaming_partners.hear(order)
-                    self.disturbed = self._error is not None or not self._member.settled
-                    self._changed.notify_all()
-        if self._goodbye is not None:
-            line.say(self._goodbye)
-
-    def _answer(self, line: CoordinatorClient) -> None:
+    def answer(self, line: CoordinatorClient) -> None:
         """Send the training thread's answer to a proposal; if it gets lost, the coordinator asks again."""
         with self._changed:
             standing, self._unsaid = self._unsaid, None
             if standing is not None:
                 line.say(standing)
 
-    def _speak(self, line: CoordinatorClient) -> bool:
+    def speak(self, line: CoordinatorClient) -> bool:
+        """Send a beat, and what is repeated with it; return whether there was a connection."""
         step, doing = self._look()
         with self._changed:
-            if self._error is not None:
+            if self._orders.error is not None:
                 return True
             if self._member.view.generation == 0:
+                # Repeated with every beat, because a coordinator that was restarted has forgotten who asked.
                 line.say(JoinRequest(member=self.id, info=self.info, waits=self.streaming_partners.waits))
             for report in self.reports.due(self._member.view):
                 line.say(report)
@@ -306,49 +249,16 @@ class MembershipAgent:
             period, idle = self._period.look(moment, step), self._rest.look(moment)
             return line.say(self._member.beat(moment, step, period, doing, idle))
 
-    def _obey(self, order: Order, line: CoordinatorClient) -> None:
-        match order:
-            case SamplesLeased() | LeasesClosing():
-                self.leases.hear(order)
-            case LeaseRenewal():
-                self._member.renew(order)
-                self._redial.round_trip(self._heard - order.sent)
-            case ProposeView():
-                self._propose(order, line)
-            case InstallView():
-                self._install(order)
-            case MemberEvicted():
-                self._evicted(order)
-            case RunOver():
-                if self._error is None and not (order.well and not self._member.blank):
-                    self._error = errors.RunEnded(f"the run has ended: {order.reason}", well=order.well)
-            case JoinRefused() if self._member.view.generation == 0:
-                self._refused = self._refused or Deadline.after(PERSIST)
-                if self._refused.expired:
-                    self._error = errors.UsageError(f"{self.id} was refused at {self.address}: {order.reason}")
-
-    def _propose(self, order: ProposeView, line: CoordinatorClient) -> None:
-        self._waits_for = order.missing
-        standing = self._member.propose(order)
-        if standing is not None:
-            line.say(standing)
-
-    def _install(self, order: InstallView) -> None:
-        before = self._member.view.generation
-        self._member.install(order)
-        if self._member.view.generation != before:
-            self._installed = order
-            self.reports.begin_view()
-            self._on_install(order)
-
-    def _evicted(self, order: MemberEvicted) -> None:
-        self._member.evicted = order.reason
-        self._error = errors.Evicted(
-            f"{self.id} is no member of {self._envelope.run} any more ({order.reason}); "
-            "what it did since counts for nothing; start it again to join as a new member"
-        )
-
-    def _fail(self, error: errors.ShoalError) -> None:
+    def hear(self, order: Order, line: CoordinatorClient) -> None:
+        """Do what the coordinator says, and wake the training thread if it waits for that."""
         with self._changed:
-            self._error, self.disturbed = error, True
+            self._orders.obey(order, line)
+            self.streaming_partners.hear(order)
+            self.disturbed = self._orders.error is not None or not self._member.settled
+            self._changed.notify_all()
+
+    def fail(self, error: errors.ShoalError) -> None:
+        """End this worker's membership with an error, which `check` raises in the training thread."""
+        with self._changed:
+            self._orders.error, self.disturbed = error, True
             self._changed.notify_all()

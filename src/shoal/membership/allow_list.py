@@ -42,6 +42,7 @@ class AllowList(Mapping[bytes, int]):
         seen = self._status()
         if seen == self._seen:
             return
+        # Before the file is read: one that cannot be believed is not read again until it changes.
         self._seen = seen
         self._listed = read_allowed(self._file) if seen is not None and self._file is not None else {}
 
@@ -49,6 +50,7 @@ class AllowList(Mapping[bytes, int]):
         if self._file is None:
             return None
         try:
+            # lstat, because a link put in the file's place must show as a change.
             status = os.lstat(self._file)
         except OSError:
             return None
@@ -58,6 +60,7 @@ class AllowList(Mapping[bytes, int]):
         return self._named[key] if key in self._named else self._listed[key]
 
     def __iter__(self) -> Iterator[bytes]:
+        # Keys of the command outrank the file, also where both name one.
         return iter({**self._listed, **self._named})
 
     def __len__(self) -> int:

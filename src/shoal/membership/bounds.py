@@ -14,6 +14,7 @@ from shoal.membership.protocol import Heartbeat, MemberInfo, ProposeAck, Report
 
 FORGOTTEN_VIEWS = 1024
 """How far the run's own workers may be ahead of the log, whose end a damaged disk may have lost."""
+# Seconds; a claim of more would excuse any silence (`MembershipRules.longest`).
 LONGEST_STEP = 600.0
 
 
@@ -29,6 +30,7 @@ def false_number(report: Report, newest: int, remote: bool) -> str:
         claimed = max(report.generation, report.formed, report.committed_generation)
     else:
         return ""
+    # A remote worker that is ahead of the log lies; one of the run's own may know views the log has lost.
     if claimed > newest + (0 if remote else FORGOTTEN_VIEWS):
         return f"it says there is a view {claimed}; the newest is {newest}"
     return ""
@@ -85,6 +87,7 @@ def _is_address(address: str) -> bool:
         place = ipaddress.IPv4Address(host)
     except ValueError:
         return False
+    # Loopback and private addresses stay allowed: labs and laptops use them.
     usual = not (place.is_unspecified or place.is_multicast or place.is_reserved)
     return usual and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16
 

@@ -53,6 +53,7 @@ class MembershipCoordinator:
             self.memory.add(entry)
         self.suspicions = SuspicionTable(owner)
         self.views = ViewChange(rules, self.memory, self.roster, self.suspicions, training_over(entries))
+        # After a restart the members of the last view are presumed alive until their silence says otherwise.
         infos = dict(zip(self.view.members, self.memory.installed.infos, strict=False))
         for member in self.view.members:
             if member not in self.memory.lost:
@@ -81,6 +82,7 @@ class MembershipCoordinator:
 
     def hear(self, report: Report, now: float) -> list[Effect]:  # noqa: C901  (one case for each kind of report)
         """Take in a report of a member, or of the launcher."""
+        # First of all: an id is never used again, so nothing of a lost member may count.
         if report.member in self.memory.lost:
             return self._dismiss(report)
         false = false_number(report, self.memory.generation, self.roster.is_remote(report.member))
@@ -215,6 +217,7 @@ class MembershipCoordinator:
     def _introduce(self, newcomer: JoinRequest) -> None:
         """Pair a newcomer that waits with the first member of the view, which will be its donor in the next one too."""
         sender = next((member for member in self.view.members if member in self.roster), None)
+        # Not while a view is being made: its donor, and the generation that fences the stream, may be about to change.
         if self.proposal is None and sender is not None:
             generation, status = self.view.generation, self.roster.statuses[sender]
             patience = STREAM_WITHIN + STREAM_STEPS * (status.beat.period if status.beat is not None else 0.0)
@@ -231,6 +234,7 @@ class MembershipCoordinator:
             return
         status.heard, status.beat = now, beat
         behind = beat.member in self.view and beat.generation < self.view.generation and self.proposal is None
+        # The first beat that lags starts the clock of `answer`; entering the view stops it.
         status.behind = (now if status.behind is None else status.behind) if behind else None
         self.views.send(beat.member, LeaseRenewal(sent=beat.sent, seconds=self.rules.lease))
         if self.proposal is not None:
@@ -245,6 +249,7 @@ class MembershipCoordinator:
         if beat.promised > self.view.generation:  # a coordinator before this one proposed that view, and was killed
             self.memory.generation = max(self.memory.generation, beat.promised)
             self.views.propose(now)
+        # It missed the installation, but it may also have missed the proposal before it: repeat both, in order.
         elif beat.generation < self.view.generation:
             self.views.send(beat.member, ProposeView(view=self.view))
             self.views.send(beat.member, self.memory.installed)

@@ -33,6 +33,7 @@ class ReconnectBackoff:
 
     def round_trip(self, seconds: float) -> None:
         """Note how long an answer took."""
+        # An answer sets the patience back: backoff is for a coordinator that is away, not for a slow link.
         self._usual = self._patience = min(max(SHORTEST, ROUND_TRIPS * seconds), LONGEST)
 
     def due(self, now: float) -> bool:
@@ -59,6 +60,7 @@ class CoordinatorClient:
         self.envelope = envelope
         self._context = zmq.Context(io_threads=1)
         self._socket = self._context.socket(zmq.DEALER)
+        # The coordinator is trusted with decisions, not with this worker's memory.
         self._socket.setsockopt(zmq.MAXMSGSIZE, largest)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)

@@ -54,6 +54,7 @@ class CoordinatorSocket:
         self._limiter: PendingLimiter | None = None
         self._unfinished: UnfinishedLimiter | None = None
         self._poller = zmq.Poller()
+        # A ROUTER names the connection that a message came on, which is where its answer goes.
         self._socket = self._context.socket(zmq.ROUTER)
         for option, value in _OPTIONS.items():
             self._socket.setsockopt(option, value)
@@ -102,6 +103,7 @@ class CoordinatorSocket:
                 key = frames[-1].get("User-Id") if frames and self._authenticator is not None else ""
                 peer = None
                 if frames and self._unfinished is not None and self._limiter is not None:
+                    # libzmq's own number; the limiter knows whose connection it is.
                     descriptor = int(frames[-1].get(zmq.SRCFD))
                     self._unfinished.heard(descriptor)
                     peer = self._limiter.peer(descriptor)
@@ -127,6 +129,7 @@ class CoordinatorSocket:
             self._limiter.close()
         if self._unfinished is not None:
             self._unfinished.close()
+        # Milliseconds: a refusal, or the news of the run's end, may still be in the queue.
         self._context.destroy(linger=200)
 
 

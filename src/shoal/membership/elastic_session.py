@@ -18,6 +18,7 @@ from shoal.membership.view import MembershipView
 
 EVICTION = 10.0
 """Seconds to wait for the coordinator to evict an accused member; it needs a beat and a round trip."""
+# Seconds: between two looks, and the longest waits of a newcomer without and with updates to take in.
 PAUSE, SLICE, SHORT_SLICE = 1e-3, 1.0, 0.02
 
 
@@ -58,6 +59,7 @@ class ElasticSession(MembershipSession):
         self._holds: Callable[[], bool] = lambda: False
         self._number, self._inside = 0, False
         """The last operation the training thread entered, and whether it is still under way."""
+        # Generation in which a member was accused, and how long the next operation waits for its eviction.
         self._accused = (-1, Deadline.after(0.0))
         self._early = False
         self._coordinator_timeout = coordinator_timeout
@@ -74,6 +76,7 @@ class ElasticSession(MembershipSession):
         self._await_view(Deadline.after(self.seconds), None)
         if self.install.donor and self.member in self.install.fresh:
             raise Evicted(f"{self.member} was to be in the first view of the run, which has begun without it")
+        # Founders all start from the same seed or checkpoint, so nobody sends them a state.
         self.agent.filled()
         self._look()
 
@@ -97,6 +100,7 @@ class ElasticSession(MembershipSession):
         deadline = Deadline.after(self.seconds)
         while self.agent.blank:
             if self.disturbed:
+                # Again whenever the view changes: the donor may be the member that was lost.
                 self._await_view(deadline, stream)
                 self._look()
             if self.install.donor and (dealt := take()) is not None:
@@ -220,6 +224,7 @@ class ElasticSession(MembershipSession):
         raise ViewEnded("the members change")
 
     def settle(self) -> bool:
+        # The transport of this run cannot go on without a member, so the launcher goes back to a checkpoint.
         if self.rigid:
             raise PeerLost(f"{self.member} stops: a worker is lost, and {self.rigid}")
         deadline = Deadline.after(self.seconds)

@@ -17,6 +17,7 @@ from shoal.membership.invitation import ANY_RUN, LARGEST_ANSWER, RunBrief, RunQu
 from shoal.membership.protocol import JoinRefused, Order, ProtocolMessage, Report
 
 PROTOCOL = 6
+# Bytes: version, and a run's name of at most 64.
 LARGEST_HEAD = 96
 LARGEST_REPORT = 16 << 10
 """Bytes of a member's message: enough for the most ranges of a leased pass."""
@@ -93,6 +94,7 @@ class MessageEnvelope:
         if head is None:
             raise UnreadableMessage("the head is not one of Shoal's")
         protocol, run = int(head[1]), head[2].decode()
+        # Told apart from noise, because a person can do something about it.
         if protocol != self.protocol:
             raise ProtocolMismatch(
                 f"this side speaks protocol {self.protocol}, the other {protocol}; use the same Shoal on both"

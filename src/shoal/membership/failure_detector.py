@@ -109,6 +109,7 @@ class FailureDetector:
     def _excuse(self, statuses: Mapping[str, MemberStatus], now: float) -> None:
         """Forgive silence from while this process did not run: beats may have arrived unread."""
         asleep, self._looked = now - self._looked, now
+        # Applied to all alike: whoever was silent before is still the most silent.
         if asleep > self.rules.asleep:
             for status in statuses.values():
                 status.heard += asleep
@@ -120,7 +121,9 @@ class FailureDetector:
         unheard = now - status.heard
         patience = self._patience(self.rules.silence, period)
         if unheard > patience - min(self.rules.margin, patience / 6):
+            # At most a sixth of the patience, so that rules with a short silence keep most of theirs.
             return f"silent for {unheard:.1f} s"
+        # A polling wait uses CPU, so only a thread that is blocked for good stays idle this long.
         if idle > self._patience(self.rules.stuck, period):
             return f"its training thread has not run for {idle:.1f} s"
         return ""

@@ -98,8 +98,10 @@ class SlotGrants:
     def too_often(self, ask: RunQuery, key: str, now: float) -> str:
         """Return why a key that may join must wait, or ""."""
         recent, most = self._recent.get(key, deque()), GRANTS * self._most.get(key.encode(), 0)
+        # A sliding window; the deque holds no more than the limit lets in.
         while recent and now - recent[0] > PERIOD:
             recent.popleft()
+        # Looking grants nothing, and a repeated request gets the ids it already has.
         if ask.look or self.told(ask, key) or not most or len(recent) + ask.workers <= most:
             return ""
         wait = PERIOD - (now - recent[0]) if recent else PERIOD
@@ -131,6 +133,7 @@ class SlotGrants:
         if len(free) < ask.workers:
             return []
         self._recent.setdefault(key, deque()).extend([now] * ask.workers)
+        # Grows with every grant of the log, so that no id is given twice even if its slot is.
         start = len(self._granted) + 1
         names = [member_name(slot, start + n) for n, slot in enumerate(sorted(free[: ask.workers]))]
         return [SlotGranted(member=name, key=key, token=ask.token) for name in names]
@@ -140,6 +143,7 @@ class SlotGrants:
         if not isinstance(report, JoinRequest):
             return ""
         granted = self._granted.get(report.member)
+        # A key of the run's own machine: it may use any id but one that was promised to a machine.
         if key.encode() not in self._most:
             own = granted is None and not report.info.remote
             return "" if own else f"the id {report.member} is for a worker of another machine"

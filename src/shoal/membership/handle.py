@@ -93,13 +93,16 @@ class CoordinatorHandle:
         """Return when it serves; ShoalError says why it does not."""
         ours, theirs = LauncherChannel.pair()
         parent = os.getpid()
+        # Signals wait: an interrupt between the fork and storing its pid would leave a process that nothing ends.
         with held_back():
             pid = os.fork()
             if pid == 0:
                 ours.forget()
                 _become(self.setup, theirs, parent, self._in_child)
             self.pid = pid
+        # Only the child may hold its end, or this side would never see it closed.
         theirs.close()
+        # A new coordinator knows from its log who was a member, not who has ended since: say all of it again.
         self._channel, self._unsaid, self._plan_said = ours, list(self._gone), False
         self._await_ready(ours, deadline)
         self.tick()
@@ -192,6 +195,7 @@ class CoordinatorHandle:
                     self._end()
                     raise ShoalError(f"the coordinator of {self.setup.run} cannot serve: {said.reason}")
                 self._news.append(said)
+            # After reading: what a dying coordinator has said last is its reason.
             if ended or deadline.expired:
                 self._end()
                 raise DeadlineError(
@@ -202,6 +206,7 @@ class CoordinatorHandle:
 
     def _end(self) -> None:
         if self.alive():
+            # It has had its chance to end tidily; its log is durable after every entry.
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         self.pid = 0
@@ -219,6 +224,7 @@ def _become(setup: CoordinatorSetup, channel: LauncherChannel, parent: int, in_c
             _die_with(parent)
         in_child()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Its launcher, or SIGTERM, decides when it ends, not a terminal that closes.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         process = CoordinatorServer(setup, channel)
         signal.signal(signal.SIGTERM, lambda *_: setattr(process, "stopping", True))

@@ -46,6 +46,7 @@ class KeyRegister:
         if not isinstance(report, JoinRequest):
             return f"{report.member} has not asked to join"
         most = self._allowed.get(key.encode(), 0)
+        # Only the living count, so that a machine may come back as often as it is killed.
         held = sum(owner == key and member in living for member, owner in self._keys.items())
         return "" if held < most else f"{held} of {most} members live under this key already"
 

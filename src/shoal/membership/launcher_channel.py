@@ -79,6 +79,7 @@ class LauncherChannel:
 
     @classmethod
     def pair(cls) -> tuple["LauncherChannel", "LauncherChannel"]:
+        # SEQPACKET keeps the borders of messages, so a reader needs no framing.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         return cls(ours), cls(theirs)
 
@@ -100,6 +101,7 @@ class LauncherChannel:
         """Return the messages that have arrived."""
         said: list[Command | News] = []
         with contextlib.suppress(BlockingIOError, ConnectionError):
+            # No bytes mean that the other end is closed, because no message is empty.
             while data := self._end.recv(LARGEST):
                 said.append(_decoder.decode(data))
             self.over = True

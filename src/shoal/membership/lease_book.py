@@ -138,6 +138,7 @@ class LeaseBook:
         # the lowest positions are given first: whatever a lost worker holds lies below the highest that was given
         found.pool = subtract(newest.pool, [(0, reached)] if reached else [])
         found.given = _given(found.held, newest, members)
+        # Requests that came while reports were missing get their answers now.
         waiting, found.met = found.met, {}
         return [answer for request in waiting.values() for answer in self._answer(found, request, members)]
 
@@ -196,7 +197,9 @@ class LeaseBook:
 
     def _lease(self, found: _LeasedPass, request: LeaseRequest, quota: int) -> SamplesLeased:
         given, ranges = found.given.get(_whose(request), 0), tuple[Range, ...]()
+        # While a round closes, a lease is for the next one at the earliest.
         ahead = max(given // quota, int(found.closing))
+        # Too few samples for a batch are left for the end of the pass, when all share them.
         if count(found.pool) >= request.least and not (ahead and self._hoards(found, request.member)):
             taken, found.pool = take(found.pool, request.batch)
             ranges = tuple(taken)

@@ -18,6 +18,7 @@ class LeaseClient:
 
     def __init__(self, wake: Callable[[], None], check: Callable[[], None]) -> None:
         self._wake, self._check = wake, check
+        # A lock of its own, because the agent's is held while listeners run.
         self._heard = threading.Condition()
         self._requests: dict[int, LeaseRequest] = {}
         """The current request of each loader."""
@@ -30,6 +31,7 @@ class LeaseClient:
         loader = request.key[0]
         with self._heard:
             answer = self._answers.get(loader)
+            # The answer came while the training thread made this request: it must not ask for the same batch again.
             if answer is not None and request.wants and _is_for(answer, request):
                 request = _with_answer(request, answer)
             self._requests[loader], self._unsaid = request, True

@@ -54,6 +54,7 @@ class MembershipListeners:
 
     def notify(self, view: MembershipView, newcomers: Sequence[str]) -> None:
         """Tell all listeners, in order; a stage may replace the listeners of later ones."""
+        # The list is read again for each stage, because a stage may have changed it.
         for stage in ListenerStage:
             for listener in [each for at, each in self._entries if at == stage]:
                 listener.on_view_change(view, newcomers)

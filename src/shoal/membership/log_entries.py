@@ -70,6 +70,7 @@ def training_over(entries: Iterable[Entry]) -> bool:
             infos = zip(entry.install.view.members, entry.install.infos, strict=False)
             remote |= {member for member, info in infos if info.remote}
         elif isinstance(entry, MemberLost):
+            # A remote worker's goodbye proves nothing: it may leave, or lie, at any time.
             over |= entry.reason == LEFT and entry.member not in remote
     return over
 

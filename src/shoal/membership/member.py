@@ -81,6 +81,7 @@ class MemberState:
         return self.settled and now < self.until
 
     def renew(self, said: LeaseRenewal) -> None:
+        # From the beat's own departure, not the answer's arrival: the coordinator's promise began no earlier than that.
         self.until = max(self.until, said.sent + said.seconds)
 
     def enter(self) -> int:
@@ -109,6 +110,7 @@ class MemberState:
 
     def complete(self, now: float) -> bool:
         """Return whether all members hold the result of the operation under way."""
+        # Within the lease only: past it the others may have gone on in another view.
         return self.free(now) and bool(self.formed) and self._confirmed >= set(self.view.members) - {self.id}
 
     def apply(self) -> None:
@@ -121,8 +123,10 @@ class MemberState:
         """Leave the view, in which nothing completes from here on; None if the proposal is old or for a later step."""
         if said.view.generation < self.promised or said.view.generation <= self.view.generation or self.evicted:
             return None
+        # Same answer as before: the position has not changed since this member left.
         if said.view.generation == self.promised:  # repeated, because the answer was lost
             return self._standing()
+        # The step is still ahead: train on until there, then leave (see `begin`).
         if said.step > max(0, self.begun) and self.settled:
             self.waiting = said
             return None
@@ -176,6 +180,7 @@ class MemberState:
             return False
         if self.id in said.fresh:
             self.applied, self.inside, self.blank = said.through, False, True
+        # The coordinator has decided that the operation counts, so no confirmation is missing any more.
         elif self.applied < said.through:
             self.apply()
         elif said.committed_view.generation > self.committed_view.generation:

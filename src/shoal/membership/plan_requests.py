@@ -75,6 +75,7 @@ class PlanRequests:
 
     def ask(self, plan: str, view: MembershipView) -> None:
         """Take in the user's request, which replaces any other."""
+        # Asking for the plan that is on its way, or there, is no request.
         if plan != (self._wanted[0] if self._wanted is not None else view.plan):
             self._want((plan, self._newest(view) + 1))
 

@@ -10,6 +10,7 @@ from shoal.membership.bounds import forged, step_seconds
 from shoal.membership.protocol import Heartbeat, InstallView, MemberInfo, ProposeAck, ProposeView
 from shoal.membership.view import MembershipView
 
+# Seconds; bounds how many steps ahead an entry may be for a script whose steps take no time.
 SHORTEST_STEP = 1e-3
 
 
@@ -24,6 +25,7 @@ def decide(acks: Sequence[ProposeAck]) -> int:
     furthest = max(ack.applied for ack in acks)
     level = all(ack.applied == furthest for ack in acks)
     held = {ack.formed for ack in acks}
+    # Formed in different views, results of one operation may differ in who is in them, so none of them counts.
     return furthest + (level and len(held) == 1 and 0 not in held)
 
 
@@ -79,6 +81,7 @@ class ViewProposal:
             streamed=tuple(ack.member for ack in acks if ack.streamed),
             between=bool(self.step),
             committed_view=shared if reached else MembershipView(),
+            # Remote workers come last in rank, so this is one of the run's own if any of them has a state.
             donor=knowing[0].member if knowing else "",
             infos=tuple(infos),
         )
@@ -88,4 +91,5 @@ def entry_step(beats: Sequence[Heartbeat], ahead: float) -> int:
     """Return the step before which newcomers enter: about `ahead` seconds from now, so that all hear of it in time."""
     seconds = step_seconds(beats)
     period = max(seconds, SHORTEST_STEP) if seconds else ahead
+    # 2: a member may be at the end of a step, and begin the next, while its beat is on the way.
     return max(beat.step for beat in beats) + 2 + round(ahead / period)

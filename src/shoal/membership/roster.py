@@ -48,6 +48,7 @@ class MemberRoster:
     def moved(self, report: JoinRequest) -> bool:
         """Return whether a remote member now claims another address or key than before."""
         status = self.statuses.get(report.member)
+        # The run's own workers are believed; a remote one could take over another's traffic that way.
         return status is not None and status.info.remote and status.info != report.info
 
     def settled_beats(self, view: MembershipView) -> list[Heartbeat]:

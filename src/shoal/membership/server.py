@@ -74,6 +74,7 @@ class CoordinatorServer:
                 self.register.add(entry)
             elif not isinstance(entry, SlotGranted):
                 entries.append(entry)
+        # The state machine knows nothing of keys: their bindings are taken out of the log here.
         self.machine = MembershipCoordinator(setup.rules, now(), entries, self.register.owner)
         self.grants = SlotGrants(setup.welcome, self.machine.memory.lost)
         for entry in self.wal.past:
@@ -83,6 +84,7 @@ class CoordinatorServer:
         self.envelope = MessageEnvelope(setup.run)
         self.socket = CoordinatorSocket(setup.address, setup.lock)
         self.socket.watch(channel.fileno())
+        # The connection that each member was last heard on; it changes when a member reconnects.
         self._where: dict[str, bytes] = {}
 
     def run(self) -> None:
@@ -94,6 +96,7 @@ class CoordinatorServer:
                 self._listen_to_launcher()
                 for message in self.socket.messages():
                     self._open(message)
+                # A promised slot that no worker takes is freed, or the run would be full of no one.
                 for member in self.grants.late(self.machine.roster.statuses, now()):
                     self._do(self.machine.hear(ProcessExited(member=member, reason="it never came"), now()))
                 self._do(self.machine.tick(now()))
@@ -123,6 +126,7 @@ class CoordinatorServer:
                 self._do(self.machine.hear_launcher(said, now()))
             elif isinstance(said, StopCoordinator):
                 self.stopping, self._ended = True, RunOver(well=said.well, reason=said.reason)
+        # The launcher's death closes its end; without `outlives` this process must not be left behind.
         if self.channel.over:
             self._orphaned = True
             self.socket.unwatch(self.channel.fileno())

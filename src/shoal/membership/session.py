@@ -142,6 +142,7 @@ class MembershipSession(ABC):
                 confirm()
                 self.complete()
             except ViewEnded:
+                # Not counted: the result is of a view that has ended, so the operation is made again in the next one.
                 if not self.settle():
                     continue
             return found[0]

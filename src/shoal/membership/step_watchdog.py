@@ -61,6 +61,7 @@ class StepPeriod:
         elif step > self._last[1]:
             moment, before = self._last
             if self._begun:
+                # Looks may skip steps; each of the skipped ones took the mean.
                 self._seconds.append((now - moment) / (step - before))
             self._last, self._begun = (now, step), True
         return median(self._seconds) if self._seconds else 0.0

@@ -97,6 +97,7 @@ class SuspicionTable:
         certain |= {of for of, keys in witnesses.items() if len(keys) > 1}
         if not certain:
             return None
+        # The one with most witnesses; among equals the last in rank, so that rank 0 stays.
         victim = max(certain, key=lambda member: (len(witnesses.get(member, ())), view.rank(member)))
         return victim, _why(lasting, victim)
 
@@ -108,6 +109,7 @@ class SuspicionTable:
         """
         for by, of in lasting:
             victim, other = by, of
+            # Both complain, and there is no third witness: whoever has cost others more is believed less.
             if (of, by) in lasting:
                 pair = sorted((by, of), key=lambda m: (self._costs.get(self._owner(m), 0), view.rank(m)))
                 other, victim = pair
@@ -121,6 +123,7 @@ def _blamed(living: Held, by: str, of: str, remote: Container[str]) -> tuple[str
     """Return who is to blame: `of`, or, if `of` itself waits for another remote worker, the last of that chain."""
     seen, at = {of}, of
     while True:
+        # A worker that keeps others waiting may only wait itself, for the one that really holds all up.
         onward = [
             next_ for (waits, next_), held in living.items() if waits == at and held.said.late and next_ in remote
         ]

@@ -68,6 +68,7 @@ class ViewChange:
 
     def joined(self, now: float) -> bool:
         """Note that a worker has asked to join; return whether that makes a view due."""
+        # `gather` runs from here, not from the coordinator's start: a launcher may take long to fork its workers.
         self._first_join = now if self._first_join is None else self._first_join
         return self.is_due(now)
 
@@ -186,6 +187,7 @@ class ViewChange:
         for member in slow:
             status = self.roster.statuses[member]
             status.put_off += 1
+            # Doubled, so that one slow machine costs the others less and less.
             status.not_before = now + min(self.rules.later * 2 ** (status.put_off - 1), LONGEST_PAUSE)
             if status.info.remote and status.put_off > MOST_MISSES:
                 self._drop(member, f"it was too slow to answer {status.put_off} proposals in a row")
@@ -244,6 +246,7 @@ class ViewChange:
 
     def lose(self, member: str, reason: str, now: float) -> None:
         """Drop a member, and propose a view without it if it was in the current or the proposed one."""
+        # Only counted before the first view; later it has no effect.
         self._missed += member not in self.view and not self.roster.is_remote(member)
         self._drop(member, reason)
         if member in self.view or (self.proposal is not None and member in self.proposal.view):

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from shoal.core.disk import DISK, Disk
+from shoal.core.disk import DISK, FileOperations
 from shoal.core.errors import ShoalError
 from shoal.core.log import find_record, frame_record, framed_size
 from shoal.membership.grants import SlotGranted
 from shoal.membership.key_register import KeyBound
 from shoal.membership.log_entries import Entry, LogState
 
+# Bytes of an entry: far more than a view of the most members takes; beyond it a length is damage.
 LARGEST = 1 << 20
 RESERVE = 1 << 18
 """Bytes kept free on the disk for later entries: several hundred changes of membership."""
@@ -30,17 +31,20 @@ _decoder = msgspec.msgpack.Decoder(Written)
 class CoordinatorLog:
     """The log of one run, locked by the process that serves it. `past`: the entries that were there already."""
 
-    def __init__(self, path: Path, disk: Disk = DISK) -> None:
+    def __init__(self, path: Path, disk: FileOperations = DISK) -> None:
         self.path, self._disk = path, disk
         there = path.exists()
         self._file = disk.extend(path)
+        # The log names members' keys; only its owner may read or write it.
         os.fchmod(self._file, 0o600)
         try:
+            # The kernel drops the lock when the process ends, however it dies.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
             raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
         self.past, self._size = read(path)
+        # The last write was torn by a crash. Nobody was told of it, so it is cut off.
         if os.fstat(self._file).st_size > self._size:
             disk.cut(path, self._size)
         disk.sync(self._file)  # the previous coordinator may have died between writing an entry and syncing it

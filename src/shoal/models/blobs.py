@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoal.core.disk import DISK, Buffer, Disk
+from shoal.core.disk import DISK, Buffer, FileOperations
 from shoal.core.durable import PART, write_new
 from shoal.models import deltas
 from shoal.models.errors import RegistryError
@@ -43,7 +43,7 @@ def check_digest(digest: str) -> str:
 class BlobFolder:
     """Blobs below `root`, which is made with the first of them."""
 
-    def __init__(self, root: Path, disk: Disk = DISK) -> None:
+    def __init__(self, root: Path, disk: FileOperations = DISK) -> None:
         self.root, self._disk = root, disk
 
     def path(self, digest: str) -> Path:
@@ -197,7 +197,7 @@ class BlobWriter:
     A blob that is here already was perhaps written by another process a moment ago: its folder is synced all the same.
     """
 
-    def __init__(self, blobs: BlobFolder, disk: Disk) -> None:
+    def __init__(self, blobs: BlobFolder, disk: FileOperations) -> None:
         self._blobs, self._disk = blobs, disk
         self._pending: dict[str, tuple[int, Path]] = {}
         self._held = 0

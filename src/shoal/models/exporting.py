@@ -42,7 +42,7 @@ AGREEMENT = 0.98
 FORMATS = ("safetensors", *TOLERANCES)
 
 
-class Exported(msgspec.Struct, frozen=True):
+class ExportedModel(msgspec.Struct, frozen=True):
     """A file that was written."""
 
     path: str
@@ -64,7 +64,7 @@ def export_version(
     module: nn.Module | None = None,
     example: Tensor | None = None,
     tolerance: float | None = None,
-) -> Exported:
+) -> ExportedModel:
     """Write `path`; UsageError if the format needs something that is missing, or the check fails."""
     if format not in FORMATS:
         raise UsageError(f"format {format!r} is unknown; take one of {', '.join(FORMATS)}")
@@ -86,7 +86,7 @@ def export_version(
 
 def _export_pt2(
     version: ModelVersion, path: Path, module: nn.Module | None, samples: Samples, limit: float
-) -> Exported:
+) -> ExportedModel:
     if module is None:
         raise UsageError(f"pt2 is made from a module; give --module FILE.py:FUNCTION that returns it for {version.ref}")
     with tempfile.TemporaryDirectory() as folder:
@@ -168,12 +168,12 @@ def _weights(registry: Registry, version: ModelVersion) -> bytes:
 
 def _write(
     path: Path, format: str, data: bytes, error: float = 0.0, agreement: float = 1.0, samples: int = 0  # noqa: A002
-) -> Exported:  # fmt: skip
+) -> ExportedModel:  # fmt: skip
     try:
         write_file(path, data)
     except OSError as problem:
         raise UsageError(f"cannot write {str(path)!r}: {problem.strerror}; give a file in a folder") from None
-    return Exported(str(path), format, len(data), error, agreement, samples)
+    return ExportedModel(str(path), format, len(data), error, agreement, samples)
 
 
 def load_module(place: str) -> nn.Module:

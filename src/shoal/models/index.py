@@ -38,7 +38,7 @@ class VersionChange(msgspec.Struct, frozen=True):
     alias: str
 
 
-class Index:
+class VersionIndex:
     """Rows of versions and aliases in `path`; made by `create`, empty for readers before that."""
 
     aliases_of_version = "(select json_group_array(alias) from aliases a where {same})"

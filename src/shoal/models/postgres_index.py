@@ -20,7 +20,7 @@ import msgspec
 
 from shoal.core.errors import UsageError
 from shoal.models.errors import RegistryError
-from shoal.models.index import Index
+from shoal.models.index import VersionIndex
 from shoal.models.schema import SCHEMA, TABLES
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PostgresConnection:
         self.raw.cursor().executemany(statement.replace("?", "%s").encode(), rows)
 
 
-class PostgresIndex(Index):
+class PostgresIndex(VersionIndex):
     """Rows of versions and aliases behind `place.index`."""
 
     aliases_of_version = "coalesce((select json_agg(alias) from aliases a where {same})::text, '[]')"

@@ -13,20 +13,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
-import msgspec
-
-from shoal.core.disk import DISK, Buffer, Disk
-from shoal.core.durable import write_file
+from shoal.core.disk import DISK, Buffer, FileOperations
 from shoal.core.errors import UsageError
 from shoal.core.ids import check_id
-from shoal.models.blobs import BlobFolder
 from shoal.models.errors import RegistryError
-from shoal.models.index import Index, VersionChange
+from shoal.models.index import VersionChange, VersionIndex
 from shoal.models.locks import VersionHold, is_held, locked
+from shoal.models.registry_places import models_root, open_blobs, open_index, write_places
 from shoal.models.version import (
     LARGEST_MANIFEST,
     FileEntry,
@@ -44,36 +39,20 @@ PutBlob = Callable[[Sequence[Buffer]], str]
 Versions = list[ModelVersion]
 Changes = list[VersionChange]
 
-MODELS_VARIABLE = "SHOAL_MODELS"
-SETTINGS = "blobs.json"
-"""In the registry's folder, if its blobs are elsewhere: where."""
-INDEX_SETTINGS = "index.json"
-"""In the registry's folder, if its index is elsewhere: where."""
 FILE_CHUNK = 16 << 20
 """Bytes of a file in one blob."""
-
-
-def models_root(url: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of the registry: what was given (a path or file:// URL), else $SHOAL_MODELS, else ./models."""
-    text = os.fspath(url or os.environ.get(MODELS_VARIABLE) or "models")
-    if "://" not in text:
-        return Path(text)
-    parts = urlsplit(text)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        raise UsageError(f"{text!r} is not a folder; a registry is a path or a file:// URL")
-    return Path(unquote(parts.path))
 
 
 class Registry:
     """Versions in one folder, which the first `add` makes. May be used by any number of processes and threads."""
 
-    def __init__(self, url: str | os.PathLike[str] | None = None, disk: Disk = DISK) -> None:
+    def __init__(self, url: str | os.PathLike[str] | None = None, disk: FileOperations = DISK) -> None:
         self.root = models_root(url).absolute()
-        self.blobs = _open_blobs(self.root, disk)
-        self._index = _open_index(self.root)
+        self.blobs = open_blobs(self.root, disk)
+        self._index = open_index(self.root)
 
     @property
-    def index(self) -> Index:
+    def index(self) -> VersionIndex:
         """For queries, which read only."""
         return self._index
 
@@ -269,57 +248,13 @@ class Registry:
             stop.wait(interval)
 
 
-def _open_blobs(root: Path, disk: Disk) -> BlobFolder:
-    """The folder `blobs`, or the place behind a URL that `blobs.json` names."""
-    try:
-        text = (root / SETTINGS).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return BlobFolder(root / "blobs", disk)
-    from shoal.models.remote_blobs import BlobOwner, RemoteBlobs
-
-    try:
-        return RemoteBlobs(msgspec.json.decode(text, type=BlobOwner), root / "blobs")
-    except msgspec.DecodeError as error:
-        raise RegistryError(f"{root / SETTINGS} cannot be read: {error}; it says where the blobs are") from None
-
-
-def _open_index(root: Path) -> Index:
-    """The file `index.sqlite`, or the database that `index.json` names."""
-    path = root / "index.sqlite"
-    try:
-        text = (root / INDEX_SETTINGS).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return Index(path)
-    from shoal.models.postgres_index import IndexPlace, PostgresIndex
-
-    try:
-        return PostgresIndex(path, msgspec.json.decode(text, type=IndexPlace))
-    except msgspec.DecodeError as error:
-        raise RegistryError(f"{root / INDEX_SETTINGS} cannot be read: {error}; it says where the index is") from None
-
-
 def init_registry(url: str | os.PathLike[str] | None, blobs: str | None = None, index: str | None = None) -> Registry:
     """Make a registry whose blobs are behind an fsspec URL, or whose index is in PostgreSQL, or both; UsageError if
     there is one already, here or there."""
     registry = Registry(url)
     if registry.exists():
         raise UsageError(f"{registry.root} is a registry already; pull its versions into a new one")
-    settings: dict[str, bytes] = {}  # written before the first version can go to another place
-    if index is not None:
-        from shoal.models.postgres_index import PostgresIndex, parse_place
-
-        place = parse_place(index)
-        PostgresIndex(registry.root / "index.sqlite", place).create()
-        settings[INDEX_SETTINGS] = msgspec.json.encode(place)
-    if blobs is not None:
-        from shoal.models.remote_blobs import claim
-
-        if "://" not in blobs:
-            raise UsageError(f"--blobs {blobs!r} is no URL; without --blobs they are kept in the registry's own folder")
-        settings[SETTINGS] = msgspec.json.encode(claim(blobs))
-    registry.root.mkdir(parents=True, exist_ok=True)
-    for name, text in settings.items():
-        write_file(registry.root / name, text)
+    write_places(registry.root, blobs, index)
     made = Registry(url)
     made.create()
     return made

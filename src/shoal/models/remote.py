@@ -43,7 +43,7 @@ class RemoteVersion(msgspec.Struct, frozen=True):
     aliases: list[str]
 
 
-class _Answer(msgspec.Struct, frozen=True):
+class _RemoteAnswer(msgspec.Struct, frozen=True):
     error: str = ""
     size: int = 0
     version: RemoteVersion | None = None
@@ -103,14 +103,14 @@ def answer_requests(registry: Registry, pipes: PipePair) -> None:
         try:
             if word == "version":
                 found = registry.get(rest)
-                answer = _Answer(version=RemoteVersion(found.name, found.digest, found.ref, found.aliases))
+                answer = _RemoteAnswer(version=RemoteVersion(found.name, found.digest, found.ref, found.aliases))
             elif word == "blob":
                 data = registry.blobs.read(rest, LARGEST_MANIFEST)
-                answer = _Answer(size=len(data))
+                answer = _RemoteAnswer(size=len(data))
             else:
-                answer = _Answer(error=f"unknown request {word[:20]!r}")
+                answer = _RemoteAnswer(error=f"unknown request {word[:20]!r}")
         except ShoalError as error:
-            answer = _Answer(error=str(error))
+            answer = _RemoteAnswer(error=str(error))
         pipes.write(msgspec.json.encode(answer) + b"\n" + data)
 
 
@@ -132,10 +132,10 @@ class RemoteSource:
             raise RegistryError(f"the other side offers a blob of {size} bytes; {LARGEST_MANIFEST} is the most")
         return self._pipes.block(size)
 
-    def _ask(self, request: str) -> _Answer:
+    def _ask(self, request: str) -> _RemoteAnswer:
         self._pipes.write(request.encode() + b"\n")
         try:
-            answer = msgspec.json.decode(self._pipes.line(), type=_Answer)
+            answer = msgspec.json.decode(self._pipes.line(), type=_RemoteAnswer)
         except msgspec.DecodeError:
             raise RegistryError("the other side gives no answer; is 'shoal' on its PATH?") from None
         if answer.error:

@@ -9,7 +9,7 @@ from shoal.models.registry import Registry
 from shoal.models.version import ModelVersion
 
 
-class Transferred(msgspec.Struct, frozen=True):
+class CopiedVersion(msgspec.Struct, frozen=True):
     """One version that was copied: under which number it stands where it went."""
 
     source: str
@@ -19,7 +19,7 @@ class Transferred(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def copy(source: Registry, target: Registry, version: ModelVersion, aliases: list[str] | None = None) -> Transferred:
+def copy(source: Registry, target: Registry, version: ModelVersion, aliases: list[str] | None = None) -> CopiedVersion:
     """Copy one version, with these of its aliases; again is a no-op. Its digest stays, its number may be another."""
     blobs, size = 0, 0
 
@@ -33,4 +33,4 @@ def copy(source: Registry, target: Registry, version: ModelVersion, aliases: lis
         added = target.adopt(version.name, version.digest, read)
     for alias in aliases or ():
         target.tag(added.ref, alias)
-    return Transferred(version.ref, added.ref, blobs, size)
+    return CopiedVersion(version.ref, added.ref, blobs, size)

@@ -13,7 +13,7 @@ from shoal.models.registry import Registry
 from shoal.models.version import ModelVersion
 
 
-class Collected(msgspec.Struct, frozen=True):
+class CollectionResult(msgspec.Struct, frozen=True):
     """What a collection removed, or would remove."""
 
     versions: list[str]
@@ -21,14 +21,14 @@ class Collected(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Damage(msgspec.Struct, frozen=True):
+class DamagedVersion(msgspec.Struct, frozen=True):
     """Something that is wrong with a version."""
 
     ref: str
     problem: str
 
 
-def verify(registry: Registry, versions: list[ModelVersion]) -> list[Damage]:
+def verify(registry: Registry, versions: list[ModelVersion]) -> list[DamagedVersion]:
     """Read every byte of these versions; what they share is read once."""
     checked: dict[str, str] = {}
     found = []
@@ -36,13 +36,13 @@ def verify(registry: Registry, versions: list[ModelVersion]) -> list[Damage]:
         try:
             manifest = registry.manifest(version)
         except RegistryError as error:
-            found.append(Damage(version.ref, str(error)))
+            found.append(DamagedVersion(version.ref, str(error)))
             continue
         for digest, size in manifest.sizes.items():
             if digest not in checked:
                 checked[digest] = _problem(registry, digest, size)
             if checked[digest]:
-                found.append(Damage(version.ref, checked[digest]))
+                found.append(DamagedVersion(version.ref, checked[digest]))
     return found
 
 
@@ -65,12 +65,12 @@ def set_aside(registry: Registry) -> int:
     return damaged
 
 
-def collect(registry: Registry, keep: int | None = None, *, dry: bool = False) -> Collected:
+def collect(registry: Registry, keep: int | None = None, *, dry: bool = False) -> CollectionResult:
     """Remove versions beyond the newest `keep` of each name (None: all stay), then blobs nobody needs."""
     if keep is not None and keep < 1:
         raise UsageError(f"--keep {keep}: at least the newest version of each name stays; give 1 or more")
     if not registry.exists():
-        return Collected([], 0, 0)
+        return CollectionResult([], 0, 0)
     with locked(registry.root, exclusive=True):
         old = [version for version in _beyond(registry.list(), keep) if not is_held(registry.root, version.digest)]
         return _remove(registry, old, dry=dry)
@@ -88,7 +88,7 @@ def _beyond(versions: list[ModelVersion], keep: int | None) -> list[ModelVersion
     return old
 
 
-def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> Collected:
+def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> CollectionResult:
     used = registry.blobs.with_bases(registry.used([each for each in registry.list() if each not in old]))
     unused = [digest for digest in registry.blobs.digests() if digest not in used]
     freed = sum(registry.blobs.stored(digest) for digest in unused)
@@ -100,4 +100,4 @@ def _remove(registry: Registry, old: list[ModelVersion], *, dry: bool) -> Collec
             registry.blobs.remove(digest)
         for part in list(registry.blobs.leftovers()):
             part.unlink(missing_ok=True)
-    return Collected([version.ref for version in old], len(unused), freed)
+    return CollectionResult([version.ref for version in old], len(unused), freed)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shoal.core.disk import Buffer, Disk
+from shoal.core.disk import Buffer, FileOperations
 
 ROOT = 0
 LOST, HALF, ZEROS, WHOLE = "lost", "half", "zeros", "whole"
@@ -88,7 +88,7 @@ class CrashState:
         self.tree.build(path)
 
 
-class RecordedDisk(Disk):
+class RecordedDisk(FileOperations):
     """A real disk below `root` that remembers. What is there already counts as durable."""
 
     def __init__(self, root: Path) -> None:

@@ -77,7 +77,8 @@ class Registration:
         from shoal.models.fingerprint import fingerprint_data
         from shoal.models.lineage import read_lineage, script_name
         from shoal.models.loading import parent_digest
-        from shoal.models.registry import Registry, models_root
+        from shoal.models.registry import Registry
+        from shoal.models.registry_places import models_root
 
         began = now()
         name = self._name or script_name(sys.argv[0])

@@ -44,6 +44,7 @@ def unpack(data: Bytes, width: int, count: int) -> Numbers:
 
 
 def _low(count: int, numel: int) -> int:
+    # Elias and Fano's choice of lower bits, which keeps the upper part below two bits a place.
     return max(0, (numel // count).bit_length() - 1) if count else 0
 
 
@@ -64,6 +65,7 @@ def write_places(places: Places, numel: int, out: Bytes) -> None:
         kernels.get("write_places")(places, low, split, out)
         return
     pack((places & ((1 << low) - 1)).astype(np.uint32), low, out[:split])
+    # One bit per place and one per bucket of 2^low: number i of bucket b sets bit b + i, so gaps need no length.
     upper = np.zeros(8 * (len(out) - split), np.uint8)
     upper[(places >> low) + np.arange(count)] = 1
     out[split:] = np.packbits(upper, bitorder="little")
@@ -85,6 +87,7 @@ def read_places(data: Bytes, count: int, numel: int) -> Places:
         places[:found] |= (ones[:count] - np.arange(min(count, found))) << low
         if found == count and not (np.diff(places) > 0).all():
             found = -1
+    # Two errors, because they have two causes: bytes were cut or added, or bits were changed.
     if found not in (count, -1):
         raise PayloadError(f"a payload of {count} places holds {found}; it was changed or is foreign")
     if found < 0 or places[-1] >= numel:

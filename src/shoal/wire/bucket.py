@@ -70,6 +70,7 @@ def lay_out(
         key = (tensor.dtype, tensor.device, parts[index] if parts else 0)
         group = open_.setdefault(key, [])
         group.append(index)
+        # Closed after the tensor that fills it, so a tensor larger than a bucket has one of its own and is never cut.
         if sum(tensors[i].numel() for i in group) * tensor.element_size() >= capacity:
             plans.append(_plan(tensors, open_.pop(key), names))
     plans.extend(_plan(tensors, group, names) for group in open_.values())
@@ -78,6 +79,7 @@ def lay_out(
 
 def _plan(tensors: Sequence[Tensor], group: list[int], names: Sequence[str]) -> BucketPlan:
     slots, offset = [], 0
+    # Stable: among matrices, and among vectors, the order of the backward pass stays.
     for index in sorted(group, key=lambda i: tensors[i].dim() < 2):
         slots.append(GradientSlot(index, offset, tensors[index].shape, names[index] if names else ""))
         offset += tensors[index].numel()
@@ -91,6 +93,7 @@ class GradientBucket:
     def __init__(self, plan: BucketPlan, flat: Tensor, result: Tensor | None = None) -> None:
         self.plan = plan
         self.flat = flat
+        # Workers of a host read each other's input, so the sum may have to lie elsewhere.
         self._apart = result is not None
         result = flat if result is None else result
         self.result = result
@@ -107,6 +110,7 @@ class GradientBucket:
         place = self._leaving[slot]
         if scale != 1.0:
             torch.mul(gradient, scale, out=place)
+        # The gradient may be the view of the last exchange already: the script accumulates in place then.
         elif gradient is not place:
             place.copy_(gradient)
         if not self.filled[slot]:
@@ -126,6 +130,8 @@ class GradientBucket:
             self._leaving_marks.fill_(scale)
             return
         for slot, filled in enumerate(self.filled):
+            # The scale is this worker's share of the batch, so the sum of a mark is the share of all that had the
+            # gradient.
             self._leaving_marks[slot] = scale if filled else 0.0
             if not filled and not self._blank[slot]:  # else zeros of an earlier step are there
                 self._leaving[slot].zero_()
@@ -133,6 +139,7 @@ class GradientBucket:
 
     def had(self, slot: int) -> float:
         """After the exchange: the share of workers that had this gradient."""
+        # Its own gradient is known without reading the mark, which would wait for a device.
         return 1.0 if self.filled[slot] else float(self.marks[slot])
 
     def reset(self) -> None:

@@ -187,6 +187,7 @@ class LowRankSettings(CodecSettings):
         self.check_whole("rank", 1, 256)
 
 
+# A literal table: nothing registers itself by being imported.
 BUILT_IN: dict[str, type[CodecSettings]] = {
     settings.name: settings
     for settings in (

@@ -32,6 +32,7 @@ def chain(first: GradientCodec, second: GradientCodec | None, wrapping: CodecWra
         if not isinstance(first, SparseCodec):
             raise UsageError(f"warmup after {first.name}: it has no ratio to tighten; use topk, dgc or esgd")
         codec = RatioWarmUp(codec, first.ratio, wrapping.warmup)
+    # Payloads that are summed must lie alike on all workers, so nothing is taken out of them.
     if not first.summable:
         return PartialCodec(codec, wrapping.least, wrapping.words)
     if wrapping.least is not None or wrapping.words:
@@ -57,7 +58,8 @@ def _code_values(first: GradientCodec, second: GradientCodec) -> GradientCodec:
 def _add_feedback(codec: GradientCodec, wrapping: CodecWrapping) -> GradientCodec:
     if wrapping.momentum is not None:
         if not isinstance(codec, SparseCodec):
-            raise UsageError(f"momentum round {codec.name}: it corrects what a sparsifier delays; use topk or dgc")
+            raise UsageError(f"momentum around {codec.name}: it corrects what a sparsifier delays; use topk or dgc")
         return MomentumCorrection(codec, wrapping.momentum, wrapping.clip, wrapping.masking)
+    # Biased codecs lose convergence without feedback, unbiased ones only gain a copy of the gradients.
     wanted = codec.default_feedback if wrapping.feedback is None else wrapping.feedback
     return ErrorFeedback(codec, wrapping.decay) if wanted else codec

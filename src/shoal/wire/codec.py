@@ -52,7 +52,7 @@ class GradientCodec(CodecSettings, ABC):
     fixed_size: ClassVar[bool] = True
     """Whether every payload has exactly `max_bytes`; otherwise it may be shorter."""
     dense: ClassVar[bool] = False
-    """Whether a payload covers every element and a sum may be encoded again, which `meet(twostage)` needs."""
+    """Whether a payload covers every element and a sum may be encoded again, which two-stage aggregation needs."""
     summed_as: ClassVar[Literal["", "cast", "factors"]] = ""
     """How an engine adds payloads up without decoding them: as 16-bit floats, as factors of matrices, or not at all."""
     kernel_names: ClassVar[tuple[str, ...]] = ()
@@ -146,6 +146,7 @@ class GradientCodec(CodecSettings, ABC):
         context: EncodeContext | None = None,
     ) -> tuple[Tensor, State]:
         """Return a payload of any tensor, and the state after it."""
+        # Codecs know one dtype and one shape; callers of the hot path already have them.
         flat = values.detach().float().contiguous().view(-1)
         layout = layout or FlatLayout.of([("values", tuple(values.shape))])
         state = {name: t.clone() for name, t in (self.init_state(layout) if state is None else state).items()}
@@ -175,6 +176,7 @@ def compares(codec: GradientCodec) -> bool:
 
 def aligned(payload: Tensor) -> Tensor:
     """Return the same bytes at an address where kernels may read them as wider numbers."""
+    # A payload may begin anywhere in a received frame.
     return payload.clone() if payload.data_ptr() % 16 else payload
 
 
@@ -196,6 +198,7 @@ def magnitude(values: Tensor) -> float:
     """Return the largest magnitude of flat float32 values on the host; infinite or NaN if any value is."""
     if not kernels.fast():
         return float(values.abs().max()) if values.numel() else 0.0
+    # Compared as bits: whole numbers of the same order, which the compiler can vectorise even with NaN among them.
     return float(np.int32(kernels.get("largest")(values.numpy())).view(np.float32))
 
 
@@ -203,4 +206,5 @@ def refuse(values: Tensor, layout: FlatLayout, residual: Tensor | None) -> NoRet
     """Raise with the reason why a kernel could not encode this."""
     refuse_non_finite(values, layout, residual)
     names = ", ".join(part.name for part in layout.parts[:3])
+    # All values are finite here, so it was a sum in the kernel that overflowed.
     raise ShoalError(f"gradients of {names} are too large to add up in float32; clip them or lower the learning rate")

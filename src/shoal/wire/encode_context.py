@@ -33,6 +33,7 @@ class EncodeContext:
 
     def shared_words(self, *more: int | str) -> tuple[int, int]:
         """Return words that are the same for all workers."""
+        # Worker -1 exists nowhere, so these words equal no worker's own.
         return EncodeContext(self.seed, self.step, -1, self.bucket).random_words(*more)
 
 
@@ -46,4 +47,5 @@ def hashes(start: int, count: int, words: tuple[int, int]) -> Tensor:
 
 def uniforms(start: int, count: int, words: tuple[int, int]) -> Tensor:
     """Return float32 in [0, 1), with 24 bits."""
+    # 24 bits are what a float32 holds exactly, so no number is rounded up to 1.
     return (hashes(start, count, words) >> 8).float() * 2.0**-24

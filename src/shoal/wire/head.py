@@ -13,6 +13,7 @@ from torch import Tensor
 from shoal.core.errors import PayloadError
 
 VERSION = 1
+# 16 bytes, so what follows is aligned for vector instructions if the payload is.
 HEAD = struct.Struct("<BBHIQ")
 ALIGNED = 16
 Bytes = npt.NDArray[np.uint8]
@@ -33,6 +34,7 @@ def read_head(payload: Tensor, code: int, numel: int) -> tuple[int, int]:
     if payload.numel() < HEAD.size:
         raise PayloadError(f"a payload of {payload.numel()} bytes has no head of {HEAD.size}; it was cut or is foreign")
     version, made_by, extra, count, elements = HEAD.unpack_from(payload.numpy().data)
+    # Compared before a length is believed: everything else follows from these.
     if (version, made_by, elements) != (VERSION, code, numel):
         raise PayloadError(
             f"a payload of codec {made_by} (version {version}) for {elements} elements came where codec {code} "

@@ -78,6 +78,7 @@ class FlatLayout:
                 for start in range(part.offset, part.end, size):
                     end = min(start + size, part.end)
                     rows.append((start, end, at))
+                    # Whole bytes for each block, so that blocks can be written without regard to each other.
                     at += -(-(end - start) * bits // 8)
             self._tables[size, bits] = np.array([*rows, (at, at, at)], np.int64).reshape(-1, 3)
         return self._tables[size, bits]

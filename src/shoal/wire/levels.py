@@ -52,6 +52,7 @@ def add(data: Tensor, level: float, out: Tensor) -> None:
 
 def check(data: Tensor) -> None:
     """Raise PayloadError if a code is 3, which no sender writes."""
+    # A code of 3 would decode to nothing silently; that bits were changed must be noticed.
     three = kernels.get("any_three")(data.numpy()) if kernels.fast() else bool((data & (data >> 1) & 0x55).any())
     if three:
         raise PayloadError("a payload holds a code of two bits that no sender writes; it was changed or is foreign")

@@ -42,7 +42,9 @@ def merge(states: Sequence[State]) -> State:
         if {n: t.shape for n, t in state.items()} != {n: t.shape for n, t in first.items()}:
             raise UsageError("codec states of different models or plans cannot be merged; use those of one run")
     return {
-        n: t.clone() if n.startswith(KEPT) else torch.stack([s[n] for s in states]).sum(0) for n, t in first.items()
+        # Summed, not averaged: each worker's residual is its share of a sum that all still owe.
+        n: t.clone() if n.startswith(KEPT) else torch.stack([s[n] for s in states]).sum(0)
+        for n, t in first.items()
     }
 
 

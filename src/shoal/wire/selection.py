@@ -26,6 +26,7 @@ SLACK = 1.25
 """A payload has room for this many times the wanted number of elements."""
 SURE = 3.0
 """Standard deviations by which the sample's threshold is lowered: one in a thousand is still too high."""
+# Smaller numbers are denormal, which processors handle many times more slowly.
 TINY = float(np.finfo(np.float32).tiny)
 KEPT = 1 << 20
 """A thread keeps the memory of at most this many candidates; only very large buckets have more."""
@@ -58,6 +59,7 @@ class SelectionCounts:
     @classmethod
     def of(cls, ratio: float, runs: Iterable[tuple[int, int]]) -> "SelectionCounts":
         rows = [_row(start, end, wanted_count(ratio, end - start)) for start, end in runs if start < end]
+        # Candidates of one run: twice the wanted, and a few pieces before they are thinned out.
         here = [max(2 * count + 8 * PIECE, 8 * math.isqrt(end - start) + LINE) for start, end, count, _, _ in rows]
         room = sum(row[2] for row in rows) + max(here, default=0)
         most = sum(max_count(row[2], row[1] - row[0]) for row in rows)
@@ -146,6 +148,7 @@ def _reference(
 
 
 def _first_largest(sizes: Values, count: int) -> Places:
+    # numpy's partition finds the k-th largest in linear time; equal ones are then taken in order of place.
     least = max(float(np.partition(sizes, len(sizes) - count)[len(sizes) - count]), TINY)
     above = np.flatnonzero(sizes > least)
     return np.sort(np.concatenate([above, np.flatnonzero(sizes == least)[: count - len(above)]]))

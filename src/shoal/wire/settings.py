@@ -43,6 +43,7 @@ class CodecSettings(NamedTerm):
 
     def make_codec(self) -> "GradientCodec":
         """Return the codec with these arguments."""
+        # Imported when a run needs it: codecs import torch, and plans are read without.
         module, _, name = self.codec_class.partition(":")
         codec: GradientCodec = getattr(import_module(module), name)(**self.codec_arguments())
         return codec

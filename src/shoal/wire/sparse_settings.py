@@ -25,7 +25,7 @@ class TopKSettings(CodecSettings):
 
     Costs: about ratio * (1 + log2(1/ratio)/32) of the bytes; one more copy of the gradients for the residual.
     Cites: Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent".
-    Avoid: without feedback, and with many workers: everybody receives what everybody sends.
+    Avoid: without feedback, and with many workers: every worker receives what all others send.
     """
 
     name = "topk"
@@ -153,4 +153,5 @@ class EsgdSettings(CodecSettings):
         return {"ratio": self.ratio}
 
     def make_wrapping(self, workers: int) -> CodecWrapping:
+        # eSGD's momentum is how much of a residual stays, which error feedback calls its decay.
         return CodecWrapping(decay=self.momentum)

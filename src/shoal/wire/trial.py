@@ -72,4 +72,5 @@ def _best(act: Callable[[], object]) -> float:
         began = now()
         act()
         found.append(now() - began)
+    # The best, because other processes can only make it longer.
     return min(found) / SAMPLE

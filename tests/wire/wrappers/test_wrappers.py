@@ -165,7 +165,7 @@ def test_what_waits_is_conserved_when_the_number_of_workers_changes(workers):
         (OneBitCodec(), Int8Codec(), CodecWrapping(), "only a sparsifier's values are coded again"),
         (TopKCodec(0.1), TopKCodec(0.1), CodecWrapping(), "what was chosen is not chosen again"),
         (OneBitCodec(), None, CodecWrapping(warmup=5), "no ratio to tighten"),
-        (OneBitCodec(), None, CodecWrapping(momentum=0.9), "momentum round onebit"),
+        (OneBitCodec(), None, CodecWrapping(momentum=0.9), "momentum around onebit"),
         (Fp16Codec(), None, CodecWrapping(least=5), "by_size and by_name do not go with fp16"),
     ],
 )

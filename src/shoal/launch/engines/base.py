@@ -22,7 +22,7 @@ from pathlib import Path
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.address import ADDRESS_VARIABLE, towards
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.relay import RelayOutput, RelayProcess
 
 ANYWHERE = ("192.0.2.1", 9)
@@ -131,6 +131,7 @@ class LaunchEngine:
 
     def address(self) -> tuple[str, int]:
         """Where the coordinator listens: an address that the other machines reach, and a port (0: any)."""
+        # The address this machine uses towards others: a host name may stand for loopback.
         return os.environ.get(ADDRESS_VARIABLE) or towards(*ANYWHERE), 0
 
     def machines(self) -> list[EngineMachine]:
@@ -178,7 +179,7 @@ class LaunchEngine:
 
     # anywhere
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         """What `shoal doctor --on` says of this engine here."""
         return []
 

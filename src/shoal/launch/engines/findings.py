@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One line: what was looked at, what was found, and the way out if it does not do."""
 
     what: str

@@ -98,6 +98,7 @@ class MachineFleet:
             return
         for name, machine in listed.items():
             known = self._states.get(name)
+            # A machine that still leaves keeps its entry, so it is not started a second time beside itself.
             if known is None or (known.removed and known.output is None):  # listed again it is a new machine
                 self._states[name] = MachineState(machine)
         for name, state in list(self._states.items()):
@@ -114,6 +115,7 @@ class MachineFleet:
 
     def _start_due(self) -> None:
         waiting = [s for s in self._states.values() if s.output is None and not s.over and now() >= s.due]
+        # Those that were started least: a spare machine comes before one that was lost.
         for state in sorted(waiting, key=lambda state: state.starts):
             running = sum(s.output is not None for s in self._states.values())
             if self._wanted is not None and running >= self._wanted:
@@ -148,6 +150,7 @@ class MachineFleet:
             if found := _WORKER.fullmatch(line):
                 self._news.append(PlacementNews(found[2], int(found[1]), stream))
             elif line.strip():
+                # The last five are enough to find the line that names the error.
                 state.words = [*state.words[-4:], line.strip()]
 
     def _ended(self, state: MachineState, code: int) -> None:
@@ -168,6 +171,7 @@ class MachineFleet:
         if state.over:
             self._note(f"{name} is given up ({why}); {self._what} goes on without it")
             return
+        # 10: beyond it the longest pause holds anyway, and powers stay small.
         pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.starts - 1, 10))
         state.due = now() + pause
         of = f" ({state.starts} of {self._restarts})" if self._restarts is not None else ""

@@ -21,7 +21,7 @@ from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.address import ADDRESS_VARIABLE, parse
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine, run_tool
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.kubernetes_job import follow
 from shoal.launch.engines.kubernetes_manifest import KEY_FILE, MOST_PODS, PodSettings, manifest, new_keys, show
 from shoal.membership.allow_list import parse_allowed
@@ -97,6 +97,7 @@ class KubernetesEngine(LaunchEngine):
         while not deadline.expired:
             try:
                 where = parse(self._said[HEAD], HEAD)
+                # Only whether pod 0 listens: `shoal join` makes its own connection.
                 socket.create_connection(where, timeout=5.0).close()
             except (UsageError, OSError):
                 time.sleep(0.5)
@@ -104,15 +105,18 @@ class KubernetesEngine(LaunchEngine):
                 return self._said[HEAD], Path(self._said.get("SHOAL_KEY", KEY_FILE)).read_text()
         raise UsageError(f"pod {self._index} waited {deadline.budget:.0f} s for pod 0 at {self._said[HEAD]}")
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         command = shutil.which(self._kubectl[0])
         if command is None:
-            return [Finding("kubectl", "not found", False, "install it, and give it access to your cluster")]
+            return [DoctorFinding("kubectl", "not found", False, "install it, and give it access to your cluster")]
         try:
             allowed = run_tool([*self._kubectl, "auth", "can-i", "create", "jobs.batch"], "kubectl").strip()
         except UsageError as error:
-            return [Finding("kubectl", command), Finding("cluster", str(error), False, "check kubectl config view")]
+            return [
+                DoctorFinding("kubectl", command),
+                DoctorFinding("cluster", str(error), False, "check kubectl config view"),
+            ]
         return [
-            Finding("kubectl", command),
-            Finding("may create jobs", allowed, allowed == "yes", "ask for the role edit"),
+            DoctorFinding("kubectl", command),
+            DoctorFinding("may create jobs", allowed, allowed == "yes", "ask for the role edit"),
         ]

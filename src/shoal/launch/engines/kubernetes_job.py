@@ -27,11 +27,13 @@ def follow(kubectl: list[str], name: str, objects: list[dict[str, Any]]) -> int:
     try:
         return _watch(kubectl, name, logs)
     except KeyboardInterrupt:
+        # The exit code of a shell's command that Ctrl-C has ended.
         return 130
     finally:
         words = [*kubectl, "delete", f"job/{name}", f"service/{name}", f"secret/{name}", "--ignore-not-found"]
         with_time = [*words, "--cascade=foreground", f"--timeout={GRACE + 30}s"]
         deleting = open_relay(with_time)
+        # Longer than kubectl's own limit, so that its error is seen instead of ours.
         deadline = Deadline.after(GRACE + 60.0)
         while deleting.poll() is None and not deadline.expired:
             _pass_on(logs)
@@ -55,6 +57,7 @@ def _watch(kubectl: list[str], name: str, logs: dict[str, RelayOutput]) -> int:
         pods = json.loads(said)["items"]
         for each in pods:
             known = each["metadata"]["name"]
+            # Not while it is pending: `kubectl logs` fails until the container has started.
             if known not in logs and each["status"].get("phase") in ("Running", "Succeeded", "Failed"):
                 logs[known] = RelayOutput(open_relay([*kubectl, "logs", "--follow", known]))
         ended = any(

@@ -59,6 +59,7 @@ def manifest(options: EngineOptions, settings: PodSettings, keys: list[str] | No
     head = {"name": name, "labels": {"app.kubernetes.io/name": "shoal", "app.kubernetes.io/instance": name}}
     selector = {"app.kubernetes.io/instance": name}
     ports = [{"name": "shoal", "port": PORT}]
+    # Headless, and with addresses before pods are ready: pod 0 is ready only once the others can find it.
     service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector, "ports": ports}
     return [
         {"apiVersion": "v1", "kind": "Secret", "metadata": head, "type": "Opaque", "data": data},
@@ -69,6 +70,7 @@ def manifest(options: EngineOptions, settings: PodSettings, keys: list[str] | No
 
 def job(options: EngineOptions, settings: PodSettings, head: dict[str, Any], script: Path) -> dict[str, Any]:
     """Indexed, with a pod for each machine, all at once."""
+    # Exit codes of a script that failed, and of a refusal: another pod would end the same way.
     final = {"containerName": "shoal", "operator": "In", "values": [1, 2]}
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     rules = [
@@ -98,6 +100,7 @@ def pod(options: EngineOptions, settings: PodSettings, script: Path) -> dict[str
         {"name": "SHOAL_RUNS", "value": RUNS_FOLDER},
     ]
     mounts = [
+        # By index, so a pod never sees another's key.
         {"name": "secret", "mountPath": KEY_FILE, "subPathExpr": "key-$(JOB_COMPLETION_INDEX)", "readOnly": True},
         {"name": "secret", "mountPath": path, "subPath": "script", "readOnly": True},
         {"name": "runs", "mountPath": RUNS_FOLDER},

@@ -16,6 +16,7 @@ class StdinLease:
         self._descriptor, self._over = descriptor, False
 
     def check(self) -> None:
+        # Never reads where it would wait: the launcher's thread calls this.
         if self._over or not select.select([self._descriptor], [], [], 0)[0]:
             return
         if not os.read(self._descriptor, LARGEST):

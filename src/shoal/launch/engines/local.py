@@ -5,7 +5,7 @@ import subprocess
 
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine, this_command
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.machines import MachineList
 from shoal.launch.engines.relay import open_relay
 
@@ -34,5 +34,5 @@ class LocalEngine(LaunchEngine):
         runs = order.folder / "machines" / machine.name
         return open_relay(this_command(*order.words(machine, "-", str(runs))), order.secret)
 
-    def findings(self) -> list[Finding]:
-        return [Finding("local", "processes of this machine need nothing else")]
+    def findings(self) -> list[DoctorFinding]:
+        return [DoctorFinding("local", "processes of this machine need nothing else")]

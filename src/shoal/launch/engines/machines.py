@@ -43,4 +43,5 @@ class MachineList:
             if name in found:
                 raise UsageError(f"{self._what}: {name!r} stands there twice; write {name}=WORKERS once")
             found[name] = EngineMachine(name, int(number) if number else self._workers)
+        # HOST=0 takes a machine out without removing its line.
         return [machine for machine in found.values() if machine.workers]

@@ -12,7 +12,7 @@ from pathlib import Path
 from shoal.core.clock import Deadline
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.rendezvous import FileRendezvous
 
 RANKS = (
@@ -44,6 +44,8 @@ class MpiEngine(LaunchEngine):
             raise UsageError(f"--on mpi:{options.where}: mpirun says where the ranks are; write --on mpi")
         if found is not None and options.nodes is not None and options.nodes != found[1]:
             raise UsageError(f"--nodes {options.nodes}: mpirun has started {found[1]} ranks; drop --nodes")
+        # Only what a file name may hold; without a job's name, mpirun's process number tells two jobs of a machine
+        # apart.
         job = "".join(letter for letter in (found[2] if found else "") if letter.isalnum() or letter in "-.")
         self._meeting = FileRendezvous(options.runs, f"mpi-{job}-{os.getppid() if job == 'job' else 0}")
 
@@ -73,8 +75,10 @@ class MpiEngine(LaunchEngine):
     def close(self) -> None:
         self._meeting.close()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         command = shutil.which("mpirun") or shutil.which("mpiexec")
-        found = Finding("mpirun", command or "not found", bool(command), "install Open MPI (apt install openmpi-bin)")
+        found = DoctorFinding(
+            "mpirun", command or "not found", bool(command), "install Open MPI (apt install openmpi-bin)"
+        )
         runs = Path(self.options.runs)
-        return [found, Finding("shared folder", f"{runs}: all ranks must see it; give another with --runs")]
+        return [found, DoctorFinding("shared folder", f"{runs}: all ranks must see it; give another with --runs")]

@@ -75,6 +75,7 @@ class EnginePlacement(ListenPlacement):
     def tick(self, board: StatusBoard) -> None:
         if self._serves:
             self._fleet.tick()
+            # Falls only: the first view must not wait for machines that are given up.
             self.expects = min(self.expects, self._fleet.workers)
 
     def take_news(self) -> list[PlacementNews]:

@@ -9,10 +9,10 @@ from types import FrameType
 
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, EngineRole, JoinOrder, LaunchEngine
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.pool_protocol import (
     AskMachines,
-    Ended,
+    CommandEnded,
     LeaseMachine,
     LeaveRun,
     MachineRow,
@@ -54,10 +54,11 @@ class PoolEngine(LaunchEngine):
             sys.stdout.flush()
             words = ("run", *self.options.command)
             run = StartRun(words=words, folder=str(Path.cwd()), environment=dict(os.environ))
+            # The head writes to this command's own terminal, so nothing is passed on.
             connection.send(run, (0, 1, 2))
             while True:
                 message, _ = connection.receive()
-                if isinstance(message, Ended):
+                if isinstance(message, CommandEnded):
                     return message.code
                 if connection.over:
                     raise UsageError(f"the pool {self._pool!r} has ended before the run")
@@ -88,12 +89,12 @@ class PoolEngine(LaunchEngine):
         self._leased.add(machine.name)
         return LeasedProcess(self._pool, machine, order)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         try:
             rows = self._rows()
         except UsageError as error:
-            return [Finding("pool", str(error), False)]
-        return [Finding(f"pool {row.name}", "leased" if row.leased else "free", row.ready) for row in rows]
+            return [DoctorFinding("pool", str(error), False)]
+        return [DoctorFinding(f"pool {row.name}", "leased" if row.leased else "free", row.ready) for row in rows]
 
 
 class LeaseInput:
@@ -126,6 +127,7 @@ class LeasedProcess:
             folder=str(Path.cwd()),
         )
         self._connection.send(asked, (out[1], err[1]))
+        # The agent's side has copies; with ours open the pipe would never end.
         os.close(out[1])
         os.close(err[1])
         self.stdin = LeaseInput(self._connection)
@@ -135,9 +137,10 @@ class LeasedProcess:
     def poll(self) -> int | None:
         if self.returncode is None:
             message, _ = self._connection.receive(wait=False)
-            if isinstance(message, Ended):
+            if isinstance(message, CommandEnded):
                 self.returncode = message.code
             elif self._connection.over:
+                # EX_TEMPFAIL: the pool has lost the machine, and another try may succeed.
                 self.returncode = 75
             if self.returncode is not None:
                 self._connection.close()

@@ -1,9 +1,9 @@
 """What is said to a pool, over a socket in the user's private folder (mode 0700): one message is one packet.
 
 shoal run --on pool ── StartRun + descriptors 0, 1, 2 ──> server     forks a head that has imported torch already
-                    <── Ended(code) ──
+                    <── CommandEnded(code) ──
 the head            ── LeaseMachine + two pipes ──> server ── order ──> agent of that machine: forks `shoal join`
-                    <── Ended(code) ──
+                    <── CommandEnded(code) ──
 """
 
 import array
@@ -79,13 +79,13 @@ class PoolMachines(PoolMessage, frozen=True, kw_only=True):
     rows: tuple[MachineRow, ...]
 
 
-class Ended(PoolMessage, frozen=True, kw_only=True):
+class CommandEnded(PoolMessage, frozen=True, kw_only=True):
     """What was asked for has ended."""
 
     code: int
 
 
-AnyMessage = StartRun | LeaseMachine | AskMachines | SendSignal | LeaveRun | StopPool | PoolMachines | Ended
+AnyMessage = StartRun | LeaseMachine | AskMachines | SendSignal | LeaveRun | StopPool | PoolMachines | CommandEnded
 _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(AnyMessage)
 
 
@@ -94,6 +94,7 @@ class PoolConnection:
 
     def __init__(self, end: socket.socket) -> None:
         self.end, self.over = end, False
+        # A packet is sent whole or not at all, so the buffer must hold the largest.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, LARGEST)
 
     @classmethod
@@ -118,6 +119,7 @@ class PoolConnection:
     def receive(self, wait: bool = True) -> tuple[AnyMessage | None, list[int]]:
         """A message and the descriptors that came with it; None: there is none, or the other side is gone (`over`)."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+        # Descriptors beyond these are dropped by the kernel.
         room = socket.CMSG_LEN(MOST_DESCRIPTORS * array.array("i").itemsize)
         try:
             data, rest, _, _ = self.end.recvmsg(LARGEST, room, flags)

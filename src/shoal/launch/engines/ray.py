@@ -16,7 +16,7 @@ import sys
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 
 RELAY = "shoal.launch.engines.ray_relay"
@@ -34,6 +34,7 @@ class RayEngine(LaunchEngine):
         if importlib.util.find_spec("ray") is None:
             raise UsageError("--on ray: Ray is not installed here; pip install 'shoal[ray]'")
         self._address = options.where or "auto"
+        # Asked before anything starts: Ray would fail in the relay, minutes later.
         if self._address.startswith("ray://") and importlib.util.find_spec("grpc") is None:
             raise UsageError(f"--on {self._address} needs Ray's client; pip install 'ray[client]'")
         self._nodes = NodeWatcher(self._address, options.workers)
@@ -51,12 +52,12 @@ class RayEngine(LaunchEngine):
     def close(self) -> None:
         self._nodes.close()
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         try:
             nodes = list_nodes(self._address)
         except UsageError as error:
-            return [Finding("ray", str(error), False, "start a cluster: ray start --head")]
-        return [Finding(f"ray node {node}", f"{cpus:g} CPUs") for node, cpus in nodes]
+            return [DoctorFinding("ray", str(error), False, "start a cluster: ray start --head")]
+        return [DoctorFinding(f"ray node {node}", f"{cpus:g} CPUs") for node, cpus in nodes]
 
 
 class NodeWatcher:

@@ -55,6 +55,7 @@ class JoinActor:
 def connect(address: str) -> None:
     import ray  # only where it is needed: Ray changes the process that imports it
 
+    # Quiet: output of actors comes through `read`, and Ray's own lines are no worker's.
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
 
 
@@ -99,6 +100,7 @@ def follow(actor: Any, lease: StdinLease | None, pass_input: bool = False) -> in
         sys.stdout.flush()
         sys.stderr.flush()
         if code is not None:
+            # As a shell tells the end by a signal.
             return int(code) if code >= 0 else 128 - int(code)
         if not asked and (pass_orders(actor) if pass_input else ended(lease)):
             asked = True

@@ -37,6 +37,7 @@ def open_relay(command: Sequence[str], secret: str = "", folder: str | None = No
 
 
 def _die_with_launcher() -> None:
+    # The launcher may fork inside `held_back`, and a mask survives exec.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
@@ -85,6 +86,7 @@ class RelayOutput:
             if not data:
                 self._selector.unregister(key.fileobj)
             *whole, rest = (self._partial[key.data] + data).split(b"\n")
+            # A line without an end must not take memory for ever; at the end of the pipe it is all that will come.
             if rest and (not data or len(rest) > LONGEST_LINE):
                 whole, rest = [*whole, rest], b""
             self._partial[key.data] = rest

@@ -40,6 +40,7 @@ class FileRendezvous:
                 if self.folder.is_dir():
                     raise
                 continue  # another machine has just removed the folder, which was empty
+            # A rename, so that no machine reads half of it.
             part.rename(self.folder / f"{machine}.key")
             return
         raise UsageError(f"cannot keep {str(self.folder)!r}: it was removed {TRIES} times; choose another --runs")

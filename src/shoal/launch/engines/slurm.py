@@ -26,7 +26,7 @@ from shoal.launch.engines.base import (
     run_tool,
     this_command,
 )
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.relay import RelayOutput, open_relay
 from shoal.launch.engines.rendezvous import FileRendezvous
 from shoal.launch.engines.slurm_job import allocate, batch_script, follow, submit
@@ -56,6 +56,7 @@ class SlurmEngine(LaunchEngine):
         self._looked = -LOOK - 1.0
         self._allocated = ""
         self._keys: set[Path] = set()
+        # The number of the restart too: files of an attempt that was killed must not be taken for this one's.
         start = f"{self._job}-{self._said.get('SLURM_STEP_ID', 'batch')}-{self.restarts}"
         self._meeting = FileRendezvous(options.runs, f"slurm-{start}")
 
@@ -139,5 +140,5 @@ class SlurmEngine(LaunchEngine):
         if self._allocated:
             run_tool(["scancel", self._allocated], "scancel")
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         return find_tools(self.options.runs)

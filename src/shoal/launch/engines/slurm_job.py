@@ -44,8 +44,10 @@ def batch_script(options: EngineOptions) -> str:
         f"--cpus-per-task={options.workers}",
         "--requeue",
         "--no-kill",
+        # B: to the batch shell alone, which is Shoal after `exec`.
         f"--signal=B:USR1@{WARNING}",
         f"--output={log_file(options)}",
+        # After a requeue the output of the attempt before stays.
         "--open-mode=append",
     ]
     lines += [f"--time={read_time(options.time)}"] if options.time else []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from shoal.core.errors import UsageError
 from shoal.launch.engines.base import run_tool
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 
 TOOLS = ("sbatch", "srun", "scontrol", "scancel")
 
@@ -35,21 +35,23 @@ def srun_words(node: str, cpus: str, reads_input: bool) -> list[str]:
     The agent of a pool reads orders from its input. An invitation never goes that way: srun does not encrypt it
     (`private_input`).
     """
+    # --overlap: the step may use processors that other steps of the job hold.
     step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--kill-on-bad-exit=0"]
+    # Seconds: a step that gets no processors fails instead of waiting in a queue for ever.
     step += ["--immediate=60", "--quiet", f"--job-name=join-{node}"]
     step += ["--unbuffered"] if reads_input else ["--input=none"]
     return [*step, f"--cpus-per-task={cpus}"] if cpus else step
 
 
-def find_tools(runs: Path) -> list[Finding]:
+def find_tools(runs: Path) -> list[DoctorFinding]:
     """Slurm's commands, whether its controller answers, and what it has free."""
-    found = [Finding(tool, shutil.which(tool) or "not found", bool(shutil.which(tool))) for tool in TOOLS]
+    found = [DoctorFinding(tool, shutil.which(tool) or "not found", bool(shutil.which(tool))) for tool in TOOLS]
     if not all(finding.good for finding in found):
-        return [*found, Finding("slurm", "its commands are missing", False, "log in to a node of the cluster")]
+        return [*found, DoctorFinding("slurm", "its commands are missing", False, "log in to a node of the cluster")]
     try:
         states = run_tool(["sinfo", "--noheader", "--format=%D %T %P"], "sinfo")
     except UsageError as error:
-        return [*found, Finding("slurm", str(error), False, "is slurmctld running, and munge?")]
+        return [*found, DoctorFinding("slurm", str(error), False, "is slurmctld running, and munge?")]
     idle = sum(int(line.split()[0]) for line in states.splitlines() if re.search(r"\bidle\b", line))
     shared = f"{runs}: every node must see it; give another with --runs"
-    return [*found, Finding("nodes", f"{idle} idle"), Finding("shared folder", shared)]
+    return [*found, DoctorFinding("nodes", f"{idle} idle"), DoctorFinding("shared folder", shared)]

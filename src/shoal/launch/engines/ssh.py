@@ -17,7 +17,7 @@ from shoal.core.errors import UsageError
 from shoal.core.private import open_private
 from shoal.launch.address import ADDRESS_VARIABLE, towards
 from shoal.launch.engines.base import EngineMachine, EngineOptions, JoinOrder, LaunchEngine, run_tool
-from shoal.launch.engines.findings import Finding
+from shoal.launch.engines.findings import DoctorFinding
 from shoal.launch.engines.machines import MachineList
 from shoal.launch.engines.relay import open_relay
 
@@ -73,12 +73,13 @@ class SshEngine(LaunchEngine):
         words = order.words(machine, "-", f"runs/{order.run}/machines/{machine.name}")
         return open_relay([*ssh_command(), "-T", machine.name, far_side(words)], order.secret)
 
-    def findings(self) -> list[Finding]:
+    def findings(self) -> list[DoctorFinding]:
         return [finding for machine in self.machines() for finding in look_at(machine.name)]
 
 
 def ssh_command() -> list[str]:
     words = shlex.split(os.environ.get(COMMAND_VARIABLE, "ssh"))
+    # %C is a hash of host, port and user: short enough for a socket's path.
     control = f"ControlPath={open_private()}/ssh-%C"
     return [*words, *(word for pair in OPTIONS.items() for word in ("-o", "=".join(pair))), "-o", control]
 
@@ -91,13 +92,14 @@ def far_side(words: list[str]) -> str:
         "no python here has shoal and torch; install them: pip install shoal (the same versions as where the run began)"
     )
     return (
+        # One line of POSIX sh, because the user's shell there may be any.
         f"cd {place} 2>/dev/null; for p in {pythons}; do "
         f'if command -v "$p" >/dev/null 2>&1 && "$p" -c {probe} </dev/null >/dev/null 2>&1; then '
         f'exec "$p" -m shoal {join}; fi; done; echo {shlex.quote(f"shoal: {lacks}")} >&2; exit {NOT_INSTALLED}'
     )
 
 
-def look_at(host: str) -> list[Finding]:
+def look_at(host: str) -> list[DoctorFinding]:
     """Whether a machine answers, and what is installed there."""
     from importlib.metadata import version
 
@@ -110,14 +112,14 @@ def look_at(host: str) -> list[Finding]:
             [*ssh_command(), "-T", host, script], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return [Finding(f"ssh {host}", str(error), False, "install the OpenSSH client, or name another host")]
+        return [DoctorFinding(f"ssh {host}", str(error), False, "install the OpenSSH client, or name another host")]
     if done.returncode == NOT_INSTALLED:
-        return [Finding(f"ssh {host}", "no python there has shoal and torch", False, "pip install shoal there")]
+        return [DoctorFinding(f"ssh {host}", "no python there has shoal and torch", False, "pip install shoal there")]
     if done.returncode:
         said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return [Finding(f"ssh {host}", said, False, f"make 'ssh {host}' work without a password")]
+        return [DoctorFinding(f"ssh {host}", said, False, f"make 'ssh {host}' work without a password")]
     python, *found = done.stdout.split()
     there = dict(zip(("shoal", "torch"), found, strict=True))
     differs = find_version_mismatch({name: version(name) for name in there}, there)
     text = f"shoal {there['shoal']}, torch {there['torch']} in {python}"
-    return [Finding(f"ssh {host}", differs or text, not differs, "install the same versions there")]
+    return [DoctorFinding(f"ssh {host}", differs or text, not differs, "install the same versions there")]

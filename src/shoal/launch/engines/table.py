@@ -32,6 +32,7 @@ def split_on(text: str) -> tuple[str, str]:
         raise UsageError(
             f"--on {text}: no engine {name!r}; {hint(name, list(ENGINES), 'there are ' + ', '.join(ENGINES))}"
         )
+    # `ray://HOST` was split at its colon.
     if name == "ray" and where.startswith("//"):
         where = f"ray:{where}"
     return name, where

@@ -146,6 +146,7 @@ class PoolAgent:
 
     def _reap(self) -> None:
         for child in list(self._children.values()):
+            # Its output first: its last lines must be told before its exit code.
             if child.pipes:
                 continue
             pid, status = os.waitpid(child.pid, os.WNOHANG)

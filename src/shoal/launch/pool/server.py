@@ -20,7 +20,7 @@ from shoal.core.private_file import write_private
 from shoal.launch.engines.base import EngineMachine, JoinOrder, LaunchEngine
 from shoal.launch.engines.pool_protocol import (
     AskMachines,
-    Ended,
+    CommandEnded,
     LeaseMachine,
     LeaveRun,
     MachineRow,
@@ -35,6 +35,7 @@ from shoal.launch.engines.pool_protocol import (
 from shoal.launch.engines.relay import RelayOutput
 from shoal.launch.pool.agent import AgentNews, AgentOrder
 
+# Seconds of a round without news, and in which runs may end when the pool does.
 TICK, ENDS = 0.02, 20.0
 LEASE_VARIABLE = "SHOAL_POOL"
 """Set for the head of a run that a pool has started: the pool's name."""
@@ -67,7 +68,7 @@ class MachineLease:
 
     def end(self, code: int) -> None:
         close_all(list(self.pipes.values()))
-        self.connection.send(Ended(code=code))
+        self.connection.send(CommandEnded(code=code))
 
 
 class PoolServer:
@@ -164,6 +165,7 @@ class PoolServer:
             sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False, buffering=1)  # noqa: SIM115
             os.chdir(asked.folder)
+            # The variables are those of the command that asked, not of the shell that started the pool.
             os.environ.clear()
             os.environ.update({**asked.environment, LEASE_VARIABLE: self._name})
             sys.argv = ["shoal", *asked.words]
@@ -243,7 +245,7 @@ class PoolServer:
             if done:
                 del self._heads[pid]
                 code = os.waitstatus_to_exitcode(status)
-                connection.send(Ended(code=code if code >= 0 else 128 - code))
+                connection.send(CommandEnded(code=code if code >= 0 else 128 - code))
 
     def close(self) -> None:
         """End all runs, give all machines back; nothing stays behind."""
@@ -253,6 +255,7 @@ class PoolServer:
         deadline = Deadline.after(ENDS)
         while self._heads and not deadline.expired:
             self.serve()
+        # Ever more urgent: a closed input first, which lets workers end their step.
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for each in self._machines.values():
                 each.output.ask_to_end()

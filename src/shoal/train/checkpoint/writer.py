@@ -20,7 +20,7 @@ import msgspec
 from torch import Tensor
 
 from shoal.core.clock import Deadline, now
-from shoal.core.disk import DISK, Buffer, Disk
+from shoal.core.disk import DISK, Buffer, FileOperations
 from shoal.core.durable import PART, publish_folder, write_file, write_new
 from shoal.train.checkpoint.manifest import (
     MANIFEST,
@@ -59,7 +59,9 @@ class CheckpointResult:
 class CheckpointWriter:
     """The checkpoints of one worker. `after` is called before the manifest: what it refers to must be durable."""
 
-    def __init__(self, directory: Path, rank: int, after: Callable[[], None] = lambda: None, disk: Disk = DISK) -> None:
+    def __init__(
+        self, directory: Path, rank: int, after: Callable[[], None] = lambda: None, disk: FileOperations = DISK
+    ) -> None:
         self.directory, self.rank, self._after, self._disk = directory, rank, after, disk
         self._thread: threading.Thread | None = None
         self.last: CheckpointResult | None = None
@@ -135,7 +137,7 @@ class CheckpointWriter:
                 write_file(part / _note_name(self.rank), reason.encode(), self._disk)
 
 
-def clear(directory: Path, upto: int, disk: Disk = DISK) -> None:
+def clear(directory: Path, upto: int, disk: FileOperations = DISK) -> None:
     """Remove what crashes left half done; worker 0 does so before anybody writes.
 
     Checkpoints of steps after `upto`, where the run goes on, were passed over as damaged: they get another name, for
@@ -152,7 +154,7 @@ def clear(directory: Path, upto: int, disk: Disk = DISK) -> None:
 
 
 def write_shard(
-    part: Path, rank: int, content: Iterable[Buffer], disk: Disk = DISK, rows: ShardEntry | None = None
+    part: Path, rank: int, content: Iterable[Buffer], disk: FileOperations = DISK, rows: ShardEntry | None = None
 ) -> ShardEntry:
     """One worker's file, durable, in a folder that has no name yet; a note beside it says what to expect."""
     shard = msgspec.structs.replace(write_hashed(part, shard_name(rank), content, disk), rows=rows)
@@ -161,7 +163,7 @@ def write_shard(
     return shard
 
 
-def write_hashed(part: Path, name: str, content: Iterable[Buffer], disk: Disk = DISK) -> ShardEntry:
+def write_hashed(part: Path, name: str, content: Iterable[Buffer], disk: FileOperations = DISK) -> ShardEntry:
     """A durable file, and its checksum."""
     disk.make_folder(part)
     digest, size = hashlib.sha256(), 0
@@ -177,7 +179,7 @@ def write_hashed(part: Path, name: str, content: Iterable[Buffer], disk: Disk = 
     return ShardEntry(name, size, digest.hexdigest())
 
 
-def commit(directory: Path, manifest: CheckpointManifest, disk: Disk = DISK) -> None:
+def commit(directory: Path, manifest: CheckpointManifest, disk: FileOperations = DISK) -> None:
     """Make a checkpoint of shards that are all there, and let the oldest go."""
     part = _part(directory, manifest.step)
     for rank in range(1, manifest.workers):

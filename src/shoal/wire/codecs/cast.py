@@ -87,6 +87,7 @@ class CastCodec(GradientCodec):
         scales, body = self._scales(payload, layout), payload[self._body(layout) :].view(self.dtype)
         if scales is not None and not bool((scales.isfinite() & (scales > 0)).all()):
             raise PayloadError("a payload holds a scale that is no finite number above 0; it was changed or is foreign")
+        # Told by the same pass that adds; only an error needs a second one.
         if not self._widen(body, scales, 1.0, out):
             check_finite(body, "value")
 
@@ -157,4 +158,5 @@ class Bf16Codec(Bf16Settings, CastCodec):
 
 def power_of_two(largest: float, top: int = TOP) -> float:
     """The scale that brings the largest magnitude just below 2^(top + 1); 1 for zeros."""
+    # A power of two, so that scaling and its inverse round nothing; bounded, so that neither leaves float32's range.
     return 2.0 ** max(-100, min(100, top + 1 - math.frexp(largest)[1])) if largest else 1.0

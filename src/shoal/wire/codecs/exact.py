@@ -73,6 +73,7 @@ class ExactCodec(CheckedCodec):
             if form.places is not None:
                 out[at : at + len(form.places)].copy_(torch.from_numpy(form.places))
                 at += len(form.places)
+        # Padding is zero, so that equal gradients make equal payloads whatever the memory held.
         out[at : padded(at)].zero_()
         end = _write(forms, out, padded(at))
         if keep:
@@ -85,11 +86,13 @@ class ExactCodec(CheckedCodec):
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         count, extra = read_head(payload, self.code, layout.numel)
         at = _table_end(layout)
+        # Fields that this format does not use must be zero, or a changed bit would pass unnoticed.
         if count or extra or payload.numel() < at:
             raise PayloadError(f"a payload of {payload.numel()} bytes has no table of its layers; it was cut")
         numbers = _table(payload, layout).tolist()
         sizes = [self._size(number, part) for number, part in zip(numbers, layout.parts, strict=True)]
         body = padded(at + sum(size.places for size in sizes))
+        # The table is the sender's word: lengths are checked before anything is read by it.
         check_length(payload, body + VALUE * sum(size.values for size in sizes))
         values, first = payload[body:].view(torch.float32), 0
         check_finite(values, "value")

@@ -20,6 +20,7 @@ from shoal.wire.bits import Bytes
 from shoal.wire.codecs.exact import ExactCodec, LayerForm, LayerSize
 from shoal.wire.layout import LayoutPart
 
+# About ten roundings of a float32: sums in another order differ by this much.
 CLOSE = 1e-6
 """Of the largest element of a gradient: by how much a product may differ from it."""
 
@@ -41,7 +42,7 @@ class NoFactors:
         return None
 
     def sent_whole(self, name: str, reason: str) -> None:
-        """Nobody asks."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ def _scale(gradient: Tensor, outer: Tensor, inner: Tensor) -> float | None:
     """The number that makes the product of the factors this gradient: a weight, a share; None if there is none."""
     product = outer.t() @ inner
     square = float(product.square().sum())
+    # Least squares for one number: a mean over the batch, or this worker's share of it, scales the whole product.
     scale = float((product * gradient).sum()) / square if square > 0 else 0.0
     difference = float(product.mul_(scale).sub_(gradient).abs().max())
     return scale if difference <= CLOSE * float(gradient.abs().max()) else None

@@ -30,6 +30,7 @@ class FilterCodec(NonzeroCodec):
 
     def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         waits = ~self.choose(whole, context.reference, layout)
+        # What waits becomes zero and so does not travel. A copy, because `whole` still holds it for the residual.
         length = super().encode_whole(whole.masked_fill(waits, 0.0), layout, context, out, keep=False)
         if keep:
             whole.mul_(waits)

@@ -39,6 +39,7 @@ class FixedPointCodec(FixedSettings, CheckedCodec):
     def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         size = self.max_bytes(layout)
         half = 1 << (self.bits - 1)
+        # floor(x + u) with u uniform rounds up with the probability of the fraction; with u = 1/2 to the nearest.
         noise = uniforms(0, layout.numel, context.random_words()) if self.rounding == "stochastic" else 0.5
         # In double: 16 bits and 24 of noise do not fit a float's precision.
         level = torch.floor(whole.double() * 2.0**self.frac + noise).clamp(-half, half - 1)

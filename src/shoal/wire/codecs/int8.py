@@ -55,6 +55,7 @@ class Int8Codec(Int8Settings, GradientCodec):
         size, body, words = self.max_bytes(layout), self._body(layout), context.random_words()
         write_head(out, self.code, layout.numel)
         out[HEAD.size : body].zero_()
+        # -128 is left out, so that both signs have the same levels.
         scales, codes = self._scales(out, layout), out[body:size].view(torch.int8)
         if kernels.fast():
             table, left = layout.blocks(self.block, 8), values if residual is None else residual
@@ -85,6 +86,7 @@ class Int8Codec(Int8Settings, GradientCodec):
             large = bool(largest > SMALLEST)
             scale = largest / 127 if large else torch.zeros(())
             inverse = 127 / largest if large else torch.zeros(())
+            # Multiplied by the inverse as the kernel does, so that both give the same bits.
             level = torch.floor(x * inverse + uniforms(start, end - start, words)).clamp(-127, 127)
             scales[number], codes[start:end] = scale, level.to(torch.int8)
             if residual is not None:

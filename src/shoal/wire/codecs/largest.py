@@ -108,6 +108,7 @@ def within(part: LayoutPart, layout: FlatLayout) -> npt.NDArray[np.bool_]:
 def weigh(whole: Tensor, layout: FlatLayout) -> Weights:
     """The mean magnitude of every piece."""
     begin, end = spans(layout).T
+    # `reduceat` refuses an empty list of beginnings.
     if not len(begin):
         return np.zeros(0, np.float32)
     means: Weights = (np.add.reduceat(whole.abs().numpy(), begin) / (end - begin)).astype(np.float32)
@@ -122,8 +123,10 @@ def choose(weights: Sequence[Weights], layouts: Sequence[FlatLayout], budget: in
     sizes = [VALUE * np.diff(spans(layout), axis=1)[:, 0] for layout in layouts]
     left = budget - sum(HEAD.size + padded(len(size) // 4 + 4) for size in sizes)
     weight, size = np.concatenate(weights), np.concatenate(sizes)
+    # Stable: equal pieces go in order of place, so the choice is the same wherever it is made.
     order = np.argsort(-weight, kind="stable")
     order = order[weight[order] >= 0]
+    # One piece in any case: a budget below it would hold everything back for ever.
     count = max(1, int(np.searchsorted(np.cumsum(size[order]), left, side="right")))
     chosen = np.zeros(len(weight), bool)
     chosen[order[:count]] = True

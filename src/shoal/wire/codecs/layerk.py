@@ -2,7 +2,7 @@
 
 Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training", ICLR 2018. As
 topk, but layer by layer, so that layers with small gradients are heard too; `dgc(...)` puts momentum correction, local
-clipping, factor masking and warm-up round it. Do not use it with many small layers: each sends at least one element.
+clipping, factor masking and warm-up around it. Do not use it with many small layers: each sends at least one element.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,12 @@ class LayerKCodec(SparseCodec):
         push: VelocityState | None = None,
     ) -> ChosenElements:
         chosen = selection.select_largest(
-            values, residual, selection.count_by_layer(self.ratio, layout), context.step, push
+            # The step shifts the sample, so that no line is left out of it for good.
+            values,
+            residual,
+            selection.count_by_layer(self.ratio, layout),
+            context.step,
+            push,
         )
         if chosen is None:
             refuse(values, layout, residual)

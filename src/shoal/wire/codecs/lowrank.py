@@ -25,6 +25,7 @@ from shoal.wire.head import HEAD, check_finite, check_length, read_head, write_h
 from shoal.wire.layout import FlatLayout, LayoutPart
 
 KEPT = "q."
+# Dividing by such a norm would make numbers that overflow when they are multiplied.
 SMALL = 1e-28
 """Norms below are noise, or nothing."""
 
@@ -40,6 +41,7 @@ class LowRankCodec(LowRankSettings, GradientCodec):
         """Return the rank of a layer's factors; 0 if the layer travels whole."""
         rows, columns = part.matrix
         rank = min(self.rank, rows, columns)
+        # A matrix whose factors would be as large as itself gains nothing and loses precision.
         return rank if len(part.shape) >= 2 and rank * (rows + columns) < rows * columns else 0
 
     def sizes(self, layout: FlatLayout) -> tuple[int, int]:
@@ -55,6 +57,7 @@ class LowRankCodec(LowRankSettings, GradientCodec):
         state = {}
         for part in layout.parts:
             if rank := self._rank(part):
+                # Random, because a beginning that is orthogonal to the gradient would find nothing.
                 generator = torch.Generator().manual_seed(mix("lowrank", part.name, *part.shape))
                 state[KEPT + part.name] = torch.randn(part.matrix[1], rank, generator=generator)
         return state
@@ -155,6 +158,7 @@ def orthogonalise(matrix: Tensor) -> None:
     for column in range(matrix.shape[1]):
         here = matrix[:, column]
         for before in range(column):
+            # The modified form, on what is left after earlier columns: rounding errors stay small.
             here -= (matrix[:, before] * here).sum() * matrix[:, before]
         norm = torch.linalg.vector_norm(here)
         if float(norm) > SMALL:

@@ -45,4 +45,5 @@ class NonzeroCodec(NonzeroSettings, ExactCodec):
 
     def add_layer(self, number: int, places: bits.Bytes, values: Tensor, part: LayoutPart, out: Tensor) -> None:
         where = bits.read_places(places, number, part.numel)
+        # Each place once, so the order of additions does not matter.
         out.index_add_(0, torch.from_numpy(where), values)

@@ -69,7 +69,9 @@ class OneBitCodec(OneBitSettings, GradientCodec):
         weights = 2 ** torch.arange(8)
         for number, (start, end, at) in enumerate(layout.blocks(self.block, 1)[:-1].tolist()):
             x = whole[start:end]
+            # Zero counts as positive, in the kernel too: one bit has no third side.
             up = x >= 0
+            # The mean of each side keeps the sum of a block exact, which is what feedback carries on.
             means[number, 0] = x[~up].mean() if bool((~up).any()) else 0.0
             means[number, 1] = x[up].mean() if bool(up.any()) else 0.0
             padding = torch.zeros(-len(x) % 8, dtype=torch.bool)

@@ -53,6 +53,7 @@ class QsgdCodec(QsgdSettings, CheckedCodec):
 
     def encode_whole(self, whole: Tensor, layout: FlatLayout, context: EncodeContext, out: Tensor, keep: bool) -> int:
         body, norms = self._body(layout), self._norms(out, layout)
+        # The kernel only sets bits.
         out[HEAD.size :].zero_()
         for number, (start, end, _) in enumerate(layout.blocks(self.bucket, 8)[:-1].tolist()):
             norms[number] = torch.linalg.vector_norm(whole[start:end])
@@ -76,6 +77,7 @@ class QsgdCodec(QsgdSettings, CheckedCodec):
         check_scales(norms, "norm")
         level = np.zeros(layout.numel, np.int32)
         data = payload[body:].numpy()
+        # Every byte must be used: a stream that ends early may hide another after it.
         if kernels.get("unpack_gamma")(data, self.levels, level) != len(data):
             raise PayloadError(
                 "a payload's codes end too early, too late or out of range; it was changed or is foreign"

@@ -66,10 +66,12 @@ class RandomKCodec(RandomKSettings, GradientCodec):
         whole = values if residual is None else residual.add_(values)
         chosen = whole[places] * lengths if residual is None else whole[places]
         write_head(out, self.code, layout.numel, count)
+        # The words travel too, so that a receiver in another step still finds the places.
         out[HEAD.size : START].view(torch.int64).copy_(torch.tensor(words))
         left = None if residual is None else torch.zeros(count)
         length = self.values.encode_into(chosen, FlatLayout.flat(count), {}, context, out[START:], left)
         if residual is not None:
+            # What the values' codec lost stays at its place.
             residual[places] = left if left is not None else 0.0
         return START + length
 
@@ -87,6 +89,7 @@ class RandomKCodec(RandomKSettings, GradientCodec):
 
 def strata(numel: int, count: int, words: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """One place of each of `count` strata, and the strata's lengths."""
+    # Whole-number division of products: strata differ by one element at most, and the last ends at the end.
     edges = torch.from_numpy(np.arange(count + 1, dtype=np.int64) * numel // max(count, 1))
     lengths = edges[1:] - edges[:-1]
     return edges[:-1] + hashes(0, count, words) % lengths.clamp(min=1), lengths

@@ -41,6 +41,7 @@ class RawCodec(GradientCodec):
         size = self.max_bytes(layout)
         write_head(out, self.code, layout.numel)
         body = out[HEAD.size : size].view(torch.float32)
+        # Copied, then added: `values` belongs to the caller.
         body.copy_(values)
         if residual is not None:
             body.add_(residual)

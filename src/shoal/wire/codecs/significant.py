@@ -32,4 +32,5 @@ class SignificantCodec(SignificantSettings, FilterCodec):
             layer = limits[part.offset : part.end]
             if layer.numel():
                 layer.clamp_(min=float(torch.linalg.vector_norm(layer)) / layer.numel() ** 0.5)
+        # Strictly above: of a layer of zeros, no change of zero is significant.
         return changes.abs() > limits.mul_(self.threshold)

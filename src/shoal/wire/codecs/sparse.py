@@ -104,6 +104,7 @@ class SparseCodec(GradientCodec):
         push: VelocityState | None = None,
     ) -> int:
         """As `encode_into`; with `push`, encode what the velocity adds up to instead of `values`."""
+        # Decided by sizes alone, not by what was chosen, so that encoding needs no second try.
         if _dense(self, layout):
             return self._encode_all(values, layout, context, out, residual, push)
         chosen = self.choose(values, layout, context, residual, push)
@@ -136,6 +137,7 @@ class SparseCodec(GradientCodec):
         values = values if push is None else push.accumulate(values)
         length = self.values.encode_into(values, layout, {}, context, out[HEAD.size :], residual)
         if push is not None:
+            # All elements have travelled, so no velocity is kept back.
             push.mask()
         return HEAD.size + length
 

@@ -28,6 +28,7 @@ from shoal.wire.encode_context import EncodeContext, uniforms
 from shoal.wire.head import HEAD, check_length, check_scales, padded, read_head, write_head
 from shoal.wire.layout import FlatLayout, LayoutPart
 
+# Larger than any shift, so the two cannot be confused.
 PLAIN = 31
 """Stands where a layer's shift would."""
 LARGEST = 20
@@ -99,6 +100,7 @@ class TernaryCodec(TernarySettings, GradientCodec):
         """Move the layers together, each in the shorter of its two forms; returns the payload's length."""
         table, at = self._table(out, layout), self._body(layout)
         for number, (part, data) in enumerate(self._pieces(out, layout)):
+            # A copy: the short form is written over the place that the plain one was made in.
             codes = data.numpy().copy()
             shift = _shift(int(kernels.get("count_levels")(codes)), part.numel)
             room = out[at : at + max(0, len(codes) - 1)].numpy()  # never beyond where the layer began
@@ -138,6 +140,7 @@ class TernaryCodec(TernarySettings, GradientCodec):
 
         Of a large layer a sample tells how far its values spread, so that it is read once.
         """
+        # Without clipping the exact largest value is needed, or a probability would exceed 1.
         if self.clip and x.numel() > 4 * MOST:
             sample = _sample_lines(x, residual)
             largest, squares, numel = math.inf, float(sample.double().square().sum()), sample.numel()

@@ -50,6 +50,7 @@ class ThresholdCodec(ThresholdSettings, GradientCodec):
         places, down = _over(body, numel)
         size = bits.places_size(len(places), numel)
         length = HEAD.size + size + bits.packed_size(len(places), 1)
+        # Both forms lie ready; the shorter is a matter of how many elements are over the threshold.
         if length >= self.max_bytes(layout):
             write_head(out, self.code, numel, extra=DENSE)
             return self.max_bytes(layout)

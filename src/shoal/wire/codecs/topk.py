@@ -35,6 +35,7 @@ class TopKCodec(TopKSettings, SparseCodec):
         residual: Tensor | None,
         push: VelocityState | None = None,
     ) -> ChosenElements:
+        # Over the whole bucket: layers with small gradients may wait for long, and `layerk` is for where that hurts.
         chosen = selection.select_largest(
             values, residual, selection.count_overall(self.ratio, layout), context.step, push
         )

@@ -51,5 +51,6 @@ class TwoBitCodec(TwoBitSettings, GradientCodec):
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:
         read_head(payload, self.code, layout.numel)
         check_length(payload, self.max_bytes(layout))
+        # Before anything is added: `out` must not hold half of a payload that is refused.
         levels.check(payload[HEAD.size :])
         levels.add(payload[HEAD.size :], self.threshold, out)

@@ -49,6 +49,7 @@ class UniformCodec(CheckedCodec):
         spread = _spread(tops, layout)
         # In double: 8 bits and 24 of noise do not fit a float's precision.
         place = torch.where(spread > 0, whole / (2 * spread), 0.0).double() + 0.5
+        # Rounding may put the largest value a little outside.
         level = torch.floor(place * self.steps + uniforms(0, layout.numel, context.random_words())).clamp_(
             0, self.steps
         )

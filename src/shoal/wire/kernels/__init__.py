@@ -85,7 +85,9 @@ def warm(wanted: Iterable[str] | None = None, purpose: str = "") -> list[str]:
 
 def _compile(numba: Any, function: Callable[..., Any], signature: str, relaxed: bool) -> Callable[..., Any]:
     # reassociation alone: sums may be vectorised, NaN and infinity still mean what they mean
+    # nogil: the communication thread sends while a kernel runs.
     options = {"nogil": True, "fastmath": {"reassoc"} if relaxed else False}
+    # A copy with other globals: the plain function stays what tests compare the compiled one with.
     function = types.FunctionType(function.__code__, {**function.__globals__, **_inlined(numba)})
     folder = cache_folder()
     with announced(kept=folder is not None):
@@ -109,6 +111,7 @@ def _inlined(numba: Any) -> dict[str, Any]:
         module = importlib.import_module(f"shoal.wire.kernels.{name}")
         for piece in [getattr(module, each) for each in module.NAMES]:
             function = types.FunctionType(piece.__code__, {**piece.__globals__, **shared})
+            # In the order of NAMES, because a piece may use those before it.
             shared[piece.__name__] = numba.njit(function, inline="always")
     machine = importlib.import_module("shoal.wire.kernels.instructions")
     names = importlib.import_module("shoal.wire.kernels.inline").CONVERSIONS

@@ -19,6 +19,7 @@ def write_places(places: Any, low: Any, split: Any, out: Any) -> None:
     Of those, number i sets bit (place >> low) + i.
     """
     out[split:] = 0
+    # At most 7 bits wait when the next number of up to 32 comes, so 64 hold both.
     held, bits, to = np.uint64(0), 0, 0
     mask = (np.int64(1) << low) - np.int64(1)
     for i in range(len(places)):
@@ -45,7 +46,9 @@ def read_places(data: Any, low: Any, split: Any, places: Any) -> Any:
             bit = 0
             while ((byte >> np.uint8(bit)) & np.uint8(1)) == 0:
                 bit += 1
+            # Clears the lowest set bit.
             byte &= byte - np.uint8(1)
+            # Counted on even when full, so that the caller can say how many there were.
             if count < len(places):
                 while bits < low:
                     held |= np.uint64(data[at]) << np.uint64(bits)

@@ -36,10 +36,12 @@ def pack_signs(values: Any, rest: Any, feedback: Any, table: Any, means: Any, ou
         for i in range(len(x)):
             total += x[i]
             magnitude += abs(x[i])
+            # Counted in float32: one kind of number in the loop keeps it vectorised, and blocks are below 2^24.
             above += one if x[i] >= zero else zero
         if not np.isfinite(magnitude):
             return b
         below = np.float32(len(x)) - above
+        # sum|x| + sum x is twice the positive side, and their difference twice the negative: no branch an element.
         high = np.float32(0.5) * (magnitude + total) / max(above, one)
         low = np.float32(0.5) * (total - magnitude) / max(below, one)
         means[b, 0], means[b, 1] = low, high
@@ -88,6 +90,7 @@ def pack_int8(values: Any, rest: Any, feedback: Any, table: Any, word0: Any, wor
         scale = amax / np.float32(127) if large else np.float32(0)
         inverse = np.float32(127) / amax if large else np.float32(0)
         scales[b] = scale
+        # The place in the bucket, not in the block, so that blocks of equal values are rounded differently.
         key = np.uint32(np.uint32(start) + word0)
         for i in range(len(x)):
             u = noise(np.uint32(np.uint32(i) + key), word1) * np.float32(2.0**-24)

@@ -41,6 +41,7 @@ def unpack_gamma(data: Any, most: Any, levels: Any) -> int:
         while at < total and not (data[at >> 3] >> (at & 7)) & 1:
             length += 1
             at += 1
+        # 20: far above the longest code of 8 bits; a run of zeros must not make a shift overflow.
         if length > 20 or at + length + 1 + (length > 0) > total:
             return -1
         number = 0

@@ -13,6 +13,7 @@ NAMES = ("flag", "flag_added", "flag_moved", "flagged", "take")
 def flag(x: Any, limit: Any, flags: Any) -> None:
     """1 where a magnitude reaches the limit or is no number, else 0."""
     for i in range(len(x)):
+        # Not `>=`: NaN compares false with everything, and must be flagged to be noticed.
         flags[i] = np.uint8(not (abs(x[i]) < limit))
 
 
@@ -62,6 +63,7 @@ def take(whole: Any, begin: Any, hits: Any, number: Any, places: Any, found: Any
     for j in range(number):
         at = begin + hits[j]
         places[count + j], found[count + j] = at, whole[at]
+        # Looked at after the loop, so that the loop has no branch.
         worst = max(worst, bits[at] & np.int32(0x7FFFFFFF))
     if worst >= np.int32(0x7F800000):
         return -1

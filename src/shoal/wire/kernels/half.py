@@ -43,6 +43,7 @@ def pack_bf16(values: Any, out: Any) -> Any:
         bits, half = values[begin : begin + 4096].view(np.uint32), out[begin : begin + 4096]
         for i in range(len(bits)):
             most = max(most, np.uint32(bits[i] & np.uint32(0x7FFFFFFF)))
+            # Round half to even: add 0x7FFF, and 1 more where the last kept bit is odd.
             even = np.uint32(np.uint32(bits[i] >> np.uint32(16)) & np.uint32(1))
             rounded = np.uint32(np.uint32(bits[i] + even) + np.uint32(0x7FFF))
             half[i] = np.uint16(np.uint32(rounded >> np.uint32(16)))

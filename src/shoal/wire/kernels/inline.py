@@ -26,12 +26,13 @@ def top_bits(bits: Any) -> Any:
 
 
 def noise(place: Any, word: Any) -> Any:
-    """24 random bits as a float32: the hash of wire/moment.py of `place`, which its first word is added to already."""
+    """24 random bits as a float32: the hash of `encode_context`, of a place that the first word was added to."""
     h = np.uint32(place ^ np.uint32(place >> np.uint32(16)))
     h = np.uint32(h * np.uint32(0x21F0AAAD))
     h = np.uint32(h ^ np.uint32(h >> np.uint32(15)))
     h = np.uint32(h * np.uint32(0xD35A2D97))
     h = np.uint32(h ^ np.uint32(h >> np.uint32(15)))
+    # Through int32: processors convert signed numbers in one instruction, unsigned ones in several.
     return np.float32(np.int32(np.uint32(np.uint32(h ^ word) >> np.uint32(8))))
 
 

@@ -17,6 +17,7 @@ from numba.extending import intrinsic
 @cache
 def halves() -> bool:
     """Return whether this processor converts fp16."""
+    # Part of the base instructions there.
     if platform.machine() in ("arm64", "aarch64"):
         return True
     return bool(llvmlite.binding.get_host_cpu_features().get("f16c", False))

@@ -43,6 +43,7 @@ def measure(values: Any, rest: Any, feedback: Any) -> Any:
         part = np.float32(0)
         for i in range(len(x)):
             part += x[i] * x[i]
+        # Pieces in float32, their sum in double: fast, and exact enough for millions of elements.
         squares += part
     return most, squares
 
@@ -97,6 +98,7 @@ def pack_ternary(
 
 
 def add_levels(data: Any, level: Any, out: Any) -> None:
+    # Four elements a byte by table: decoding shifts and compares nothing.
     table = np.empty((256, 4), np.float32)
     for byte in range(256):
         for q in range(4):

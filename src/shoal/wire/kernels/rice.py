@@ -45,6 +45,7 @@ def pack_rice(codes: Any, numel: Any, shift: Any, out: Any) -> int:
             zeros = gap >> shift
             if at + (bits + zeros + shift + 2 + 7) // 8 > len(out):
                 return -1
+            # A long run leaves in steps that fit the register.
             while zeros >= 32:
                 bits += 32
                 zeros -= 32

@@ -48,9 +48,11 @@ def select_largest(
             guess = sampled(values, rest, feedback, velocity, moving, momentum, first, end, step, rank, bits)
             guess = min(max(guess, np.int32(TINY)), np.int32(INFINITE))
         least[0] = guess
+        # The second round only if the sample promised too much; residual and velocity are up to date by then.
         for again in range(2):
             for begin in range(start, end, PIECE):
                 stop = min(begin + PIECE, end)
+                # Room for one more piece must be left before it is looked at.
                 if count + PIECE >= len(places):
                     least[0] = keep_largest(places, found, bits, base, count, wanted, rest, feedback) + np.int32(1)
                     count = base + wanted

@@ -79,7 +79,9 @@ class ErrorFeedback(GradientCodec):
     ) -> int:
         kept = state[RESIDUAL]
         if self.decay != 1.0:
+            # Faded before this step's gradient is added, so that new gradients count in full.
             kept.mul_(self.decay)
+        # One pass: the codec adds, encodes and leaves the rest in `kept` (`GradientCodec.encode_into`).
         return self.codec.encode_into(values, layout, state, context, out, kept)
 
     def decode_add(self, payload: Tensor, layout: FlatLayout, out: Tensor) -> None:

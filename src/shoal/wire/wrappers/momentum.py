@@ -76,5 +76,6 @@ def clipped(values: Tensor, layout: FlatLayout, clip: float) -> Tensor:
     values = values.clone()
     for part in layout.parts:
         layer = values[part.offset : part.end]
+        # 1e-30: a layer of zeros has no norm to divide by.
         layer.mul_(min(1.0, clip / max(float(torch.linalg.vector_norm(layer)), 1e-30)))
     return values

@@ -97,12 +97,14 @@ class PartialCodec(GradientCodec):
         coded, plain = self.split_layout(layout)
         count, extra = read_head(payload, self.code, layout.numel)
         start = HEAD.size + padded(count)
+        # The count is the sender's word, and says where the rest begins.
         if extra or count > self.codec.max_bytes(coded.layout) or payload.numel() < start:
             raise PayloadError(f"a payload of {payload.numel()} bytes says {count} of them are coded; it is foreign")
         for piece, codec, data in (
             (coded, self.codec, payload[HEAD.size : HEAD.size + count]),
             (plain, RawCodec(), payload[start:]),
         ):
+            # Matrices come first in a bucket (`bucket.lay_out`), so both pieces are usually runs and nothing is copied.
             if piece.run is not None:
                 (codec.decode_into if fresh else codec.decode_add)(data, piece.layout, out[piece.run])
                 continue

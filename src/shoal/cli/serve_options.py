@@ -1,4 +1,4 @@
-"""The options of `shoal serve`, in the groups in which `shoal serve --help` shows them, and how their values are read."""
+"""The options of `shoal serve`, in the groups in which `shoal serve --help` shows them, and their values."""
 
 import re
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ from shoal.lab.link import LabLink
 Keys = dict[str, object]
 
 
+# msgspec wants a tag for each class of a union; the class name is only the default.
 class LabAction(msgspec.Struct, frozen=True, tag_field="do", tag=str.lower):
     """Base of all actions."""
 
@@ -174,6 +175,7 @@ class PartitionHosts(LabAction, frozen=True, tag="partition"):
             raise UsageError("a partition needs a group; write partition = [[0, 1], [2, 3]]")
         for group in self.groups:
             _distinct(group)
+        # A host in two groups would hear both, which is no partition.
         _distinct(tuple(self.named()))
 
     def named(self) -> Iterable[int]:

@@ -32,6 +32,7 @@ def apply(lab: NetworkLab, action: AnyAction) -> None:
         case RestoreLinks(hosts):
             lab.restore(*hosts)
         case SilenceLinks(sources, targets):
+            # `ReopenLinks` is a `SilenceLinks`, so one case takes both.
             lab.silence(sources, targets, heard=isinstance(action, ReopenLinks))
         case PartitionHosts(groups):
             lab.partition(*groups)

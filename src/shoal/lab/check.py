@@ -24,6 +24,7 @@ RATE = 0.05
 ERRORS = 3
 TRIES = 3
 """Allowed: seconds of a round trip, share of a rate, standard errors of a loss; how often a figure may be measured."""
+# Enough for a fastest tenth of ten; odd, so that the median is one of them.
 _ECHOES = 101
 _BEST = 0.1
 """The share of echoes, from the fastest, that a machine with other work to do is sure to have had time for."""
@@ -70,6 +71,7 @@ def _round_trip(lab: NetworkLab, a: int, b: int) -> LabCheckResult:
     links = (lab.link(a), lab.link(b))
     frame = (HEADERS + 8) * 8  # bits of an echo
     asked = sum(2 * (link.delay.seconds + (frame / link.rate.bits if link.rate.bits else 0)) for link in links)
+    # A uniform delay ± j has variance j²/3, and an echo passes each link twice.
     spread = math.sqrt(sum(2 * link.jitter.seconds**2 / 3 for link in links))
     apart = 0.01 + 2 * max(link.jitter.seconds for link in links)  # or an echo would wait behind the one before
 
@@ -87,6 +89,7 @@ def _rate(lab: NetworkLab, a: int, b: int) -> LabCheckResult:
     asked = _slower(lab, a, b)
     before = {host: lab.link(host) for host in (a, b)}
     for host, link in before.items():
+        # Only the rate: see the head of this file.
         lab.set_link(host, LabLink(rate=link.rate))
     result = _best(
         lambda: LabCheckResult((a, b), "rate", asked, rate(lab, a, b, seconds=2.0), RATE * asked),
@@ -101,6 +104,7 @@ def _best(once: Callable[[], LabCheckResult], badness: Callable[[LabCheckResult]
     """The best of at most `TRIES`; measured again only while the machine may have been the reason."""
     best = once()
     for _ in range(TRIES - 1):
+        # Better than asked and still outside: no load of the machine explains that, so it is not measured again.
         if best.ok or badness(best) < badness(msgspec.structs.replace(best, measured=best.asked)):
             break
         best = min(best, once(), key=badness)

@@ -45,6 +45,7 @@ def parse_event(table: object, number: int) -> LabEvent:
         if "at" not in reader:
             raise UsageError('no \'at\'; write at = "30s" or at = "step 200"')
         action = _only(_actions(reader))
+        # For a stall `for` is part of the action itself: the switch ends it.
         lasts = TimeSpan.parse(reader["for"]) if "for" in reader and not isinstance(action, StallLinks) else None
         chance = parse_share(reader["chance"]) if "chance" in reader else 1.0
         return LabEvent(EventTime.parse(reader["at"]), action, lasts, chance)

@@ -30,6 +30,7 @@ class LabHost:
     @property
     def mac(self) -> str:
         """Ends in the host's port number: link.c forwards by it."""
+        # 02 in the first byte: a locally administered address, which no device has.
         return f"02:6e:6c:00:{self.rank >> 8:02x}:{self.rank & 255:02x}"
 
     def enter(self) -> None:
@@ -37,6 +38,7 @@ class LabHost:
         # os.setns exists from Python 3.12 on.
         libc = ctypes.CDLL(None, use_errno=True)
         try:
+            # `ip netns add` keeps a namespace alive by a mount under this name.
             fd = os.open(NAMESPACES / self.name, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             raise ShoalError(f"host {self.rank} is gone; its lab was closed") from None

@@ -53,6 +53,7 @@ class HostChild:
     def end(self) -> None:
         os.close(self._pipe)
         with suppress(ProcessLookupError):
+            # The function may be an endless loop, such as an echo server.
             os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 

@@ -100,6 +100,7 @@ class NetworkLab:
         """
         group_of = {self._rank(host): number for number, group in enumerate(groups) for host in group}
         for extra in range(self.spec.size, len(self.hosts)):
+            # Where worker 0 is, training goes on, so the coordinator goes with it.
             if extra not in group_of and 0 in group_of:
                 group_of[extra] = group_of[0]
         ranks = range(len(self.hosts))
@@ -134,6 +135,7 @@ class NetworkLab:
         Call it before the child starts a thread. The lab is closed for it; the parent's lab stays open.
         """
         target, quota = self.hosts[self._rank(host)], self.quota(host)
+        # setns cannot be undone here, and the lab must be closed from outside of its hosts.
         if os.getpid() == self._owner:
             raise ShoalError("the lab's own process cannot enter a host; fork first")
         self.abandon()
@@ -165,6 +167,7 @@ class NetworkLab:
             "SHOAL_LAB_HOSTS": str(len(self.hosts)),
             "SHOAL_LAB_ADDRESS": self.hosts[host].address,
             "MASTER_ADDR": self.hosts[0].address,
+            # gloo would look up the host's own name, which nothing in a lab resolves.
             "GLOO_SOCKET_IFNAME": INTERFACE,
         }
 
@@ -203,6 +206,7 @@ class NetworkLab:
 
     def _open(self) -> None:
         path = program()
+        # First: whatever is made below is registered with it before it exists.
         self._reaper = LabReaper(path, self._owner)
         name = _new_name(self._owner)
         for rank in range(len(self._all)):

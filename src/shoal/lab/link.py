@@ -31,6 +31,7 @@ def check_link(link: LabLink) -> LabLink:
     """The rules between a link's values; not part of `LabLink`, since events may change one value after the other."""
     if link.jitter > link.delay:
         raise UsageError(f"jitter {link.jitter} is more than delay {link.delay}; a frame cannot arrive before it left")
+    # Between two bursts of mean length b at least one frame gets through, so at most b of b + 1 are lost.
     if link.burst > 1 and link.loss > link.burst / (link.burst + 1):
         raise UsageError(f"loss {link.loss} cannot come in bursts of {link.burst}; raise burst or leave it out")
     return link

@@ -20,6 +20,7 @@ _PARTS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
     ("hosts", r"(\d{1,9})\s*hosts?", int),
     ("rate", rf"({_NUMBER}\s*[kmg]?bit)(?:/s)?", BitRate.parse),
     ("rate", r"(unlimited)", BitRate.parse),
+    # Before the delay: both are times, and only the word tells them apart.
     ("jitter", rf"({_NUMBER}\s*[num]?s)\s*jitter", TimeSpan.parse),
     ("delay", rf"({_NUMBER}\s*[num]?s)(?:\s*delay)?", TimeSpan.parse),
     ("loss", rf"({_FIGURE}\s*%)(?:\s*loss)?", parse_share),
@@ -32,6 +33,7 @@ _PARTS: tuple[tuple[str, str, Callable[[str], object]], ...] = (
 
 def parse_lab(text: str) -> LabSpec:
     """A lab from its short text or from the text of a TOML file."""
+    # Every TOML file has an assignment, and no short text has one.
     return parse_table(text) if "=" in text else parse_text(text)
 
 

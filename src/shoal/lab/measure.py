@@ -46,6 +46,7 @@ def fate(
 ) -> DatagramFate:
     """Send numbered datagrams and count; `checked=False` sends them without a checksum, so that damage arrives."""
     patience = 0.5 + 2 * (_longest(lab, source) + _longest(lab, target))
+    # A byte that both children see: a message over the link could get lost like the datagrams.
     with mmap.mmap(-1, 1) as all_sent, inside(lab, target, probes.count, count, patience, all_sent) as server:
         where = (lab.hosts[target].address, int(server.hear()))
         with inside(lab, source, probes.shower, where, count, per_second, checked) as client:

@@ -21,6 +21,7 @@ def configure(host: LabHost, hosts: Iterable[LabHost]) -> None:
     a failure to resolve. There is no default route: nothing leaves the lab."""
     lines = [
         "link set lo up",
+        # addrgenmode none: IPv6 would send frames of its own and disturb the count.
         f"link set {INTERFACE} address {host.mac} mtu {MTU} txqueuelen 10000 addrgenmode none",
         f"link set {INTERFACE} up",
         f"addr add {host.address}/16 dev {INTERFACE}",
@@ -41,6 +42,7 @@ def hold_back(host: LabHost, link: LabLink, before: int = 0) -> int:
     Returns the burst's bytes; `before` is what it was till now. What waits already may be as large as that, and of a
     smaller one nothing would ever leave again.
     """
+    # 1/250 s of the rate: 4 ms.
     burst = max(2 * FRAME, link.rate.bits // 8 // 250, min(before, LARGEST_PACKET))
     tbf = f"tbf rate {link.rate.bits}bit burst {burst} limit {max(QUEUE, burst)}"
     qdisc = (tbf if link.rate.bits else "pfifo limit 10000").split()

@@ -9,6 +9,7 @@ from shoal.core.errors import UsageError
 from shoal.lab.switch import compiled, compiler
 
 TUN = "/dev/net/tun"
+# Bits of linux/capability.h.
 _NET_ADMIN, _SYS_ADMIN = 12, 21
 
 
@@ -21,6 +22,7 @@ def missing() -> list[str]:
         found.append("root (use sudo; in a container --cap-add NET_ADMIN --cap-add SYS_ADMIN)")
     if not shutil.which("ip") or not shutil.which("tc"):
         found.append("iproute2 (apt-get install iproute2)")
+    # A switch compiled before needs no compiler.
     if not compiled().exists() and compiler() is None:
         found.append("a C compiler (apt-get install gcc libc6-dev)")
     if not _tun_opens():

@@ -21,6 +21,7 @@ from shoal.lab.inside import Say
 DATAGRAM = 100
 """Bytes of a counted datagram's payload, rounded down to whole numbers of 8 bytes."""
 _BUFFER = 8 << 20
+# SO_RCVBUFFORCE and SO_NO_CHECK of Linux, which Python's socket module does not name.
 _RECEIVE_FORCED = 33
 _NO_CHECKSUM = 11
 _WINDOWS = 8
@@ -135,6 +136,7 @@ def shower(say: Say, where: tuple[str, int], count: int, per_second: float, chec
         for number in range(count):
             early = begun + number / per_second - clock.now()
             if early > 0.001:  # in small groups: a sleep for each would take longer than meant
+                # The next sends then catch up: the mean rate is kept.
                 time.sleep(early)
             s.send(_datagram(number))
     say(count)
@@ -186,4 +188,5 @@ def _bound(kind: socket.SocketKind, say: Say) -> socket.socket:
 
 def _on_time() -> None:
     """Raise this process's priority, so that the measurement shows the link, and not other load on the machine."""
+    # The lowest real-time priority: above all normal processes, below the kernel's own threads.
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

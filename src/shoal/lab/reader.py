@@ -46,6 +46,7 @@ class TomlReader:
 
     def number(self, key: str) -> float | None:
         value = self._table.get(key)
+        # Whole numbers count as numbers, as far as a float holds them exactly; True is no number.
         return float(value) if type(value) is int and abs(value) < 2**53 else self._of(key, float, "a number")
 
     def table(self, key: str) -> dict[str, object]:

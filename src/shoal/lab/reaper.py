@@ -81,6 +81,7 @@ class LabReaper:
     def abandon(self) -> None:
         """In a forked child: close the pipe; the process is the parent's to wait for."""
         self._hang_up()
+        # Popen must not wait, at exit, for a process that is not this one's child.
         self._process.returncode = 0
 
     def _hang_up(self) -> None:

@@ -16,6 +16,7 @@ from shoal.core.units import EventTime, TimeSpan
 from shoal.lab.actions import AnyAction, ChangeLinks
 from shoal.lab.link import LabLink, check_link
 
+# The address 10.77.0.N has one byte for the host, and the coordinator needs one more.
 MOST_HOSTS = 250
 MOST_EVENTS = 10_000
 MOST_SEED = 2**63 - 1

@@ -45,6 +45,7 @@ def place(name: str) -> tuple[Path, int] | None:
 def limit(path: Path, version: int, speed: float, cores: float) -> CpuQuota | None:
     """Make the group that gives `speed` times `cores` processors; None where the system does not let us."""
     share = speed * cores
+    # A longer period where the quota of a very slow host would fall below what the kernel accepts.
     period = max(PERIOD, round(LEAST / share))
     try:
         path.mkdir()

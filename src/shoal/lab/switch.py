@@ -101,6 +101,7 @@ class LabSwitch:
             stderr=subprocess.PIPE,
             start_new_session=True,  # a Ctrl-C is for the run; the lab ends its switch when the workers have ended
         )
+        # Frames are forwarded from here on; before it a device might not be there yet.
         if self._read() != "ready":
             raise ShoalError(f"the lab's switch did not start: {self._last_words()}; see 'shoal lab check'")
 
@@ -121,6 +122,7 @@ class LabSwitch:
     def ask(self, *lines: str) -> list[str]:
         """The answers to some commands."""
         try:
+            # All commands in one write, so that they take effect together.
             os.write(self._stdin, "".join(f"{line}\n" for line in lines).encode())
         except BrokenPipeError:
             raise ShoalError(f"the lab's switch is gone: {self._last_words()}; start the lab again") from None

@@ -50,6 +50,7 @@ def parse_table(text: str) -> LabSpec:
 
 def write_table(spec: LabSpec) -> str:
     """The canonical TOML of a lab: what most hosts have first, then each host that differs, then events."""
+    # The shortest file: most hosts then need no table of their own.
     common = Counter(spec.hosts).most_common(1)[0][0]
     lines = [f"hosts = {spec.size}", *_lines(_differences(common, HostSpec()))]
     lines += [f"seed = {spec.seed}"] if spec.seed else []

@@ -80,6 +80,7 @@ class EventTimeline:
     def due(self, second: float, step: int) -> list[DueAction]:
         """Everything planned up to now and not yet given out, in the order of time, then as written."""
         found: list[DueAction] = []
+        # Again after each one, because an event that has begun may be due to end at the same look.
         while ready := [pair for pair in self._waiting if _reached(pair[0].planned, second, step)]:
             ready.sort(key=lambda pair: _order(pair[0].planned))
             self._waiting.remove(ready[0])
@@ -118,6 +119,7 @@ def _back(change: ChangeLinks, host: int, link: LabLink) -> ChangeLinks:
 
 
 def _happens(event: LabEvent, seed: int, number: int) -> bool:
+    # A generator per event: adding one to a file must not change the fate of the others.
     return event.chance == 1 or random.Random(f"{seed} event {number}").random() < event.chance
 
 

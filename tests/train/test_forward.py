@@ -52,6 +52,22 @@ def test_a_copy_has_the_hooks_of_the_script_and_no_other(copied: Callable[[nn.Mo
     assert all(one is model for one in told)
 
 
+class OfTheRun:
+    """What a hook of ours belongs to."""
+
+    def tell(self, _module: nn.Module) -> None: ...
+
+    def __deepcopy__(self, memo: object) -> None:
+        raise AssertionError("the run was copied")
+
+
+def test_a_copy_of_a_traced_module_leaves_the_run_alone() -> None:
+    """torch.fx copies all that a module has, hooks too."""
+    traced = torch.fx.symbolic_trace(make())
+    listen(traced, OfTheRun().tell, OfTheRun().tell)
+    assert torch.equal(copy.deepcopy(traced)(data()[:2][0]), traced(data()[:2][0]))
+
+
 def test_hooks_of_the_script_can_still_be_removed() -> None:
     model = make()
     handle = model.register_forward_pre_hook(seen)

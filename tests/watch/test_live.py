@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from dataclasses import replace
 from math import nan
 
 import pytest
@@ -27,6 +28,13 @@ def test_plain_lines_come_at_most_every_five_seconds() -> None:
     first, second = file.getvalue().splitlines()
     assert first == "step 500  loss 0.4321  10000 samples/s  100.0 MB/s"
     assert second.startswith("step 1000  ")
+
+
+def test_where_nobody_counts_samples_steps_are_shown() -> None:
+    display = PlainDisplay(file := io.StringIO())
+    for second in range(6):
+        display.update([replace(row, samples=0) for row in rows(10 * second)], float(second))
+    assert file.getvalue() == "step 50  loss 0.4321  10.0 steps/s  10.0 MB/s\n"
 
 
 def test_no_loss_is_not_shown() -> None:

@@ -45,6 +45,8 @@ class HostedShard:
     """The same of the round before."""
     trained_before: dict[str, list[TrainedSamples]] = field(default_factory=dict)
     """The leased samples of those pushes."""
+    keeps_copies: bool = False
+    """Whether pushes are copied as they are read."""
 
     @classmethod
     def open(cls, request: OpenRequest, values: FloatArray, reader: FloatReader | None = None) -> "HostedShard":
@@ -54,6 +56,12 @@ class HostedShard:
         if reader.tells_changes:
             shard.tell_changes()
         return cls(request, shard, request.generation, values.copy(), reader=reader)
+
+    def share(self, shares: bool) -> None:
+        """Whether pushes lie in memory that their members write to again, and values are copied as they are sent."""
+        self.shard.lends_values = shares
+        # with bound 0 a push waits for those of others, and its member need not
+        self.keeps_copies = shares and self.shard.bound == 0
 
     def follow(self, generation: int, members: Sequence[str]) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did."""
@@ -79,6 +87,8 @@ class HostedShard:
     def read_push(self, member: str, request: PushRequest, arrays: Sequence[Any]) -> ShardUpdate:
         """PayloadError: no worker of this model pushes that."""
         values, trained = self.reader.read(member, arrays, request.is_finite), tuple(request.trained)
+        if self.keeps_copies:
+            values = values.copy()
         return ShardUpdate(member, request.clock, values, request.weight, trained, request.version)
 
     def want(self, member: str, request: PullRequest, arrays: Sequence[Any]) -> None:

@@ -45,6 +45,7 @@ from shoal.sync.server.messages import (
     read_outcome,
 )
 from shoal.sync.server.payloads import PackedPush, ShardPayloads
+from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard_state import PushOutcome
 from shoal.sync.state import State, StateTensor
 from shoal.sync.synchronizer import Part, StepAction, Synchronizer
@@ -65,6 +66,8 @@ class ServerPace:
     """Whether values are pulled after every step, however fresh those here are."""
     adaptive: bool = False
     """Whether a push counts the less the staler it is."""
+    prefetch: bool = False
+    """Whether values are waited for only when the next step needs them (`prefetching_steps.py`)."""
     speculate: float = 0.0
     """Without a bound: a step begins again when so many updates of each other worker have come; 0: it never does
     (`speculative_steps.py`)."""
@@ -142,9 +145,10 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         check_served(part.names, part.parameters, part.optimizers)
         self._names, self._parameters = list(part.names), list(part.parameters)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
-        self.payloads.open(self._names, self._parameters, len(self.servers))
+        self.payloads.open(self._names, self._parameters, len(self.servers), self.servers.allocate)
         self.servers.declare(self._channel, self.payloads.declare())
-        self._anchors = [p.detach().clone() for p in self._parameters]
+        self._anchors = self.payloads.make_anchors()
+        self._keep(self._anchors)
         self._starts = [p.detach().clone() for p in self._parameters]
         Synchronizer.open(self, part, state)
 
@@ -184,7 +188,7 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         numbers = {}
         request = OpenRequest(*facts, list(view.members), self.pace.deadline)
         for server in self._from_last():
-            numbers[server] = self.servers.send(server, request, values[server])
+            numbers[server] = self.servers.send(server, request, values[server], self.payloads.landings[server])
         for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             self._versions[server] = reply.version
@@ -208,7 +212,11 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def after_step(self, optimizer: Optimizer) -> None:
         self._open = True
         if optimizer is self.part.optimizers[-1]:
-            self._push(self._updates(), self.part.weights.step_share() if self.pace.rule == "add" else 1.0)
+            if self.pace.rule == "add":  # what this step, and the script since the last one, changed
+                values = [p.detach() for p in self._parameters]
+                self._push(values, self.part.weights.step_share(), self._anchors)
+            else:
+                self._push(self._gradients(), 1.0)
             self._count()
 
     def skip_step(self) -> None:
@@ -216,16 +224,13 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._push([torch.zeros(()).expand(p.shape) for p in self._parameters], 0.0)
         self._count()
 
-    def _updates(self) -> list[Tensor]:
-        """What this step, and the script since the last one, changed; or the gradients."""
-        if self.pace.rule == "add":
-            return [p.detach() - anchor for p, anchor in zip(self._parameters, self._anchors, strict=True)]
+    def _gradients(self) -> list[Tensor]:
         empty = torch.zeros(())
         return [empty.expand(p.shape) if p.grad is None else p.grad.to_dense() for p in self._parameters]
 
-    def _push(self, updates: list[Tensor], weight: float) -> None:
-        began, totals = now(), self.server_totals
-        packed = self.payloads.pack(updates, weight)
+    def _push(self, updates: list[Tensor], weight: float, since: Sequence[Tensor] = ()) -> None:
+        began = now()
+        packed = self.payloads.pack(updates, weight, since)
         trained = self.part.weights.leased_from(self._named)
         self._named += len(trained)
         pushes = {
@@ -239,6 +244,12 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         pulls = {}
         if self.pace.eager or bound is None or self.pace.rule != "add" or self._clock - self._minimum > bound:
             pulls = self._send_pulls()
+        self._conclude(pushes, pulls)
+        self.spent.wait += now() - began
+
+    def _conclude(self, pushes: dict[int, int], pulls: dict[int, int]) -> None:
+        """What became of a push, and the values of the pull that left with it, if one did."""
+        totals = self.server_totals
         found = [self._outcome(server, reply) for server, (reply, _) in enumerate(self._replies(pushes, PushReply))]
         self._versions = [v + (o is PushOutcome.APPLIED) for v, o in zip(self._versions, found, strict=True)]
         outcomes = set(found)
@@ -247,18 +258,26 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         if pulls:
             self._pull(pulls)
         elif PushOutcome.REFUSED in outcomes:
-            self._write(self._anchors)
+            self._undo_step()
         else:
-            self._keep(self._anchors)
+            self._keep_step()
         totals.staleness[self._clock - self._minimum] += 1
-        self.spent.wait += now() - began
+
+    def _undo_step(self) -> None:
+        """Its push was refused, and no values come."""
+        self._write(self._anchors)
+
+    def _keep_step(self) -> None:
+        """Its push was counted, and no values come."""
+        self._keep(self._anchors)
 
     def _send_pulls(self) -> dict[int, int]:
         """Return the number of the request at each server."""
-        return {
-            server: self.servers.send(server, PullRequest(self._clock, self._channel, self.payloads.held(server)))
-            for server in self._from_last()
-        }
+        numbers = {}
+        for server in self._from_last():
+            request = PullRequest(self._clock, self._channel, self.payloads.held(server))
+            numbers[server] = self.servers.send(server, request, landing=self.payloads.landings[server])
+        return numbers
 
     def _push_request(self, server: int, push: PackedPush, trained: list[TrainedSamples]) -> PushRequest:
         version = self._versions[server] if self.pace.adaptive else None
@@ -324,7 +343,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
 
     def _begin_round(self, view: MembershipView) -> None:
         request = RoundRequest(self._channel, self._round + 1, view.generation, list(view.members))
-        for server, (reply, arrays) in enumerate(self._replies(self._send_all(request), RoundReply)):
+        numbers = self._send_all(request, self.payloads.landings)
+        for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             if server == 0:  # the home of the samples: what it has counted is trained on
                 self._kept, self._samples_kept = reply.counted, reply.trained
@@ -351,9 +371,10 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         """Server 0 comes last, because its word counts."""
         return reversed(range(len(self.servers)))
 
-    def _send_all(self, request: RoundMessage) -> dict[int, int]:
+    def _send_all(self, request: RoundMessage, landings: Sequence[FloatArray] = ()) -> dict[int, int]:
         """Return the number of the request at each server."""
-        return {server: self.servers.send(server, request) for server in self._from_last()}
+        places = dict(enumerate(landings))
+        return {server: self.servers.send(server, request, (), places.get(server)) for server in self._from_last()}
 
     def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
         for server in range(len(self.servers)):
@@ -372,5 +393,6 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def _take_values(self, anchors: list[Tensor]) -> None:
         with torch.no_grad():
             for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
-                anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
-                parameter.copy_(anchor)
+                parameter.copy_(torch.from_numpy(flat).view(parameter.shape))
+                if anchor.data_ptr() != flat.ctypes.data:
+                    anchor.copy_(parameter)

@@ -79,6 +79,13 @@ PRESETS: dict[str, NamedPlan] = {
         cites='Dai et al. 2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models"',
         note="the same bound, and fresh values after every step",
     ),
+    "geeps": NamedPlan(
+        text="server, stale(0, prefetch=true)",
+        cites='Cui et al. 2016, "GeePS: Scalable deep learning on distributed GPUs with a GPU-specialized parameter '
+        'server"',
+        note="values travel while the next batch is loaded; stale(3, prefetch=true) and async(prefetch=true) are its "
+        "other modes. Its caches and swapping of GPU memory have no counterpart",
+    ),
     "dynssp": NamedPlan(
         text="server, stale(3, rates=adaptive)",
         cites='Jiang et al. 2017, "Heterogeneity-aware Distributed Parameter Servers"',

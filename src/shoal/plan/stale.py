@@ -25,8 +25,9 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     `bound` copies.
     Cites: Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server"; Dai et al.
     2015, "High-Performance Distributed ML at Scale through Parameter Server Consistency Models" (eager); Jiang et al.
-    2017, "Heterogeneity-aware Distributed Parameter Servers" (adaptive); Li et al. 2018, "Pipe-SGD: A Decentralized
-    Pipelined SGD Framework for Distributed Deep Net Training" (with allreduce).
+    2017, "Heterogeneity-aware Distributed Parameter Servers" (adaptive); Cui et al. 2016, "GeePS: Scalable deep
+    learning on distributed GPUs with a GPU-specialized parameter server" (prefetch); Li et al. 2018, "Pipe-SGD: A
+    Decentralized Pipelined SGD Framework for Distributed Deep Net Training" (with allreduce).
     Avoid: where all workers are equally fast, because stale values only cost; with large bounds and momentum; adaptive
     rates where the learning rate is small, because they make the steps smaller still.
     """
@@ -39,6 +40,8 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
     eager: Literal["false", "true"] = "false"
     rates: Literal["equal", "adaptive"] = "equal"
     """adaptive: a push counts the less the more others have pushed since the values that it was made on."""
+    prefetch: Literal["false", "true"] = "false"
+    """true: a pull travels while the next batch is loaded, and is waited for before the next forward pass."""
     samples: Literal["static", "leased"] = "static"
     """Who trains what between two meetings: the same number of batches for everybody, or as many as each leases."""
     round: int = ROUND
@@ -59,6 +62,7 @@ class StaleTerm(PlanTerm, frozen=True, tag="stale"):
         named = {
             "eager": (self.eager, "false"),
             "rates": (self.rates, "equal"),
+            "prefetch": (self.prefetch, "false"),
             "samples": (self.samples, "static"),
             "round": (self.round, ROUND),
         }
@@ -91,6 +95,8 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
     """What servers do with a push: add a change, or make a step by a gradient."""
     rate: float | None = None
     """Of sgd and adagrad: the learning rate at the servers."""
+    prefetch: Literal["false", "true"] = "false"
+    """As for stale(…)."""
     samples: Literal["static", "leased"] = "static"
     """As for stale(…): leased, a worker that is always slower trains less, and holds nobody up."""
     speculate: float = 0.0
@@ -100,6 +106,8 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
 
     def __post_init__(self) -> None:
         check_whole(self, "round", self.round, 1, MOST_STEPS)
+        if self.speculate and self.prefetch == "true":
+            raise UsageError(f"{self}: both say when values are pulled for a step; remove speculate or prefetch")
         check_number(self, "speculate", self.speculate, 0.0, 100.0)
         if self.rule == "add" and self.rate is not None:
             raise UsageError(f"{self}: changes are added as they are; write async(rule=adagrad, rate={self.rate})")
@@ -117,6 +125,7 @@ class AsyncTerm(PlanTerm, frozen=True, tag="async"):
         named = {
             "rule": (self.rule, "add"),
             "rate": (self.rate, None),
+            "prefetch": (self.prefetch, "false"),
             "samples": (self.samples, "static"),
             "speculate": (self.speculate, 0.0),
             "round": (self.round, ROUND),

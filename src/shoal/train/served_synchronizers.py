@@ -11,6 +11,7 @@ from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host_steps import HostStepsSynchronizer
 from shoal.sync.server.messages import StepDeadline
 from shoal.sync.server.payloads import ShardPayloads
+from shoal.sync.server.prefetching_steps import PrefetchingStepsSynchronizer
 from shoal.sync.server.server_pace import ServerPace
 from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
 from shoal.sync.server.synchronizer import ServerStepsSynchronizer
@@ -32,15 +33,22 @@ def build_served(
     if levels > 1:
         found = replace(found, by_host=True)
         return HostStepsSynchronizer(exchange, servers, found, pace.round, payloads, group=group)
-    kind = SpeculativeStepsSynchronizer if found.speculate else ServerStepsSynchronizer
-    served = kind(exchange, servers, found, pace.round, payloads)
+    served = choose_kind(found)(exchange, servers, found, pace.round, payloads)
     served.leased = pace.samples == "leased"
     return served
+
+
+def choose_kind(pace: ServerPace) -> type[ServerStepsSynchronizer]:
+    """Of a pace without a deadline."""
+    if pace.prefetch:
+        return PrefetchingStepsSynchronizer
+    return SpeculativeStepsSynchronizer if pace.speculate else ServerStepsSynchronizer
 
 
 def build_server_pace(pace: StaleTerm | AsyncTerm) -> ServerPace:
     """What the servers are told, and how often values are pulled."""
     if isinstance(pace, StaleTerm):
-        return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=pace.rates == "adaptive")
+        adaptive, prefetch = pace.rates == "adaptive", pace.prefetch == "true"
+        return ServerPace(pace.bound, eager=pace.eager == "true", adaptive=adaptive, prefetch=prefetch)
     settings = {} if pace.rate is None else {"rate": pace.rate}
-    return ServerPace(None, pace.rule, settings, speculate=pace.speculate)
+    return ServerPace(None, pace.rule, settings, prefetch=pace.prefetch == "true", speculate=pace.speculate)

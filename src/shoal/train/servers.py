@@ -18,7 +18,7 @@ from shoal.sync.server.link_connection import LinkServerConnection
 from shoal.sync.server.payloads import CodedPayloads, ShardPayloads
 from shoal.sync.server.replicated_connection import ReplicatedServerConnection
 from shoal.sync.server.replicated_link import ReplicatedLinkConnection
-from shoal.sync.server.socket_connection import SocketServerConnection
+from shoal.sync.server.shared_connection import SharedServerConnection
 from shoal.sync.server.sum_engine import ServerEngines
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def connect_servers(plan: Plan, group: WorkerGroup, folder: str, number: int = 0
             f"'{plan}' needs {exchange.servers} server processes, and nobody has started any: servers are started by "
             "shoal run; start it so, or write allreduce"
         )
-    kind = SocketServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
+    kind = SharedServerConnection if exchange.replicas == 1 else ReplicatedServerConnection
     addresses = [f"ipc://{service_file(folder, number, shard)}" for shard in range(exchange.servers)]
     return ServerEngines(kind(addresses, group.session.member, group.board, group.seconds))
 

@@ -20,10 +20,10 @@ from shoal.sync.exchange.none import NoExchange
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host import ShardHost
 from shoal.sync.server.server_pace import ServerPace
-from shoal.sync.server.speculative_steps import SpeculativeStepsSynchronizer
 from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.sync.synchronizer import EqualWeights, Part, StepAction
 from shoal.sync.trained import TrainedSamples
+from shoal.train.served_synchronizers import choose_kind
 
 SAMPLES, FEATURES, BATCH = 512, 16, 8
 FORWARD = 1 / 3
@@ -63,12 +63,8 @@ class PacedWorker:
         self.session = FixedSession(rank, world.size)
         self.values = torch.nn.Parameter(torch.zeros(FEATURES))
         self.optimizer = torch.optim.SGD([self.values], lr=world.rate)
-        self.servers = VirtualConnection(world.time, self.session.member, world.host.handle)
-        kind: type[ServerStepsSynchronizer] = ServerStepsSynchronizer
-        if world.pace.deadline is not None:
-            kind = DeadlineStepsSynchronizer
-        elif world.pace.speculate:
-            kind = SpeculativeStepsSynchronizer
+        self.servers = VirtualConnection(world.time, self.session.member, world.host.handle, world.delay)
+        kind = DeadlineStepsSynchronizer if world.pace.deadline is not None else choose_kind(world.pace)
         self.sync = kind(NoExchange(), self.servers, world.pace, world.round)  # type: ignore[arg-type]
         self.given: list[Any] = []
         """Batches of this round."""
@@ -81,6 +77,9 @@ class PacedWorker:
         self.sync._rounds = VirtualMeeting(self.world, self.session)  # type: ignore[assignment]
 
     def step(self, places: Sequence[int]) -> None:
+        if self.world.loading:
+            self.world.time.sleep(self.world.loading)
+            self.sync.before_forward()
         action = self.sync.before_step(self.optimizer)
         self.world.step_began(self)
         self._compute(self.world.seconds(self.rank, self.made))
@@ -155,8 +154,12 @@ class PacedWorld:
         steps: int = 100,
         target: float = 0.0,
         seed: int = 0,
+        delay: float = 0.0,
+        loading: float = 0.0,
     ) -> None:
+        """`delay`: of every reply of the server. `loading`: seconds between two steps."""
         self.pace, self.size, self.seconds, self.rate = pace, size, seconds, rate
+        self.delay, self.loading = delay, loading
         self.round, self.target = steps, target
         source = torch.Generator().manual_seed(seed)
         self.inputs = torch.randn(SAMPLES, FEATURES, generator=source) * torch.logspace(0, -0.7, FEATURES)

@@ -1,6 +1,7 @@
 """Virtual time for workers that are threads, and connections to a server in the same process.
 
-One thread runs at a time: the one whose time is lowest. Computing takes the seconds that it says, messages none.
+One thread runs at a time: the one whose time is lowest. Computing takes the seconds that it says, messages none, and
+replies `delay` of their connection.
 """
 
 import heapq
@@ -68,8 +69,11 @@ class VirtualConnection:
 
     sent = got = 0
 
-    def __init__(self, time: VirtualTime, member: str, handle: Handle) -> None:
-        self._time, self._member, self._handle = time, member, handle
+    def __init__(self, time: VirtualTime, member: str, handle: Handle, delay: float = 0.0) -> None:
+        self._time, self._member, self._handle, self._delay = time, member, handle, delay
+        self.waited = 0.0
+        """Seconds in which replies were waited for."""
+        self._due: dict[int, float] = {}
         self._replies: dict[int, tuple[ShardReply, list[Any]]] = {}
         self._slowest: dict[int, list[str]] = {}
         self._waits: dict[int, threading.Semaphore] = {}
@@ -84,7 +88,10 @@ class VirtualConnection:
     def declare(self, *what: object) -> None:
         """This host takes what comes."""
 
-    def send(self, server: int, request: ShardRequest, arrays: Sequence[Any] = ()) -> int:
+    def allocate(self, size: int) -> Any:
+        return np.zeros(size, np.uint8)
+
+    def send(self, server: int, request: ShardRequest, arrays: Sequence[Any] = (), landing: Any = None) -> int:
         self._number += 1
         copies = [memoryview(np.array(array)).cast("B") for array in arrays]
         self._handle(self._member, self._number, encode(request), copies)
@@ -95,17 +102,23 @@ class VirtualConnection:
             self._slowest[number] = list(reply.slowest)
             return
         self._replies[number] = reply, [memoryview(np.array(array)).cast("B") for array in arrays]
+        self._due[number] = self._time.now + self._delay
         if number in self._waits:
             self._time.wake(self._waits.pop(number))
 
     def wait(self, server: int, number: int, look: Any = None) -> tuple[ShardReply, list[Any]]:
         if number not in self._replies:
-            self._waits[number] = threading.Semaphore(0)
+            began, self._waits[number] = self._time.now, threading.Semaphore(0)
             self._time.park(self._waits[number])
+            self.waited += self._time.now - began
+        left = self._due.pop(number) - self._time.now
+        if left > 0:
+            self.waited += left
+            self._time.sleep(left)
         return self._replies.pop(number)
 
     def is_here(self, number: int) -> bool:
-        return number in self._replies
+        return number in self._replies and self._due[number] <= self._time.now
 
     def forget(self, number: int) -> None:
         self._replies.pop(number, None)

@@ -12,6 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from shoal.core.clock import Deadline
 from shoal.core.errors import DeadlineError, PayloadError, PeerLost
 from shoal.hosts.status_board import StatusBoard
@@ -90,10 +93,21 @@ class ServerConnection(ABC):
         for server, sizes in enumerate(tensors):
             self._declare(server, DeclareRequest(channel, tuple(sizes)))
 
-    def send(self, server: int, request: ShardRequest, arrays: Sequence[Any] = ()) -> int:
+    def allocate(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return memory for arrays that are sent, and for those of replies: where servers reach it, if they can."""
+        return np.zeros(size, np.uint8)
+
+    def _land(self, number: int, landing: Any) -> None:  # noqa: B027
+        """The arrays of the reply to this request may be put there."""
+
+    def send(self, server: int, request: ShardRequest, arrays: Sequence[Any] = (), landing: Any = None) -> int:
+        """`landing`: memory that the arrays of the reply may be put into, and that nothing else uses until it is here;
+        they may come elsewhere all the same."""
         self._number += 1
         self._expected.add(self._number)
         self._asked[self._number] = request.channel
+        if landing is not None:
+            self._land(self._number, landing)
         self._transmit(server, request.channel, NUMBER.pack(self._number) + encode(request), arrays)
         self.sent += sum(memoryview(array).nbytes for array in arrays)
         return self._number

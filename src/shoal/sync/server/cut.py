@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from shoal.core.errors import UsageError
 from shoal.sync.server.rules.base import FloatArray
 
@@ -43,11 +45,15 @@ class ShardCut:
     def size(self) -> int:
         return sum(piece.size for piece in self.pieces)
 
-    def pack(self, tensors: Sequence[FloatArray], flat: FloatArray) -> None:
-        """Copy this shard's pieces of flat tensors to `flat`."""
+    def pack(self, tensors: Sequence[FloatArray], flat: FloatArray, since: Sequence[FloatArray] = ()) -> None:
+        """Copy this shard's pieces of flat tensors to `flat`; of `since`, what they have changed by."""
         at = 0
         for piece in self.pieces:
-            flat[at : at + piece.size] = tensors[piece.tensor][piece.start : piece.stop]
+            place, part = slice(at, at + piece.size), slice(piece.start, piece.stop)
+            if since:
+                np.subtract(tensors[piece.tensor][part], since[piece.tensor][part], out=flat[place])
+            else:
+                flat[place] = tensors[piece.tensor][part]
             at += piece.size
 
     def unpack(self, flat: FloatArray, tensors: Sequence[FloatArray]) -> None:

@@ -14,14 +14,13 @@ came to is frozen when the server hears of the view without it. Between hosts a 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from shoal.core.clock import now
 from shoal.core.errors import PayloadError, ShoalError
 from shoal.launch.service_channel import ServiceView
 from shoal.sync.server.deadline_shard import DeadlineShard, StepTimer
 from shoal.sync.server.host_snapshot import HostSnapshot
 from shoal.sync.server.hosted_shard import HostedShard
+from shoal.sync.server.hosted_sums import HostedSums
 from shoal.sync.server.hosted_table import HostedTable
 from shoal.sync.server.messages import (
     DeclareRequest,
@@ -47,7 +46,6 @@ from shoal.sync.server.messages import (
 from shoal.sync.server.request_guard import EarlyRequest, RequestGuard
 from shoal.sync.server.shard_codec import FloatReader, make_reader
 from shoal.sync.server.shard_state import PushOutcome
-from shoal.sync.server.sum_rounds import SumKey, SumRounds, read_tensor
 from shoal.wire.codec import GradientCodec
 
 MOST_NAMED = 8
@@ -55,9 +53,6 @@ MOST_NAMED = 8
 
 SHORTEST_LOOK = 0.02
 """Seconds: a server does not look more often whether a step has begun."""
-
-MOST_OPEN = 2
-"""Sums of the same tensor that a member may take part in at a time: an exchange ends before the next one begins."""
 
 Send = Callable[[str, int, ShardReply, Sequence[Any]], None]
 """(member, number of its request, reply, arrays)"""
@@ -73,16 +68,18 @@ class ShardHost:
         accuse: Callable[[str, str], None] = lambda member, why: None,
         codec: GradientCodec | None = None,
         clock: Callable[[], float] = now,
+        shares: bool = False,
     ) -> None:
         """`guard`: None where all members are this user's own. `accuse`: this member was refused, and why. `codec`: of
-        pushes, by the plan. `clock`: for deadlines of steps."""
+        pushes, by the plan. `clock`: for deadlines of steps. `shares`: members write to what they sent again once they
+        are answered, and `send` copies what it is given before it returns."""
         self._send, self._guard, self._accuse, self._codec = send, guard, accuse, codec
+        self._shares = shares
         self._clock = clock
         self._timers: dict[int, StepTimer] = {}
         """Of the shards whose steps have a deadline."""
         self._shards: dict[int, HostedShard] = {}
-        self._sums = SumRounds()
-        self._waiting: dict[SumKey, dict[str, int]] = {}
+        self._sums = HostedSums()
 
     def handle(self, member: str, number: int, head: bytes, arrays: Sequence[Any]) -> None:
         """Do what a member asks; what is wrong with its request is told to it in the reply."""
@@ -132,7 +129,6 @@ class ShardHost:
         for hosted in self._shards.values():
             hosted.follow(view.generation, view.members, view.hosts)
             self._release(hosted)
-        self._waiting = {key: who for key, who in self._waiting.items() if key.generation >= view.generation}
         self._sums.follow(view.generation)
         self._handle_due()
 
@@ -143,15 +139,13 @@ class ShardHost:
 
     def take_snapshot(self) -> HostSnapshot:
         """What a replica needs to go on as this host would; arrays are still this host's own."""
-        waiting = [(key, dict(who)) for key, who in self._waiting.items()]
-        return HostSnapshot(dict(self._shards), self._sums.list_open(), self._sums.generation, waiting)
+        return HostSnapshot(dict(self._shards), *self._sums.take_snapshot())
 
     def restore(self, snapshot: HostSnapshot) -> None:
         """Go on from what another host remembered."""
         self._shards = dict(snapshot.shards)
         self._timers = {n: StepTimer(h.shard) for n, h in self._shards.items() if isinstance(h.shard, DeadlineShard)}
-        self._sums.restore(snapshot.sums, snapshot.generation)
-        self._waiting = dict(snapshot.waiting)
+        self._sums.restore(snapshot.sums, snapshot.generation, snapshot.waiting)
 
     @property
     def _rounds(self) -> dict[int, int]:
@@ -196,10 +190,7 @@ class ShardHost:
         names: list[str] = []
         if hosted is not None and hosted.pulls.get(hosted.clock_of(member)) == (member, request.number):
             names = hosted.find_slowest(hosted.clock_of(member))
-        for key, waiting in self._waiting.items():
-            if waiting.get(member) == request.number:
-                names = self._sums.find_missing(key)
-        if names:
+        if names := names or self._sums.find_missing(member, request.number):
             self._send(member, request.number, WaitReply(names[:MOST_NAMED]), [])
 
     def _serve(self, member: str, number: int, request: OpenShardRequest, arrays: Sequence[Any]) -> None:
@@ -248,6 +239,7 @@ class ShardHost:
         hosted = self._shards.get(request.channel)
         if hosted is None:
             hosted = self._shards[request.channel] = HostedShard.open(request, values, reader)
+            hosted.share(self._shares)
             if isinstance(hosted.shard, DeadlineShard):
                 self._timers[request.channel] = StepTimer(hosted.shard)
         elif hosted.start.size != values.size:
@@ -291,17 +283,7 @@ class ShardHost:
             self._send(*hosted.pulls.pop(found.member), *hosted.write_values(found))
 
     def _sum(self, member: str, number: int, request: SumRequest, arrays: Sequence[Any]) -> None:
-        key = SumKey(request.generation, request.channel, request.index, request.number)
-        if self._guard is not None and key.generation < self._guard.view.generation:
-            return  # that view has ended: those that stay repeat it in the newest
-        if self._guard is not None and self._sums.open_numbers(member, key) >= MOST_OPEN:
-            raise PayloadError(f"{member} begins sum {key.number} of tensor {key.index} before others have ended")
-        waiting = self._waiting.setdefault(key, {})
-        waiting[member] = number
-        total = self._sums.add(member, key, request.members, read_tensor(member, request.dtype, arrays))
-        if total is not None:
-            payload = total.view(torch.uint8).numpy()
-            for each, asked in self._waiting.pop(key).items():
-                self._send(each, asked, SumReply(), [payload])
-        if any(open_.generation < key.generation for open_ in self._waiting):
-            self._waiting = {each: who for each, who in self._waiting.items() if each.generation >= key.generation}
+        oldest = None if self._guard is None else self._guard.view.generation
+        due, total = self._sums.add(member, number, request, arrays, oldest)
+        for each, asked in due.items():
+            self._send(each, asked, SumReply(), [total])

@@ -115,7 +115,12 @@ class HostStepsSynchronizer(ServerStepsSynchronizer):
             self._push(self._updates(), self.part.weights.step_share())
             self._count()
 
-    def _push(self, updates: list[Tensor], weight: float) -> None:
+    def _updates(self) -> list[Tensor]:
+        if self.pace.rule != "add":
+            return self._gradients()
+        return [p.detach() - anchor for p, anchor in zip(self._parameters, self._anchors, strict=True)]
+
+    def _push(self, updates: list[Tensor], weight: float, since: Sequence[Tensor] = ()) -> None:
         began, memory, number = now(), self._memory, self._client.clock + 1
         self._offer(updates, weight)
         self._host.publish(memory.full, number)

@@ -50,6 +50,8 @@ class HostedShard:
     """Where the workers of a host push together; None: every member has a clock of its own name."""
     members: tuple[str, ...] = ()
     """Of the newest view."""
+    keeps_copies: bool = False
+    """Whether pushes are copied as they are read."""
 
     @classmethod
     def open(cls, request: OpenRequest, values: FloatArray, reader: FloatReader | None = None) -> "HostedShard":
@@ -62,6 +64,12 @@ class HostedShard:
         if request.by_host:
             opened.together, opened.generation = ClockNames(), -1  # who is on which host comes with the first view
         return opened
+
+    def share(self, shares: bool) -> None:
+        """Whether pushes lie in memory that their members write to again, and values are copied as they are sent."""
+        self.shard.lends_values = shares
+        # with bound 0 a push waits for those of others, and its member need not
+        self.keeps_copies = shares and self.shard.bound == 0
 
     def follow(self, generation: int, members: Sequence[str], hosts: Mapping[str, str] | None = None) -> None:
         """Go on with the members of the newest view; newcomers begin with the round, as all others did. `hosts`: on
@@ -128,6 +136,8 @@ class HostedShard:
         if self.together is not None:
             self.together.check(member, request.among)
         values, trained = self.reader.read(member, arrays, request.is_finite), tuple(request.trained)
+        if self.keeps_copies:
+            values = values.copy()
         return ShardUpdate(self.clock_of(member), request.clock, values, request.weight, trained, request.version)
 
     def note_pushed(self, request: PushRequest, outcome: PushOutcome) -> None:

@@ -113,4 +113,5 @@ class HostedTable(HostedShard):
 def read_rows(member: str, array: Any) -> RowNumbers:
     if memoryview(array).nbytes % 8:
         raise PayloadError(f"{member} names rows by {memoryview(array).nbytes} bytes; a row takes 8")
-    return np.frombuffer(array, np.int64)
+    # they are checked now and used later, and their memory may be the member's
+    return np.frombuffer(array, np.int64).copy()

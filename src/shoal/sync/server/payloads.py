@@ -8,17 +8,19 @@ out for the next push (`residual`), and takes pulls that bring only what has cha
 sent and kept together are what there was to send and what was kept before: where all are whole numbers, exactly.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from shoal.core.errors import PayloadError
 from shoal.sync.server.changes import FLOAT, take_changes
-from shoal.sync.server.cut import ShardCut, cut_into_shards
+from shoal.sync.server.cut import ShardCut, ShardPiece, cut_into_shards
 from shoal.sync.server.messages import CODED, PARTS, TensorSize, ValuesHead, encode
 from shoal.sync.server.rules.base import FloatArray
 from shoal.sync.server.shard_codec import name_piece, read_layout, shape_shard
@@ -39,6 +41,14 @@ class PackedPush:
     is_finite: bool = True
 
 
+Allocate = Callable[[int], npt.NDArray[np.uint8]]
+
+
+def allocate_private(size: int) -> npt.NDArray[np.uint8]:
+    """Memory of this process alone."""
+    return np.zeros(size, np.uint8)
+
+
 class ShardPayloads:
     """Float32 as it is: the null member."""
 
@@ -46,13 +56,28 @@ class ShardPayloads:
         self.up = self.down = 0
         """Bytes that pushes and pulls would have been as they are."""
 
-    def open(self, names: Sequence[str], parameters: Sequence[Tensor], servers: int) -> None:
+    def open(
+        self, names: Sequence[str], parameters: Sequence[Tensor], servers: int, allocate: Allocate = allocate_private
+    ) -> None:
+        """`allocate`: memory that servers reach, if they can."""
         self._names, self._shapes = list(names), [tuple(parameter.shape) for parameter in parameters]
         sizes = [parameter.numel() for parameter in parameters]
         self.cuts: list[ShardCut] = cut_into_shards(sizes, servers)
-        self.flat = [np.zeros(size, np.float32) for size in sizes]
-        """By parameter: the newest values that servers have sent."""
-        self._sent = [np.zeros(cut.size, np.float32) for cut in self.cuts]
+        self._sent = [allocate(FLOAT * cut.size).view(np.float32) for cut in self.cuts]
+        self.landings = [allocate(FLOAT * cut.size).view(np.float32) for cut in self.cuts]
+        """By server: where its values are put; not to be read between a request for them and its reply."""
+        self._index = [_index_values(cut, sizes) for cut in self.cuts]
+        whole = {piece.tensor: self.landings[s][at] for s, found in enumerate(self._index) for piece, at in found[0]}
+        self.flat = [whole.get(number, np.zeros(0, np.float32)) for number in range(len(sizes))]
+        """By parameter: the newest values that servers have sent. Of one that lies in one shard, in place."""
+        for number, size in enumerate(sizes):
+            if number not in whole:
+                self.flat[number] = np.zeros(size, np.float32)
+
+    def make_anchors(self) -> list[Tensor]:
+        """Return memory for the values that the next push is a change of: that in which new ones arrive, because they
+        do only once the push has left."""
+        return [torch.from_numpy(flat).view(shape) for flat, shape in zip(self.flat, self._shapes, strict=True)]
 
     def declare(self) -> list[list[TensorSize]]:
         """By server: the arrays that will be sent, at most."""
@@ -62,15 +87,16 @@ class ShardPayloads:
         """What opens each server's shard: its values, as they are."""
         return [[values] for values in self._copy(tensors)]
 
-    def _copy(self, tensors: Sequence[Tensor]) -> list[FloatArray]:
-        flat = [tensor.reshape(-1).numpy() for tensor in tensors]
+    def _copy(self, tensors: Sequence[Tensor], since: Sequence[Tensor] = ()) -> list[FloatArray]:
+        flat, before = ([tensor.reshape(-1).numpy() for tensor in each] for each in (tensors, since))
         for cut, sent in zip(self.cuts, self._sent, strict=True):
-            cut.pack(flat, sent)
+            cut.pack(flat, sent, before)
         return self._sent
 
-    def pack(self, updates: Sequence[Tensor], weight: float) -> list[PackedPush]:
+    def pack(self, updates: Sequence[Tensor], weight: float, since: Sequence[Tensor] = ()) -> list[PackedPush]:
+        """`since`: what is pushed is the change from these to `updates`."""
         self._count_up()
-        return [PackedPush([sent], weight) for sent in self._copy(updates)]
+        return [PackedPush([sent], weight) for sent in self._copy(updates, since)]
 
     def _count_up(self) -> None:
         self.up += sum(sent.nbytes for sent in self._sent)
@@ -85,10 +111,14 @@ class ShardPayloads:
 
     def take_all(self, server: int, version: int, arrays: Sequence[Any]) -> None:
         """All values of a shard; not counted as a pull."""
-        cut = self.cuts[server]
+        cut, landing = self.cuts[server], self.landings[server]
         if len(arrays) != 1 or memoryview(arrays[0]).nbytes != FLOAT * cut.size:
             raise PayloadError(f"server {server} sends {len(arrays)} arrays; its shard has {cut.size} float32")
-        cut.unpack(np.frombuffer(arrays[0], np.float32), self.flat)
+        found = np.frombuffer(arrays[0], np.float32)
+        if found.ctypes.data != landing.ctypes.data:  # it came with the message
+            landing[:] = found
+        for piece, place in self._index[server][1]:
+            self.flat[piece.tensor][piece.start : piece.stop] = landing[place]
 
     def state(self) -> dict[str, Tensor]:
         """Codec state by `kind.parameter`, in copies."""
@@ -96,6 +126,20 @@ class ShardPayloads:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on with what `state` returned, whatever the shards were then."""
+
+
+Placed = list[tuple[ShardPiece, slice]]
+
+
+def _index_values(cut: ShardCut, sizes: Sequence[int]) -> tuple[Placed, Placed]:
+    """Where the pieces of a shard lie in its values: whole tensors, and parts of tensors."""
+    whole: Placed = []
+    parts: Placed = []
+    at = 0
+    for piece in cut.pieces:
+        (whole if piece.size == sizes[piece.tensor] else parts).append((piece, slice(at, at + piece.size)))
+        at += piece.size
+    return whole, parts
 
 
 @dataclass
@@ -119,14 +163,23 @@ class CodedPayloads(ShardPayloads):
         self.codec, self._seed, self._rank, self._made = codec, seed, rank, 0
         self._compares = compares(codec)
 
-    def open(self, names: Sequence[str], parameters: Sequence[Tensor], servers: int) -> None:
-        super().open(names, parameters, servers)
-        self._memory = [self._open_shard(cut) for cut in self.cuts]
+    def open(
+        self, names: Sequence[str], parameters: Sequence[Tensor], servers: int, allocate: Allocate = allocate_private
+    ) -> None:
+        super().open(names, parameters, servers, allocate)
+        # a pull may bring changes alone, so nothing may arrive in place of the values they are changes of
+        self.flat = [np.zeros(math.prod(shape), np.float32) for shape in self._shapes]
+        self._index = [([], [*whole, *parts]) for whole, parts in self._index]
+        self._memory = [self._open_shard(cut, allocate) for cut in self.cuts]
 
-    def _open_shard(self, cut: ShardCut) -> _ShardMemory:
+    def make_anchors(self) -> list[Tensor]:
+        """Of their own: `flat` is what the server's changes are changes of."""
+        return [torch.zeros(shape) for shape in self._shapes]
+
+    def _open_shard(self, cut: ShardCut, allocate: Allocate) -> _ShardMemory:
         shapes = shape_shard(cut, self._names, self._shapes)
         layout = read_layout("this worker", shapes, cut.size)
-        out = torch.zeros(self.codec.max_bytes(layout), dtype=torch.uint8)
+        out = torch.from_numpy(allocate(self.codec.max_bytes(layout)))
         return _ShardMemory(layout, encode(shapes), self.codec.init_state(layout), out)
 
     def declare(self) -> list[list[TensorSize]]:
@@ -139,11 +192,11 @@ class CodedPayloads(ShardPayloads):
         """And what lies in it, because the server decodes pushes by that."""
         return [[*own, each.parts] for own, each in zip(super().copy_values(tensors), self._memory, strict=True)]
 
-    def pack(self, updates: Sequence[Tensor], weight: float) -> list[PackedPush]:
+    def pack(self, updates: Sequence[Tensor], weight: float, since: Sequence[Tensor] = ()) -> list[PackedPush]:
         self._made += 1
         self._count_up()
         found = []
-        for server, flat in enumerate(self._copy(updates)):
+        for server, flat in enumerate(self._copy(updates, since)):
             if weight != 1.0:
                 flat *= np.float32(weight)
             found.append(self._encode(server, torch.from_numpy(flat)))

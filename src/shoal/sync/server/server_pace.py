@@ -24,6 +24,8 @@ class ServerPace:
     """Whether values are pulled after every step, however fresh those here are."""
     adaptive: bool = False
     """Whether a push counts the less the staler it is."""
+    prefetch: bool = False
+    """Whether values are waited for only when the next step needs them (`prefetching_steps.py`)."""
     speculate: float = 0.0
     """Without a bound: a step begins again when so many updates of each other worker have come; 0: it never does
     (`speculative_steps.py`)."""

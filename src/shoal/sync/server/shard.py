@@ -33,6 +33,8 @@ from shoal.sync.server.shard_state import (
 )
 from shoal.sync.trained import check_trained
 
+BLOCK = 1 << 15
+"""Elements that are scaled and added at a time, so that what lies between stays in the cache."""
 MOST_REFUSED = 3
 """Pushes in a row that are not finite, after which their member does harm."""
 
@@ -60,6 +62,8 @@ class ParameterShard:
         self.state = ShardState(values.copy(), slots, dict.fromkeys(members, 0))
         self.changes: ElementChanges | None = None
         """Where pulls may leave out what has not changed."""
+        self.lends_values = False
+        """Whether pulls get the values themselves, because they are copied before anything changes them."""
 
     @property
     def minimum(self) -> int:
@@ -146,7 +150,14 @@ class ParameterShard:
         return max(1.0, (self.state.version - update.version) / others)
 
     def _apply_update(self, update: ShardUpdate, weight: float) -> None:
-        self._apply(scaled(update.values, weight))
+        if weight == 1.0 or self.changes is not None:
+            self._apply(scaled(update.values, weight))
+            return
+        state = self.state
+        for block in (slice(at, at + BLOCK) for at in range(0, len(update.values), BLOCK)):
+            slots, part = [slot[block] for slot in state.slots], scaled(update.values[block], weight)
+            self.rule.apply(state.values[block], slots, part, state.version)
+        state.version += 1
 
     def _apply(self, update: FloatArray) -> None:
         self.rule.apply(self.state.values, self.state.slots, update, self.state.version)
@@ -210,7 +221,8 @@ class ParameterShard:
 
     def _values(self, member: str, clock: int) -> ShardValues:
         state = self.state
-        return ShardValues(member, clock, self.minimum, state.version, state.values.copy())
+        values = state.values if self.lends_values else state.values.copy()
+        return ShardValues(member, clock, self.minimum, state.version, values)
 
     def release(self) -> list[ShardValues]:
         """Answer the pulls that waited and need not any more; asked after every push and change of view."""

@@ -61,7 +61,7 @@ class ShardClient:
 
     def open(self, session: MembershipSession, names: Sequence[str], parameters: Sequence[Tensor]) -> None:
         self._session = session
-        self.payloads.open(names, parameters, len(self.servers))
+        self.payloads.open(names, parameters, len(self.servers), self.servers.allocate)
         self.servers.declare(self.channel, self.payloads.declare())
 
     def open_shards(self, view: MembershipView, parameters: Sequence[Tensor]) -> None:
@@ -69,7 +69,10 @@ class ShardClient:
         facts = (self.channel, self.pace.rule, self.pace.settings, self.pace.bound, view.generation)
         values = self.payloads.copy_values([p.detach() for p in parameters])
         request = OpenRequest(*facts, list(view.members), self.pace.deadline, by_host=self.pace.by_host)
-        numbers = {server: self.servers.send(server, request, values[server]) for server in self._from_last()}
+        landings = self.payloads.landings
+        numbers = {
+            server: self.servers.send(server, request, values[server], landings[server]) for server in self._from_last()
+        }
         for server, (reply, arrays) in enumerate(self._replies(numbers, RoundReply)):
             assert isinstance(reply, RoundReply)
             self._take_round(server, reply, arrays)
@@ -94,10 +97,16 @@ class ShardClient:
             self.servers.forget(number)
 
     def send_push(
-        self, updates: Sequence[Tensor], weight: float, trained: list[TrainedSamples], among: Sequence[str] = ()
+        self,
+        updates: Sequence[Tensor],
+        weight: float,
+        trained: list[TrainedSamples],
+        among: Sequence[str] = (),
+        since: Sequence[Tensor] = (),
     ) -> None:
-        """`among`: the workers of this host whose changes are in it, where hosts push together."""
-        packed = self.payloads.pack(updates, weight)
+        """`among`: the workers of this host whose changes are in it, where hosts push together. `since`: what is pushed
+        is the change from these to `updates`."""
+        packed = self.payloads.pack(updates, weight, since)
         self._pushes = {
             server: self.servers.send(
                 server, self._push_request(server, packed[server], trained, among), packed[server].arrays
@@ -122,10 +131,11 @@ class ShardClient:
 
     def send_pulls(self) -> dict[int, int]:
         """Return the number of the request at each server."""
-        return {
-            server: self.servers.send(server, PullRequest(self.clock, self.channel, self.payloads.held(server)))
-            for server in self._from_last()
-        }
+        numbers = {}
+        for server in self._from_last():
+            request = PullRequest(self.clock, self.channel, self.payloads.held(server))
+            numbers[server] = self.servers.send(server, request, landing=self.payloads.landings[server])
+        return numbers
 
     def take_pulled(self, numbers: dict[int, int]) -> set[str]:
         """Take in the newest values; return the members that they had to wait for."""
@@ -174,7 +184,9 @@ class ShardClient:
 
     def _send_all(self, request: RoundMessage) -> dict[int, int]:
         """Return the number of the request at each server."""
-        return {server: self.servers.send(server, request) for server in self._from_last()}
+        places = self.payloads.landings if isinstance(request, RoundRequest) and request.values else []
+        landings = dict(enumerate(places))
+        return {server: self.servers.send(server, request, (), landings.get(server)) for server in self._from_last()}
 
     def _replies(self, numbers: dict[int, int], kind: type) -> Iterator[tuple[ShardReply, list[memoryview]]]:
         for server in range(len(self.servers)):

@@ -47,8 +47,8 @@ class SocketServerConnection(ServerConnection):
         return socket
 
     def close(self) -> None:
-        for socket in self._sockets if self._owner == os.getpid() else ():
-            socket.close(linger=0)
+        if self._owner == os.getpid():
+            self._context.destroy(linger=0)
         self._sockets, self._owner = [], 0
 
     def _transmit(self, server: int, channel: int, head: bytes, arrays: Sequence[Any]) -> None:
@@ -59,6 +59,10 @@ class SocketServerConnection(ServerConnection):
         socket = self._open()[server]
         while socket.poll(milliseconds):
             milliseconds = 0
-            head, *arrays = socket.recv_multipart(copy=False)
-            (number,) = NUMBER.unpack_from(head.buffer)
-            self._take(server, number, bytes(head.buffer[NUMBER.size :]), [part.buffer for part in arrays])
+            head, *parts = [part.buffer for part in socket.recv_multipart(copy=False)]
+            (number,) = NUMBER.unpack_from(head)
+            self._take(server, number, bytes(head[NUMBER.size :]), self._read_arrays(server, number, parts))
+
+    def _read_arrays(self, server: int, number: int, parts: Sequence[Any]) -> list[Any]:
+        """The arrays of a reply, from what came after its head."""
+        return list(parts)

@@ -12,6 +12,8 @@ host's first one speaks for it (`hierarchical.py`).
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -66,9 +68,12 @@ class ServerEngine(LeaderSumEngine):
         for space in spaces:
             if space.device.type != "cpu" or str(space.dtype).removeprefix("torch.") not in DTYPES:
                 raise UsageError(f"a bucket of {space.dtype} on {space.device} cannot go to servers; write allreduce")
-        self._pairs = [(torch.zeros(s.numel, dtype=s.dtype), torch.zeros(s.numel, dtype=s.dtype)) for s in spaces]
+        self._pairs = [(self._allocate(space), self._allocate(space)) for space in spaces]
         self._declare()
         return self._pairs
+
+    def _allocate(self, space: BucketSpace) -> Tensor:
+        return torch.from_numpy(self.servers.allocate(space.numel * space.dtype.itemsize)).view(space.dtype)
 
     def _declare(self) -> None:
         sizes: list[list[TensorSize]] = [[] for _ in range(len(self.servers))]
@@ -92,12 +97,12 @@ class ServerEngine(LeaderSumEngine):
         if view.generation != self._generation:
             self._generation, self._numbers = view.generation, [0] * len(self._pairs)
         self._numbers[index] += 1
-        leaving = self._pairs[index][0]
+        leaving, arriving = self._pairs[index]
         key = (view.generation, self.channel, index, self._numbers[index])
         members = [m for m in view.members if self.among is None or slot_of(m) in self.among]
         request = SumRequest(*key, members, str(leaving.dtype).removeprefix("torch."))
         self._queue[index] = [
-            (server, self.servers.send(server, request, [leaving[cut].view(torch.uint8).numpy()]), cut)
+            (server, self.servers.send(server, request, [_bytes(leaving[cut])], _bytes(arriving[cut])), cut)
             for server, cut in enumerate(_cuts(leaving.numel(), len(self.servers)))
             if cut.start < cut.stop
         ]
@@ -116,7 +121,9 @@ class ServerEngine(LeaderSumEngine):
             wanted = (cut.stop - cut.start) * result.element_size()
             if not isinstance(reply, SumReply) or len(arrays) != 1 or memoryview(arrays[0]).nbytes != wanted:
                 raise PayloadError(f"server {server} answers a sum of {wanted} bytes with {type(reply).__name__}")
-            result[cut] = torch.frombuffer(bytearray(arrays[0]), dtype=result.dtype)
+            found = np.frombuffer(arrays[0], np.uint8)
+            if found.ctypes.data != result[cut].data_ptr():  # it came with the message
+                _bytes(result[cut])[:] = found
         self._queue[index] = []
 
     def _look(self) -> None:
@@ -194,6 +201,10 @@ class SharedServerEngine(ServerEngine):
     def abandon(self) -> None:
         super().abandon()
         self._flags.abandon()
+
+
+def _bytes(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    return tensor.view(torch.uint8).numpy()
 
 
 def _cuts(numel: int, parts: int) -> list[slice]:

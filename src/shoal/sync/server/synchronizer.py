@@ -76,7 +76,8 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._names, self._parameters = list(part.names), list(part.parameters)
         self._rounds = AveragingRound(self.exchange, part, [], self.spent, [], words=3)
         self._client.open(part.session, self._names, self._parameters)
-        self._anchors = [p.detach().clone() for p in self._parameters]
+        self._anchors = self.payloads.make_anchors()
+        self._keep(self._anchors)
         self._starts = [p.detach().clone() for p in self._parameters]
         Synchronizer.open(self, part, state)
 
@@ -118,7 +119,11 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def after_step(self, optimizer: Optimizer) -> None:
         self._open = True
         if optimizer is self.part.optimizers[-1]:
-            self._push(self._updates(), self.part.weights.step_share() if self.pace.rule == "add" else 1.0)
+            if self.pace.rule == "add":  # what this step, and the script since the last one, changed
+                values = [p.detach() for p in self._parameters]
+                self._push(values, self.part.weights.step_share(), self._anchors)
+            else:
+                self._push(self._gradients(), 1.0)
             self._count()
 
     def skip_step(self) -> None:
@@ -126,30 +131,39 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
         self._push([torch.zeros(()).expand(p.shape) for p in self._parameters], 0.0)
         self._count()
 
-    def _updates(self) -> list[Tensor]:
-        """What this step, and the script since the last one, changed; or the gradients."""
-        if self.pace.rule == "add":
-            return [p.detach() - anchor for p, anchor in zip(self._parameters, self._anchors, strict=True)]
+    def _gradients(self) -> list[Tensor]:
         empty = torch.zeros(())
         return [empty.expand(p.shape) if p.grad is None else p.grad.to_dense() for p in self._parameters]
 
-    def _push(self, updates: list[Tensor], weight: float) -> None:
-        began, totals = now(), self.server_totals
+    def _push(self, updates: list[Tensor], weight: float, since: Sequence[Tensor] = ()) -> None:
+        """`since`: what is pushed is the change from these to `updates`."""
+        began = now()
         self._pushed = self.part.weights.leased_from(self._named)
         self._named += len(self._pushed)
-        self._client.send_push(updates, weight, self._pushed)
-        pulls = self._client.send_pulls() if self._wants_values() else {}
-        outcomes = self._client.take_outcomes()
+        self._client.send_push(updates, weight, self._pushed, since=since)
+        self._conclude(self._client.send_pulls() if self._wants_values() else {})
+        self.spent.wait += now() - began
+
+    def _conclude(self, pulls: dict[int, int]) -> None:
+        """What became of the last push, and the values of the pulls that left with it, if any did."""
+        totals, outcomes = self.server_totals, self._client.take_outcomes()
         totals.pushes += 1
         self._judge(outcomes)
         if pulls:
             self._pull(pulls)
         elif PushOutcome.REFUSED in outcomes:
-            self._write(self._anchors)
+            self._undo_step()
         else:
-            self._keep(self._anchors)
+            self._keep_step()
         totals.staleness[self._client.staleness] += 1
-        self.spent.wait += now() - began
+
+    def _undo_step(self) -> None:
+        """Its push was refused, and no values come."""
+        self._write(self._anchors)
+
+    def _keep_step(self) -> None:
+        """Its push was counted, and no values come."""
+        self._keep(self._anchors)
 
     def _wants_values(self) -> bool:
         """Whether the next step may not begin on what is here."""
@@ -177,8 +191,9 @@ class ServerStepsSynchronizer(LocalStepsSynchronizer):
     def _take_values(self, anchors: list[Tensor]) -> None:
         with torch.no_grad():
             for parameter, anchor, flat in zip(self._parameters, anchors, self.payloads.flat, strict=True):
-                anchor.copy_(torch.from_numpy(flat).view(parameter.shape))
-                parameter.copy_(anchor)
+                parameter.copy_(torch.from_numpy(flat).view(parameter.shape))
+                if anchor.data_ptr() != flat.ctypes.data:
+                    anchor.copy_(parameter)
 
     def leave_round(self) -> None:
         self._follow_view()

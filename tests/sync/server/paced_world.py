@@ -20,7 +20,6 @@ from shoal.sync.exchange.none import NoExchange
 from shoal.sync.server.deadline_steps import DeadlineStepsSynchronizer
 from shoal.sync.server.host import ShardHost
 from shoal.sync.server.server_pace import ServerPace
-from shoal.sync.server.synchronizer import ServerStepsSynchronizer
 from shoal.sync.synchronizer import EqualWeights, Part, StepAction
 from shoal.sync.trained import TrainedSamples
 from shoal.train.served_synchronizers import choose_kind

@@ -31,8 +31,8 @@ SERVER, THREE, STALE, ASYNC, LAST = (
 
 
 def files(temporary: Path) -> set[str]:
-    """Where servers of this run listen."""
-    return {each.name for each in temporary.glob("shoal-servers-*/*") if each.is_socket()}
+    """Where servers of this run listen for requests."""
+    return {each.name for each in temporary.glob("shoal-servers-*/*") if each.is_socket() and not each.suffix}
 
 
 def server_pid(temporary: Path, name: str) -> int:

@@ -94,6 +94,8 @@ def test_a_single_worker_needs_no_server() -> None:
         ("significant(0.05)", "which only pushes to servers know"),
         ("server, async(rule=sgd, rate=0.1), significant(0.05)", "gradients travel, whose size says nothing"),
         ("server, async(rule=adagrad)", "they need a rate"),
+        ("server, async(speculate=1, prefetch=true)", "both say when values are pulled"),
+        ("allreduce, stale(1, prefetch=true)", "only the bound has a meaning"),
         ("server, stale(-1)", "bound"),
     ],
 )
@@ -105,7 +107,7 @@ def test_what_does_not_fit_is_refused(plan: str, why: str) -> None:
         check(Plan.parse(plan), 2)
 
 
-@pytest.mark.parametrize("plan", ["server, stale(0)", "server(shards=2), stale(0, round=3)"])
+@pytest.mark.parametrize("plan", ["server, stale(0)", "server(shards=2), stale(0, prefetch=true, round=3)"])
 def test_no_staleness_and_sgd_equal_one_process(plan: str) -> None:
     """Changes by each worker's share of the samples add up to the step of the whole batch."""
     model = make("mlp")

@@ -3,6 +3,7 @@
 import gc
 import os
 import resource
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,28 @@ def test_what_is_pulled_is_what_was_pushed_and_lies_where_it_was_wanted(
             (_, (values,)) = worker.wait(0, worker.send(0, PullRequest(clock + 1), landing=landing))
             assert np.frombuffer(values, np.float32).ctypes.data == landing.ctypes.data
             assert np.array_equal(landing, expected)
+
+
+def test_a_worker_killed_while_it_writes_costs_its_own_push_alone(
+    services: ServiceProcesses, workers: list[SharedServerConnection]
+) -> None:
+    opens = OpenRequest(0, "add", {}, None, 1, MEMBERS)
+    process = os.fork()
+    if process == 0:
+        sent = workers[0].allocate(4 * SIZE).view(np.float32)
+        workers[0].wait(0, workers[0].send(0, opens, [sent]))
+        sent[:] = 1.0
+        workers[0].wait(0, workers[0].send(0, PushRequest(0), [sent]))
+        sent[: SIZE // 2] = 9.0
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(process, 0)
+    second = workers[1]
+    sent, landing = (second.allocate(4 * SIZE).view(np.float32) for _ in range(2))
+    second.wait(0, second.send(0, opens, [sent]))
+    sent[:] = 2.0
+    second.wait(0, second.send(0, PushRequest(0), [sent]))
+    second.wait(0, second.send(0, PullRequest(1), landing=landing))
+    assert np.all(landing == 3.0)
 
 
 def test_with_rounds_of_all_a_push_stays_what_it_was_until_its_round(workers: list[SharedServerConnection]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from fake_runs import ended, logged, make_run, reported, started, step, tear
 from rich.console import Console
 
-from shoal.core.events import TrafficCounted, WarningRaised, WorkerEntered
+from shoal.core.events import BatchesFetched, TrafficCounted, WarningRaised, WorkerEntered
 from shoal.core.record import StepPhases, worker_file
 from shoal.watch.draw import draw_run
 from shoal.watch.draw.bars import phase_bars
@@ -31,6 +31,16 @@ def full(root: Path) -> RunRecord:
     record = make_run(root, first, second, [started(2), step(1)], size=4)
     tear(worker_file(record.dir, 2))
     return record
+
+
+def test_the_page_shows_where_batches_were_prepared(tmp_path: Path) -> None:
+    few = BatchesFetched(at=1.0, step=1, batches=[7, 8], bytes=5_000_000, local=1, waited=0.25, overdue=2, lost=3)
+    many = BatchesFetched(at=1.0, step=1, batches=[*range(1, 21)], bytes=0, local=0, waited=0.0)
+    page = text_of(draw_run(make_run(tmp_path, [started(0), step(1), few, ended()], [started(1), step(1), many])))
+    (row,) = [line.split() for line in page.splitlines() if "7 8" in line]
+    assert row[:8] == ["0", "7", "8", "1", "5.0", "MB", "2", "3"]
+    assert row[8:10] == ["0.25", "s"]
+    assert "20 of 1 to 20" in page
 
 
 def test_the_page_shows_every_part(tmp_path: Path) -> None:

@@ -28,8 +28,14 @@ def numbers(outcome: Outcome) -> list[float]:
     return [float(word) for word in re.findall(r"-?\d+\.\d+", outcome.checksum)]
 
 
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The weights that Shoal comes to."""
+    return numbers(train(tmp_path_factory.mktemp("ours"), HIDDEN, "--workers", "2", "--seed", "3"))
+
+
 @pytest.mark.parametrize("name", PEERS)
-def test_a_peer_trains_the_script(tmp_path: Path, name: str) -> None:
+def test_a_peer_trains_the_script(tmp_path: Path, name: str, ours: list[float]) -> None:
     outcome = by_peer(tmp_path, HIDDEN, name, "--seed", "3", "--name", "one")
     assert outcome.code == 0, outcome.err
     summary = outcome.json
@@ -37,7 +43,6 @@ def test_a_peer_trains_the_script(tmp_path: Path, name: str) -> None:
     assert summary["metrics"] == {"quality": 0.5}
     assert read_info(tmp_path / "runs/one").seed == 3
     assert not list(tmp_path.glob("runs/*/rendezvous-*"))
-    ours = numbers(train(tmp_path, HIDDEN, "--workers", "2", "--seed", "3"))
     near = {"ddp": 1e-5, "ddp-fp16": 1e-2}.get(name, 1.0)
     assert numbers(outcome) == pytest.approx(ours, abs=near)
     assert (numbers(outcome) == pytest.approx(ours, abs=1e-5)) == (name == "ddp")

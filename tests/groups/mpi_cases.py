@@ -1,4 +1,4 @@
-"""Run by `mpirun -n 3 python mpi_cases.py`: the conformance case of exchanges, over MPI, in every rank at once."""
+"""Run by `mpirun -n 3 python mpi_cases.py [TEST ...]`: the conformance case of exchanges, over MPI, in all ranks."""
 
 import sys
 import tempfile
@@ -40,7 +40,7 @@ class MpiCase(ExchangeCase):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     exchange.run_world = run_ranks
-    for name in sorted(name for name in dir(MpiCase) if name.startswith("test_") and name != LOST):
+    for name in sys.argv[1:] or sorted(name for name in dir(MpiCase) if name.startswith("test_") and name != LOST):
         getattr(MpiCase(), name)()
         if MPI.COMM_WORLD.Get_rank() == 0:
             sys.stdout.write(f"passed {name}\n")

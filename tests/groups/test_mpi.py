@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_short import DEPENDS_ON_THE_ENGINE
 
 from shoal.groups import mpi
 from shoal.groups.mpi import MpiWork
@@ -27,14 +28,21 @@ def run_ranks(count: int, folder: Path, *words: str, **env: str) -> "subprocess.
     return subprocess.run(command, cwd=folder, env=known, capture_output=True, text=True, timeout=150, check=False)
 
 
+LOST = "test_a_lost_worker_ends_the_wait"
+WHOLE = {name for name in dir(ExchangeCase) if name.startswith("test_")} - {LOST}
+
+
 @needs_mpi
 @pytest.mark.timeout(200)
-def test_the_conformance_case_of_exchanges_passes_over_mpi(tmp_path: Path) -> None:
-    done = run_ranks(3, tmp_path, str(Path(__file__).with_name("mpi_cases.py")))
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [(2, DEPENDS_ON_THE_ENGINE - {LOST}), pytest.param(3, WHOLE, marks=pytest.mark.soak("engines"))],
+    ids=["in short", "whole"],
+)
+def test_the_conformance_case_of_exchanges_passes_over_mpi(tmp_path: Path, ranks: int, names: set[str]) -> None:
+    done = run_ranks(ranks, tmp_path, str(Path(__file__).with_name("mpi_cases.py")), *names)
     assert done.returncode == 0, done.stderr
-    passed = set(done.stdout.replace("passed ", "").split())
-    lost = "test_a_lost_worker_ends_the_wait"
-    assert passed == {name for name in dir(ExchangeCase) if name.startswith("test_")} - {lost}
+    assert set(done.stdout.replace("passed ", "").split()) == names
 
 
 LOSSES = """

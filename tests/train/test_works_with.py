@@ -196,6 +196,9 @@ def test_statistics_of_a_worker_without_samples_and_in_eval() -> None:
 @pytest.fixture
 def no_dynamo_state(tmp_path, monkeypatch) -> Iterator[None]:  # type: ignore[no-untyped-def]
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    warm_up = torch.compile(nn.Linear(1, 1), backend="aot_eager")  # imports once what each worker would
+    warm_up(torch.ones(1, 1)).sum().backward()
+    torch._dynamo.reset()
     yield
     torch._dynamo.reset()
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_runs import ended, logged, make_run, started, step
-from forked import soon
+from forked import Forked, children, command, soon
 
 from shoal.core.events import LayerTimes, ModelsJoined, ResultsReported, RunEvent, TrafficCounted, WarningRaised
 from shoal.core.process import HostProcess
@@ -45,7 +45,7 @@ for epoch in run.epochs(10**9):
         optimizer.step()
         optimizer.zero_grad()
         run.log(loss=loss)
-        time.sleep(0.02)
+        time.sleep(0.05)
     print("epoch", epoch, "<script>window.hacked=1</script>", flush=True)
 """
 
@@ -55,7 +55,8 @@ class ServedPage:
 
     def __init__(self, folder: Path, browser: Any, runtime: Path) -> None:
         self.folder, self.browser = folder, browser
-        self.environment = os.environ | {"XDG_RUNTIME_DIR": str(runtime), "SHOAL_REGISTER": "0"}
+        self.settings = {"XDG_RUNTIME_DIR": str(runtime), "SHOAL_REGISTER": "0"}
+        self.environment = os.environ | self.settings
         self._serve()
 
     def _serve(self) -> None:
@@ -144,16 +145,16 @@ def quiet_worker(rank: int, loss: float) -> list[RunEvent]:
     return [started(rank), joined, *steps, times, traffic, report, ended()]
 
 
-@pytest.fixture(scope="module", autouse=True)  # it imports torch while the first tests look at other runs
-def running(page: ServedPage) -> Iterator[subprocess.Popen[bytes]]:
+@pytest.fixture
+def running(page: ServedPage) -> Iterator[Forked]:
     """A run of two workers that goes on until it is stopped."""
     (page.folder / "script.py").write_text(TRAIN)
     words = ["run", "--name", "live", "--workers", "2", "--spare", "1", "--checkpoint", "1h", "--quiet", "script.py"]
-    run = subprocess.Popen([sys.executable, "-m", "shoal", *words], cwd=page.folder, env=page.environment)
+    run = command(page.folder, *words, **page.settings)
     yield run
-    if run.poll() is None:
-        run.send_signal(signal.SIGQUIT)
-    run.wait(WAIT)
+    if run.pid in children():
+        os.kill(run.pid, signal.SIGQUIT)
+        run.wait(WAIT)
 
 
 def wait_until(tab: Any, condition: str) -> None:
@@ -224,15 +225,15 @@ def test_the_keyboard_reaches_every_tab(page: ServedPage) -> None:
     tab.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_narrow_screen_shows_all_of_it(page: ServedPage, scheme: str) -> None:
-    tab = page.open("run=quiet-one", viewport={"width": 400, "height": 800}, color_scheme=scheme)
+def test_a_narrow_screen_shows_all_of_it_by_day_and_by_night(page: ServedPage) -> None:
+    tab = page.open("run=quiet-one", viewport={"width": 400, "height": 800}, color_scheme="light")
     tab.locator(".js-plotly-plot").first.wait_for()
     for name in ("Overview", "Timeline", "Members", "Network"):
         tab.get_by_role("tab", name=name).click()
         wait_until(tab, "document.documentElement.scrollWidth <= 400")
-    paper = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 24, 30)"}[scheme]
+    for scheme, paper in (("light", "rgb(255, 255, 255)"), ("dark", "rgb(18, 24, 30)")):
+        tab.emulate_media(color_scheme=scheme)
+        wait_until(tab, f"getComputedStyle(document.body).backgroundColor === '{paper}'")
     tab.close()
 
 
@@ -256,9 +257,7 @@ def test_a_wrong_token_is_refused(page: ServedPage) -> None:
     tab.close()
 
 
-def test_a_live_run_moves_and_is_stopped_with_a_checkpoint(
-    page: ServedPage, running: "subprocess.Popen[bytes]"
-) -> None:
+def test_a_live_run_moves_and_is_stopped_with_a_checkpoint(page: ServedPage, running: Forked) -> None:
     tab = page.open()
     tab.get_by_role("link", name="live").click()
     steps = "Number(document.querySelector('[data-fact=steps]')?.textContent.replaceAll(',', '') ?? 0)"
@@ -290,7 +289,7 @@ def test_a_live_run_moves_and_is_stopped_with_a_checkpoint(
     tab.get_by_role("heading").get_by_text("interrupted").wait_for()
     tab.get_by_role("tab", name="Checkpoints").click()
     tab.get_by_text("shoal run --resume live").wait_for()
-    assert running.wait(WAIT) == 130
+    assert running.wait(WAIT).code == 130
     tab.close()
 
 

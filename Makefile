@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 WORKERS ?= 3
 DATA ?= data
 
-.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire bench-serve bench-servers clean
+.PHONY: help demo zoo test soak check bench bench-local bench-network bench-wire bench-serve bench-servers bench-stages clean
 help:
 	@echo "make demo    one script alone, with 2 workers, with a worker killed, over 20 Mbit/s: a table and a picture"
 	@echo "make test    run the tests            make check   ruff, mypy, import-linter, codespell"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-local DATA=DIR     rounds of local steps in slow networks and beside a slow worker, named plans, Hogwild: an hour, as root"
 	@echo "make bench-serve              requests a second of shoal serve; PEERS='litserve=PYTHON ray=PYTHON' compares"
 	@echo "make bench-servers DATA=DIR   parameter servers beside torch RPC, a Ray actor and DDP: half an hour, as root"
+	@echo "make bench-stages             workers for each stage of a job beside fixed numbers: five minutes"
 	@echo "make bench-wire DATA=DIR      codecs, DDP and its hooks at four link rates: about 35 minutes, as root"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -68,6 +69,9 @@ bench-wire: $(STAMP)
 
 bench-servers: $(STAMP)
 	$(BIN)/python benchmarks/servers.py $(if $(wildcard $(DATA)),--data $(DATA))
+
+bench-stages: $(STAMP)
+	$(BIN)/python benchmarks/stages.py
 
 bench-serve: $(STAMP)
 	$(BIN)/python benchmarks/serve.py $(foreach peer,$(PEERS),--peer $(peer))

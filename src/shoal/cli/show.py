@@ -60,10 +60,14 @@ def ledger_text(record: "RunRecord") -> str:
 
 
 def as_json(record: "RunRecord") -> str:
-    """`{"info": …, "summary": …, "quantities": …, "verdict": …, "workers": […]}`; `exit` is -1 before the end."""
+    """`{"info": …, "summary": …, "quantities": …, "verdict": …, "workers": […], "stages": […]}`.
+
+    `exit` is -1 before the end.
+    """
     import msgspec
 
     from shoal.watch.quantities import quantities
+    from shoal.watch.stages import measure_stages
     from shoal.watch.summary import known_summary
     from shoal.watch.verdict import verdict
     from shoal.watch.worker import read_workers
@@ -75,5 +79,6 @@ def as_json(record: "RunRecord") -> str:
         "quantities": quantities(workers),
         "verdict": verdict(workers),
         "workers": workers,
+        "stages": measure_stages(record),
     }
     return msgspec.json.encode(page).decode()

@@ -80,6 +80,15 @@ class LoaderJoined(RunEvent, tag="loader", frozen=True, kw_only=True):
     """Why its samples cannot be leased; empty if they can."""
 
 
+class StageBegan(RunEvent, tag="stage", frozen=True, kw_only=True):
+    """The script has begun a stage of the job (`run.stage`)."""
+
+    step: int
+    stage: str
+    workers: int
+    """How many it wants; those that come are told by the views."""
+
+
 class WarningRaised(RunEvent, tag="warned", frozen=True, kw_only=True):
     """Something the user should know, in one line."""
 
@@ -214,6 +223,7 @@ AnyEvent = (
     | FileCompacted
     | ModelsJoined
     | LoaderJoined
+    | StageBegan
     | StepFinished
     | LayerTimes
     | BucketTimes

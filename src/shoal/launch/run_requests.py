@@ -39,6 +39,8 @@ class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many are to be started."""
     remove: Annotated[tuple[SlotNumber, ...], msgspec.Meta(max_length=MOST_SCALED)] = ()
     """Which are to leave after their step."""
+    workers: SlotNumber = 0
+    """How many of this launcher's there are to be, instead, as `run.stage` asks, maybe twice. 0: as above."""
     token: Token = ""
 
 

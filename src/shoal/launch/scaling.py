@@ -63,6 +63,15 @@ class WorkerScaling:
         again = [number for number, slot in self._slots.items() if slot.is_free]
         return [*sorted(again), *(number for number in range(self._capacity) if number not in self._slots)]
 
+    def resolve(self, request: ScaleRequest, least: int) -> ScaleRequest:
+        """Return what a number of workers means now; who has been lost and is started again counts as being there."""
+        if not request.workers:
+            return request
+        gone = self.leaving | self._departed
+        here = sorted(number for number, slot in self._slots.items() if not slot.is_free and number not in gone)
+        wanted = max(request.workers, least)
+        return ScaleRequest(add=max(0, wanted - len(here)), remove=tuple(here[wanted:]), token=request.token)
+
     def begin(self, request: ScaleRequest) -> tuple[list[int], list[int]]:
         """Slots that are taken from now on, and slots whose workers were asked to leave."""
         added = self.free[: request.add]

@@ -158,9 +158,14 @@ class RunSupervisor:
 
     def scale(self, request: ScaleRequest, why: str = "") -> str:
         """The user wants more workers, or fewer; returns what is done about it, in words."""
+        request = self.scaling.resolve(request, self.policy.least)
         added, removed = self.scaling.begin(request)
         verbs = ((added, "added"), (removed, "asked to leave after a step"))
         said = [f"{named(slots)} {_is(slots)} {verb}" for slots, verb in verbs if slots]
+        if (missing := request.add - len(added)) > 0:
+            said.append(f"{missing} more would need memory of their own: start the run with --spare {missing} or more")
+        if not said:  # a script asks again, as after a loss
+            return ""
         text = "; ".join([*said, *filter(None, [why])])
         self._record.note_scaled(text, added, removed)
         return text

@@ -21,11 +21,11 @@ class UserRequests:
 
     def follow(self, supervisor: RunSupervisor, *, stopping: bool) -> list[str]:
         """Do what is asked; return a line for each thing done."""
-        notes = []
+        notes: list[str] = []
         if (switch := self._announcement.take(SwitchRequest)) is not None:
             supervisor.switch(switch.plan, switch.token)
         if (scale := self._announcement.take(ScaleRequest)) is not None and not stopping:
-            notes.append(supervisor.scale(scale))
+            notes += filter(None, [supervisor.scale(scale)])
             self._tuner = None  # from now on the user decides
         if self._tuner is not None and not supervisor.scaling.asked and not stopping:
             notes += self._tune(supervisor, self._tuner)

@@ -40,6 +40,7 @@ from shoal.train.registering import Registration, RunFacts
 from shoal.train.reports import RunReports
 from shoal.train.script_state import ScriptState
 from shoal.train.servers import connect_servers
+from shoal.train.stages import WorkerStages
 from shoal.train.step_coordinator import StepCoordinator
 
 _current: "Run | None" = None
@@ -74,6 +75,7 @@ class Run:
         self._together = StepCoordinator(group, self._progress)
         self._switcher = PlanSwitcher(plan, group, self._engines, context.seed, self._progress, context.servers)
         self._together.switcher = self._switcher
+        self._stages = self._together.stages = WorkerStages(group, self._progress, self.dir)
         self._reports = RunReports(self._journal, group, self._progress)
         self._epochs = TrainingEpochs(
             self._together, self._reports, connect_data_servers(context.data, self._progress, group)
@@ -204,6 +206,15 @@ class Run:
         if self.size > 1:  # one worker exchanges nothing, whatever the plan
             check_fitness(wanted, [joined.members for joined in self._together.joined], self._epochs.loaders)
         self._switcher.request(wanted)
+
+    def stage(self, name: str, *, workers: int) -> None:
+        """Begin a stage of the job, with so many workers; call it on all workers, between two steps.
+
+        Nobody waits: workers that are too many leave after their step, others are started and enter between two steps
+        of the stage. Called again with the same words it does nothing. `shoal show` tells the core-seconds of each
+        stage. With one process, and where no launcher of this machine has started the run, the number stays as it is.
+        """
+        self._stages.begin(name, workers)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the joined model's weights as a plain safetensors file, for others to use; worker 0 writes it.

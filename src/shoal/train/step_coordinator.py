@@ -38,6 +38,7 @@ from shoal.train.own_loop import NO_OPTIMIZER, OwnLoop
 from shoal.train.plan_switch import UNREPEATABLE, PlanSwitcher
 from shoal.train.progress import StepProgress
 from shoal.train.script_state import ScriptState
+from shoal.train.stages import WorkerStages
 from shoal.train.step_transaction import StepTransaction
 from shoal.train.stepcheck import StepCheck
 
@@ -50,6 +51,7 @@ class StepCoordinator(MembershipListener):
     resume: ResumeState | None = None
     balancer: ShareBalancer | None = None
     switcher: PlanSwitcher | None = None
+    stages: WorkerStages | None = None
 
     def __init__(self, group: WorkerGroup, progress: StepProgress) -> None:
         self.group, self.progress = group, progress
@@ -238,6 +240,8 @@ class StepCoordinator(MembershipListener):
         self.boundary = None  # all members have taken part in a step since
         if self.switcher is not None:
             self.switcher.step_ended()
+        if self.stages is not None:
+            self.stages.step_ended()
         self._donor.between_steps()
         if self._is_wanted_back():
             self._leave()

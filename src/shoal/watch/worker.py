@@ -22,6 +22,7 @@ from shoal.core.events import (
     RoundsMade,
     ServerCounted,
     SharesChanged,
+    StageBegan,
     StepFinished,
     StepSkipped,
     TrafficCounted,
@@ -99,6 +100,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """Under `stale(…)` and `async`: how stale its values were, and for whom it waited."""
     switched: list[PlanSwitched] = []
     """When the plan was switched while it trained."""
+    stages: list[StageBegan] = []
+    """When its script began stages."""
     entered: list[WorkerEntered] = []
     """When it came to a run that trained already, and what that took."""
     warnings: list[str] = []
@@ -261,6 +264,8 @@ def _add_word(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.entered.append(event)
         case PlanSwitched():
             worker.switched.append(event)
+        case StageBegan():
+            worker.stages.append(event)
         case WorkerEnded(exit=state, error=error, step=step, fingerprint=fingerprint):
             worker.state, worker.error = state, error
             worker.ended_at, worker.fingerprint = step, fingerprint

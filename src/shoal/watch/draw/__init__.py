@@ -1,6 +1,6 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · exchange · parts · plans · rounds · workers · metrics ·
+header · loss curve · phases of a step · transfers · exchange · parts · plans · stages · rounds · workers · metrics ·
 bytes by peer · warnings
 """
 
@@ -13,6 +13,7 @@ from shoal.watch.draw.curve import BrailleCurve
 from shoal.watch.draw.exchange import decisions, exchange_section, hidden_line
 from shoal.watch.draw.header import header
 from shoal.watch.draw.parts import parts_table
+from shoal.watch.draw.stages import stages_table
 from shoal.watch.draw.tables import (
     datagrams_table,
     failures,
@@ -60,6 +61,7 @@ def _sections(
         ("exchange", exchange_section(workers, verdict(workers))),
         ("parts of the model", parts_table(record.info, workers)),
         ("plans", plan_history(record, workers)),
+        ("stages", stages_table(record)),
         ("what the run decided", decisions(workers)),
         ("rounds", rounds_table(workers)),
         ("datagrams", datagrams_table(workers)),

@@ -82,6 +82,7 @@ def is_held(root: Path, digest: str) -> bool:
     except BlockingIOError:
         return True
     else:
+        # No process holds it, and the exclusive lock keeps new holds away until this file is gone.
         path.unlink(missing_ok=True)
         return False
     finally:

@@ -132,6 +132,7 @@ class Registry:
         manifest = decode_manifest(data, digest)
 
         def build(put: PutBlob, sizes: dict[str, int]) -> Manifest:
+            # A blob that is here with the right size is believed: `read` checks every byte when it is used.
             for blob, size in manifest.sizes.items():
                 if self.blobs.size(blob) == size:
                     sizes[blob] = size
@@ -245,6 +246,7 @@ class Registry:
             if found is not None and found.digest != seen:
                 seen = found.digest
                 yield found
+            # Ends at once when `stop` is set.
             stop.wait(interval)
 
 

@@ -133,9 +133,11 @@ class RequestBatcher:
     def _check_room(self, rows: int, left: float, level: int) -> None:
         if left <= 0:
             raise DeadlinePassed("the request's time was over before it came to the model; give it more")
+        # Before anything is dropped for it: a request that would be late anyway must not cost another its place.
         wait = self.expected_wait(rows, level)
         if self._is_full(rows):
             less_urgent = sum(each.rows for each in self._queue if each.level > level)
+            # An empty queue takes a request of any size, or one that is larger than the queue could never be answered.
             if self.queued - less_urgent and self.queued - less_urgent + rows > self._settings.queue:
                 raise ServerBusy(
                     f"{self.queued} samples wait already, {self._settings.queue} may; try again later", wait
@@ -198,6 +200,7 @@ class RequestBatcher:
     def _waits_for_core(self) -> bool:
         """No longer than the batch takes: a model that is slow must not hold up a quick one for its whole batch."""
         expected = self._times.predict(min(self.sizer.rows, self.queued))
+        # Nothing is known of a model before its first batch, so that one does not wait.
         if self._slots.is_free or self._has_waited or not expected:
             return False
         if self._core_timer is None:
@@ -216,6 +219,7 @@ class RequestBatcher:
         while self._queue:
             first = self._queue[0]
             if not first.answer.done():
+                # Stops instead of looking further: passing requests over would break their order.
                 if first.kind != batch[0].kind or rows + first.rows > limit:
                     break
                 batch.append(first)
@@ -257,6 +261,7 @@ class RequestBatcher:
             else:
                 _refuse(batch[0], error)
         seconds = self._clock() - began
+        # The time of a failure says nothing about how long a batch takes.
         if not failed:
             self.sizer.observe(rows, seconds)
             self._times.observe(rows, seconds)

@@ -1,7 +1,7 @@
 """Locks between processes that use one registry. All are flocks: they go with the process, however it dies.
 
 lock             shared by writers while blobs wait for their row, exclusive for what removes blobs
-holds/<digest>   shared by whoever uses a version (a run trained from it, a server); `is_held` asks
+holds/<digest>   shared by all users of a version (a run trained from it, a server); `is_held` asks
 """
 
 import contextlib

@@ -5,7 +5,7 @@
     models/lock, holds/   locks between processes
 
 A version is added in one order: chunks durable, manifest durable, row committed. A crash before the last leaves blobs
-nobody refers to, which `collect` removes; a version that can be seen is whole.
+that no row refers to, which `collect` removes; a version that can be seen is whole.
 """
 
 import hashlib
@@ -217,7 +217,7 @@ class Registry:
         return version
 
     def forget(self, version: ModelVersion) -> None:
-        """Remove the row of a version that nobody needs; the caller has the exclusive lock."""
+        """Remove the row of a version that is not needed; the caller has the exclusive lock."""
         self._index.remove(version)
 
     def used(self, versions: Versions) -> set[str]:

@@ -200,7 +200,6 @@ class RequestBatcher:
     def _waits_for_core(self) -> bool:
         """No longer than the batch takes: a model that is slow must not hold up a quick one for its whole batch."""
         expected = self._times.predict(min(self.sizer.rows, self.queued))
-        # Nothing is known of a model before its first batch, so that one does not wait.
         if self._slots.is_free or self._has_waited or not expected:
             return False
         if self._core_timer is None:
@@ -219,7 +218,6 @@ class RequestBatcher:
         while self._queue:
             first = self._queue[0]
             if not first.answer.done():
-                # Stops instead of looking further: passing requests over would break their order.
                 if first.kind != batch[0].kind or rows + first.rows > limit:
                     break
                 batch.append(first)
@@ -261,7 +259,6 @@ class RequestBatcher:
             else:
                 _refuse(batch[0], error)
         seconds = self._clock() - began
-        # The time of a failure says nothing about how long a batch takes.
         if not failed:
             self.sizer.observe(rows, seconds)
             self._times.observe(rows, seconds)

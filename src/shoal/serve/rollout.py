@@ -1,6 +1,6 @@
 """A new version comes into service in stages, by a rule: copies of requests, then a share of them, then all.
 
-    shadow       it gets copies, and its answers go to nobody
+    shadow       it gets copies, and no client gets its answers
     canary:5%    it answers 5 % of the requests
     (all)        it answers everything; the version before it stays loaded
     kept         the version before it is let go

@@ -263,7 +263,7 @@ def curl_line(core: ServingCore, address: str, guarded: bool) -> str:
     name = core.names()[0] if not core.composites else next(iter(core.composites))
     secret = ' -H "Authorization: Bearer $(cat TOKENFILE)"' if guarded else ""
     specs = core.specs(name)[1]
-    if not specs:  # any Python object with predict(): nobody but its author knows what it takes
+    if not specs:  # any Python object with predict(): only its author knows what it takes
         return f"curl -s{secret} {address}/predict/{name} -d 'INPUTS', where INPUTS is JSON that its predict() takes"
     body = example(specs).decode()
     if len(body) <= LONGEST_EXAMPLE:

@@ -51,6 +51,7 @@ def measure(record: RunRecord) -> RunMeasurement:
     steps = [[event for event in own if isinstance(event, StepFinished)] for own in events]
     kept = [after_warm_up(own) for own in steps]
     flat = [step for own in kept for step in own]
+    # The others wait for the slowest, whose time is therefore that of all.
     slowest = max((sum(step.seconds for step in own) for own in kept), default=0.0)
     return RunMeasurement(
         step_seconds=_mean(flat, lambda step: step.seconds),

@@ -59,6 +59,7 @@ class BenchSession:
         until = str(setting.until) if setting.until else None
         total = len(self.cells) * setting.repeats
         with BenchScreen(total, until, setting.price is not None, setting.quiet) as screen:
+            # In turns, because a machine's speed drifts by more than contestants differ.
             for repeat, cell in turns(self.cells, setting.repeats):
                 screen.begins(self.rows(), cell[0].name, cell[1], repeat)
                 trial = self._try(cell[0], self._order(cell, repeat), repeat, setting.until, setting.price)

@@ -32,6 +32,7 @@ def spread(values: Sequence[float]) -> MedianSpread | None:
         return None
     if len(values) == 1:
         return MedianSpread(values[0], values[0], values[0], 1)
+    # Inclusive: few repeats are the whole of what was measured, not a sample of quartiles beyond them.
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return MedianSpread(median, low, high, len(values))
 

@@ -39,6 +39,7 @@ class BenchTrial(msgspec.Struct, frozen=True, kw_only=True):
 def run_trial(
     contestant: BenchContestant, order: TrialOrder, repeat: int, goal: TrainingGoal | None, price: float | None
 ) -> BenchTrial:
+    # Counts every child that has ended since, so trials must not overlap.
     before = _children_seconds()
     done = subprocess.run(
         contestant.command(order),

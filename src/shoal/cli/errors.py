@@ -8,6 +8,7 @@ import typer
 from shoal.cli.ending import EXIT_INTERRUPTED
 from shoal.core.errors import UsageError
 
+# As click and most tools use it; 1 is for a run that failed.
 EXIT_USAGE = 2
 
 

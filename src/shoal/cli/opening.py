@@ -73,6 +73,7 @@ def open_record(directory: Path, info: "RunInfo") -> None:
             record.write_info(directory, info)
         else:
             record.write_attempt(directory, info)
+            # It tells how the last attempt ended, and would stand for this one if it is killed.
             (directory / "summary.json").unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(

@@ -24,6 +24,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     parameters = [each for name, hint in hints.items() if name != "return" for each in _parameters(command, name, hint)]
+    # typer shows these as the command's name and help.
     called.__name__, called.__doc__ = command.__name__, command.__doc__
     called.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     # typer reads both: the defaults from the signature, the types from the annotations.

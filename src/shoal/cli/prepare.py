@@ -57,6 +57,7 @@ def prepare(options: RunOptions) -> "LaunchJob":
     directory = found or record.run_dir(record.runs_root(options.runs), run_id).absolute()
     links = checked.lab is not None or checked.place is not None
     warm(checked.plan, checked.workers + checked.spare, links)  # slow, so only once the command is right
+    # The canonical text, so that a lab file may change or vanish afterwards.
     text = write_lab(checked.lab) if checked.lab is not None else ""
     described = describe(checked.options, run_id, checked.plan, checked.workers, text)
     started = open_run(directory, described, attempts, checked.lab)

@@ -42,6 +42,7 @@ class JobRelay(JobWatcher):
     def tick(self, board: StatusBoard) -> None:
         if not self.quiet and now() - self.drawn >= DISPLAY_SECONDS:
             self.drawn = now()
+            # Slots kept free show only once a worker was in them.
             added = (slot for slot in range(self.job.workers, self.job.capacity) if board.state(slot))
             rows = [_row(board, rank) for rank in (*self.job.slots, *added)]
             self.display.update(rows, now() - self.began)

@@ -40,7 +40,7 @@ def replica(
 
 
 def read_invitation(key: str) -> "tuple[ClientCredentials, Callable[[], None]]":
-    """The keys, and what raises KeyboardInterrupt once whoever has started this process is gone."""
+    """The keys, and what raises KeyboardInterrupt once the process that started this one is gone."""
     from shoal.core.errors import UsageError
     from shoal.launch.engines.lease import read_secret
     from shoal.membership.credentials import ClientCredentials

@@ -33,15 +33,18 @@ def from_record(options: "RunOptions") -> "tuple[RunOptions, list[RunInfo], Path
     if not Path(script).is_file():
         where = last.folder or "another folder"
         raise UsageError(f"no script {script!r} here; run {first.run!r} was started in {where}")
+    # Only a note: a corrected script is often the reason to resume.
     if last.fingerprint and fingerprint_of(Path(script)) != last.fingerprint:
         typer.echo(f"shoal: note: {script} has changed since {first.run!r} was started", err=True)
     given = options.script is not None
     completed = replace(
         options,
         script=script,
+        # The old arguments belong to the old command line; a script that is given brings its own.
         arguments=options.arguments if given else tuple(last.arguments),
         workers=options.workers if options.workers is not None else last.workers,
         plan=options.plan if options.plan is not None else last_plan(directory, last.plan),
+        # The first attempt's: the order of samples has to go on.
         seed=first.seed,
         lab=options.lab if options.lab is not None else last.lab or None,
         data_servers=options.data_servers if options.data_servers is not None else last.data_servers or None,

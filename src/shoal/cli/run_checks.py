@@ -74,6 +74,7 @@ def check_servers(options: RunOptions, plan: "Plan") -> None:
             f"--on with '{servers}': replicas of servers work on one host, under --listen and under --lab; elsewhere a "
             "killed server takes the run back to its checkpoint; write replicas=1"
         )
+    # The variable chooses how workers sum, and here servers do it.
     if os.environ.get("SHOAL_ENGINE", "auto") != "auto":
         raise UsageError(f"SHOAL_ENGINE={os.environ['SHOAL_ENGINE']} with '{servers}': unset it, or write allreduce")
 
@@ -94,6 +95,7 @@ def survival(options: RunOptions, plan: "Plan", workers: int) -> "LossPolicy | N
         return LossPolicy(restarts, least)
     if options.lab and plan.servers is not None and workers > 1:
         return LossPolicy(restarts, least)  # the coordinator's views tell servers between hosts who may connect
+    # No loss can be survived: by a single worker, or where the user wants all workers or none.
     everybody = workers + options.spare == 1 or (restarts == 0 and least == workers and not options.spare)
     if everybody or not ours or isinstance(plan.exchange, AloneTerm):
         return None
@@ -115,4 +117,5 @@ def check_spare(
         raise UsageError(f"{asked}: the members of this run cannot change; use an allreduce plan, without --trusted")
     if workers + options.spare > MOST_WORKERS:
         raise UsageError(f"{asked} with --workers {workers} is too many for one host; give {MOST_WORKERS} in all")
+    # Idle hosts of a lab need no memory of this host's arena, so they are always there.
     return lab.size - workers if lab is not None and survive is not None else options.spare

@@ -77,6 +77,7 @@ def stop_now(notice: "RunNotice") -> bool:
     from shoal.launch.live_runs import sweep
 
     launcher = notice.launcher
+    # SIGCONT too: a process that is stopped receives nothing else.
     if not launcher.send(signal.SIGQUIT, signal.SIGCONT) or launcher.ended(PATIENCE_NOW):
         return True
     launcher.send(signal.SIGKILL)

@@ -6,7 +6,7 @@
     resumed   the run goes on from a checkpoint after step s: whatever later steps took is void
 
 Positions determine samples: the order is a pure function of seed, epoch and pass. `prove` counts, from the records
-alone, what was consumed twice and what never. A worker that was given up, and wakes up, may still write; whoever took
+alone, what was consumed twice and what never. An evicted worker that wakes up may still write; the worker that took
 over from it has written a higher fence, and what comes below it afterwards is passed over.
 """
 

@@ -48,7 +48,7 @@ class SharedGroup(WorkerGroup, MembershipListener, OperationTransport):
         self.arena, self.slot, self.slots, self.seconds = arena, slot, slots, deadline_seconds()
         self.places = range(slots)
         self._loop: RingLoop | None = None
-        """Of messages; None as long as nobody has asked for the messenger."""
+        """Of messages; None until the messenger is first used."""
         self.session = session or FixedSession(slot, slots)
         self.board = status_board.StatusBoard(arena.map(0, status_board.BYTES))
         self.board.enter(slot)

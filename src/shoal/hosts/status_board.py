@@ -123,7 +123,7 @@ class StatusBoard:
 
     def abort(self, rank: int) -> None:
         """Tell every worker that `rank` is lost, so that waits end at once."""
-        self._words[_ABORT] = rank + 1  # fresh memory is zero, which must mean nobody
+        self._words[_ABORT] = rank + 1  # fresh memory is zero, which must mean no worker
 
     def stop(self) -> None:
         """Ask the workers to take a checkpoint and end."""

@@ -87,7 +87,7 @@ class LocalLauncher:
             self._end_all(at_once=isinstance(stop, StopAtOnce))
             raise
         except BaseException:
-            self.watcher = JobWatcher()  # it may be what failed: nobody reads our output any more
+            self.watcher = JobWatcher()  # it may be what failed: our output may not be read any more
             self._end_all()
             raise
         finally:
@@ -129,7 +129,7 @@ class LocalLauncher:
             self.supervisor.handle.forget()
 
     def _look_for_dead_services(self) -> None:
-        """Nobody can go on without a service: stop everybody, so that the run may begin again."""
+        """Stop all workers if a service that they need has ended, so that the run may begin again."""
         dead = self._services.find_dead()
         if dead is not None and not self._requests.begun:
             done = any(worker.status == 0 for worker in self.workers)
@@ -168,12 +168,12 @@ class LocalLauncher:
             return
         due, silent = self.supervisor.tick()
         self._tell(*self.supervisor.notes())
-        if self._requests.begun:  # those that train may still save what they have; nobody else is needed
+        if self._requests.begun:  # workers that train may still save their state; others are not needed
             for worker in self.workers:
                 if worker.status is None and self._waits(worker):
                     signal_group(worker, signal.SIGKILL)
             return
-        # The newcomers have no state and nobody is left who could give it: the last loss ended the run.
+        # The newcomers have no state and no worker is left that could give it: the last loss ended the run.
         if self.supervisor.stranded and not self.supervisor.over:
             last = [worker for worker in self.workers if worker.lost][-1]
             last.lost = False

@@ -59,7 +59,7 @@ class RunSupervisor:
         self.begun = False
         """Whether the founders have met."""
         self.stranded = False
-        """Whether only newcomers are left, and nobody who knows the state."""
+        """Whether only newcomers are left, and no worker that has the state."""
         self.plan = self.asked = self.switched = ""
         """The plan of the view, once it was switched; tokens of the switch that is asked for, and of the last one."""
         self._wanted = ""
@@ -67,12 +67,12 @@ class RunSupervisor:
         """How often the plan of the view was switched."""
         self._questions: list[PreparePlan] = []
         self.over = False
-        """Whether some worker has done its work: nobody new is needed."""
+        """Whether a worker has done its work, so that no new ones are needed."""
 
     def open(self) -> None:
         if self.handle.setup.log.exists():
             for member in members(self.handle.setup.log):
-                # the log still lists them as members, and nobody will hear of them again
+                # the log still lists them as members, and they will never be heard again
                 self.handle.gone(member, "of an earlier attempt")
             self._generation = max(
                 (e.install.view.generation for e in self._log() if isinstance(e, ViewInstalled)), default=0
@@ -106,7 +106,7 @@ class RunSupervisor:
         asked = self.scaling.ended(slot)
         # Starts that the user asked for do not count as restarts.
         again = place.starts - place.excused <= self.policy.restarts and not (self.over or harmful or asked)
-        # Before the founders have met nobody has a state, so there is nothing to go on with.
+        # Before the founders have met no worker has a state, so there is nothing to go on with.
         if not self.begun or (living < max(1, self.policy.least) and not (again and living)):
             self._note(slot, reason, f"{living} are left, and the run cannot go on")
             return False
@@ -186,7 +186,7 @@ class RunSupervisor:
         return questions
 
     def finish(self) -> None:
-        """Note that a worker has done its work, so that nobody is started any more."""
+        """Note that a worker has done its work, so that no more are started."""
         self.over = True
 
     def notes(self) -> list[str]:
@@ -212,7 +212,7 @@ class RunSupervisor:
             self._generation = said.install.view.generation
             self.stranded = self.begun and not said.install.donor
             self.begun = True
-            if not self.stranded:  # who is alone with nobody's state has not entered the training
+            if not self.stranded:  # members of a view without any state have not entered the training
                 self._entered.update(said.install.view.members)
             self.members = tuple(slot_of(member) for member in said.install.view.members)
             self.view = ServiceView(self._generation, said.install.view.members, said.install.infos)

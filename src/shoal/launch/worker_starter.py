@@ -46,7 +46,7 @@ class WorkerStarter:
 
     def _become(self, rank: int, ends: Ends, parent: int) -> NoReturn:
         job, pipes = self.job, self._outlets.leave(ends)
-        # The launcher's ends of its channels: while a worker holds one, nobody sees the launcher's death.
+        # The launcher's ends of its channels: while a worker holds one, the launcher's death is not noticed.
         self._services.forget()
         become_worker(pipes, parent, job.threads, lambda: self.enter(rank), job.script, job.arguments)
 

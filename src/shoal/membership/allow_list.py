@@ -36,7 +36,7 @@ class AllowList(Mapping[bytes, int]):
         try:
             self._read()
         except UsageError:
-            return  # nobody hears the coordinator's complaints; the next start of the run says it
+            return  # the coordinator has no terminal; the next start of the run reports it
 
     def _read(self) -> None:
         seen = self._status()

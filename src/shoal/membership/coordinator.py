@@ -75,7 +75,7 @@ class MembershipCoordinator:
 
     @property
     def founding(self) -> bool:
-        """Whether workers of other machines may still be in the first view, which nobody enters with a state."""
+        """Whether workers of other machines may still be in the first view, in which no member has a state."""
         return self.views.founding
 
     # What comes in

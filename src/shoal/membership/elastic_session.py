@@ -76,7 +76,7 @@ class ElasticSession(MembershipSession):
         self._await_view(Deadline.after(self.seconds), None)
         if self.install.donor and self.member in self.install.fresh:
             raise Evicted(f"{self.member} was to be in the first view of the run, which has begun without it")
-        # Founders all start from the same seed or checkpoint, so nobody sends them a state.
+        # Founders all start from the same seed or checkpoint, so no member sends them a state.
         self.agent.filled()
         self._look()
 
@@ -91,7 +91,7 @@ class ElasticSession(MembershipSession):
         `is_ready`: whether this worker would not keep the others waiting; until then it does not ask to be let in.
         If no donor is left, because training is over or all are lost, the launcher ends this worker.
         """
-        while stream is None and not is_ready():  # nobody knows of this worker yet
+        while stream is None and not is_ready():  # the others do not know of this worker yet
             time.sleep(PAUSE)
         self.agent.streaming_partners.waits = stream is not None
         self.agent.start()

@@ -109,7 +109,7 @@ class FailureDetector:
     def _excuse(self, statuses: Mapping[str, MemberStatus], now: float) -> None:
         """Forgive silence from while this process did not run: beats may have arrived unread."""
         asleep, self._looked = now - self._looked, now
-        # Applied to all alike: whoever was silent before is still the most silent.
+        # Applied to all alike, so the order of their silences stays.
         if asleep > self.rules.asleep:
             for status in statuses.values():
                 status.heard += asleep

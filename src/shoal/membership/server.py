@@ -243,7 +243,7 @@ class CoordinatorServer:
     def _do(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, WriteEntry):
-                # before any message of it leaves: nobody may act on what a crash could undo
+                # before any message of it leaves: no member may act on an entry that a crash could undo
                 self.wal.append(effect.entry)
                 if isinstance(effect.entry, MemberLost | ViewInstalled):
                     self.channel.send(effect.entry)

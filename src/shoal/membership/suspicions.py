@@ -109,7 +109,7 @@ class SuspicionTable:
         """
         for by, of in lasting:
             victim, other = by, of
-            # Both complain, and there is no third witness: whoever has cost others more is believed less.
+            # Both complain, and there is no third witness: the one whose word has cost others more is believed less.
             if (of, by) in lasting:
                 pair = sorted((by, of), key=lambda m: (self._costs.get(self._owner(m), 0), view.rank(m)))
                 other, victim = pair

@@ -63,7 +63,7 @@ class ViewChange:
 
     @property
     def founding(self) -> bool:
-        """Whether workers of other machines may still be in the first view, which nobody enters with a state."""
+        """Whether workers of other machines may still be in the first view, in which no member has a state."""
         return self.rules.remote > 0 and not self.begun
 
     def joined(self, now: float) -> bool:
@@ -73,7 +73,7 @@ class ViewChange:
         return self.is_due(now)
 
     def is_due(self, now: float) -> bool:
-        """Return whether a view must be made though nobody was lost just now and nobody waits to enter."""
+        """Return whether a view must be made though no member was lost just now and none waits to enter."""
         if self.proposal is not None or not self.roster.statuses:
             return False
         if not self.begun:
@@ -135,7 +135,7 @@ class ViewChange:
             self.propose(now)
 
     def _make(self, members: tuple[str, ...], step: int, now: float, wanted: WantedPlan | None = None) -> None:
-        """Propose a view with the plan `wanted`, else with the current one; the first plan if nobody has a state."""
+        """Propose a view with the plan `wanted`, else with the current one; the first plan if no member has a state."""
         goes_on = any(member in self.view for member in members)
         if self.view.members and not goes_on:
             self.plans.drop()  # their numbers follow plans of a training that is lost

@@ -44,7 +44,7 @@ class CoordinatorLog:
             os.close(self._file)
             raise ShoalError(f"{path} is held by another coordinator; two on one log would both decide") from None
         self.past, self._size = read(path)
-        # The last write was torn by a crash. Nobody was told of it, so it is cut off.
+        # The last write was torn by a crash. No member was told of it, so it is cut off.
         if os.fstat(self._file).st_size > self._size:
             disk.cut(path, self._size)
         disk.sync(self._file)  # the previous coordinator may have died between writing an entry and syncing it

@@ -21,10 +21,12 @@ from shoal.models import deltas
 from shoal.models.errors import RegistryError
 
 DELTA = ".delta"
+# Bounds what one read costs, and ends a chain that damage has closed to a circle.
 LONGEST_CHAIN = 16
 """Deltas that may have to be undone, one after the other, to read a blob."""
 BATCH = 64 << 20
 """Bytes that may wait to become durable together."""
+# Each waits with an open descriptor.
 FILES = 64
 """Files that may."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -211,6 +213,7 @@ class BlobWriter:
         digest = hashed.hexdigest()
         path = self._blobs.path(digest)
         self._folders.add(path.parent)
+        # The size too: a crash of another writer cannot leave a short blob under this name, but a damaged disk can.
         if digest in self._pending or self._blobs.size(digest) == size:
             return digest
         self._disk.make_folder(self._blobs.root)
@@ -245,6 +248,7 @@ class BlobWriter:
             self._disk.sync_folder(folder)
         if self._folders:
             self._disk.sync_folder(self._blobs.root)
+            # The folders themselves may be new, and a name is durable only once its parent is synced.
             self._disk.sync_folder(self._blobs.root.parent)
 
     def discard(self) -> None:

@@ -83,6 +83,7 @@ def _check(name: str, tensor: Tensor) -> None:
 
 def _cut(tensor: Tensor) -> Iterator[Tensor]:
     flat = tensor.contiguous().view(-1)
+    # Cut at fixed places: a change in the middle of a tensor leaves its other chunks as they were.
     step = LARGEST // flat.element_size()
     return (flat[at : at + step] for at in range(0, flat.numel(), step))
 
@@ -91,6 +92,7 @@ def _pieces(flat: Tensor) -> list[Buffer]:
     """A safetensors file of one tensor, from the tensor's own memory: the library would copy it twice."""
     entry = {"dtype": _TAGS[flat.dtype], "shape": [flat.numel()], "data_offsets": [0, _size(flat)]}
     text = msgspec.json.encode({OWN_CHUNK: entry})
+    # safetensors wants the data to begin at a multiple of 8.
     text += b" " * (-len(text) % 8)
     content = memoryview(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # an array is a buffer
     return [len(text).to_bytes(8, "little") + text, content]

@@ -64,6 +64,7 @@ class VersionIndex:
         with self._connected(create=True) as connection:
             if _schema(connection, self.path) == SCHEMA:
                 return
+            # Outside of a transaction: SQLite refuses to change the mode in one.
             connection.execute("pragma journal_mode = wal")
             with connection:
                 connection.execute("begin immediate")
@@ -79,6 +80,8 @@ class VersionIndex:
         try:
             uri = f"{self.path.absolute().as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=BUSY, isolation_level=None)) as connection:
+                # In WAL mode SQLite's default may lose the last commits with the power; a version that was seen must
+                # stay.
                 connection.execute("pragma synchronous = full")
                 connection.execute("pragma foreign_keys = on")
                 yield connection
@@ -100,7 +103,9 @@ class VersionIndex:
             if found:
                 return int(found[0])
             connection.execute(
-                "insert into names values (?, 1) on conflict (name) do update set last = names.last + 1", (name,)
+                # Counted apart from the rows, so that the number of a removed version is never given again.
+                "insert into names values (?, 1) on conflict (name) do update set last = names.last + 1",
+                (name,),
             )
             (number,) = connection.execute("select last from names where name = ?", (name,)).fetchone()
             row = _row(name, number, digest, manifest)

@@ -1,7 +1,7 @@
 """Locks between processes that use one registry. All are flocks: they go with the process, however it dies.
 
 lock             shared by writers while blobs wait for their row, exclusive for what removes blobs
-holds/<digest>   shared by whoever uses a version (a run trained from it, a server); `is_held` asks
+holds/<digest>   shared by all users of a version (a run trained from it, a server); `is_held` asks
 """
 
 import contextlib
@@ -82,6 +82,7 @@ def is_held(root: Path, digest: str) -> bool:
     except BlockingIOError:
         return True
     else:
+        # No process holds it, and the exclusive lock keeps new holds away until this file is gone.
         path.unlink(missing_ok=True)
         return False
     finally:

@@ -37,7 +37,7 @@ class PackingResult(msgspec.Struct, frozen=True):
 
 
 def pack(registry: Registry, name: str | None = None) -> PackingResult:
-    """Store chunks of older versions, of one name or all, as deltas; nobody adds or removes meanwhile."""
+    """Store chunks of older versions, of one name or all, as deltas; versions must not change meanwhile."""
     if not registry.exists():
         return PackingResult(0, 0, 0)
     if isinstance(registry.blobs, RemoteBlobs):

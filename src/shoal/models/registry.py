@@ -5,7 +5,7 @@
     models/lock, holds/   locks between processes
 
 A version is added in one order: chunks durable, manifest durable, row committed. A crash before the last leaves blobs
-nobody refers to, which `collect` removes; a version that can be seen is whole.
+that no row refers to, which `collect` removes; a version that can be seen is whole.
 """
 
 import hashlib
@@ -132,6 +132,7 @@ class Registry:
         manifest = decode_manifest(data, digest)
 
         def build(put: PutBlob, sizes: dict[str, int]) -> Manifest:
+            # A blob that is here with the right size is believed: `read` checks every byte when it is used.
             for blob, size in manifest.sizes.items():
                 if self.blobs.size(blob) == size:
                     sizes[blob] = size
@@ -216,7 +217,7 @@ class Registry:
         return version
 
     def forget(self, version: ModelVersion) -> None:
-        """Remove the row of a version that nobody needs; the caller has the exclusive lock."""
+        """Remove the row of a version that is not needed; the caller has the exclusive lock."""
         self._index.remove(version)
 
     def used(self, versions: Versions) -> set[str]:
@@ -245,6 +246,7 @@ class Registry:
             if found is not None and found.digest != seen:
                 seen = found.digest
                 yield found
+            # Ends at once when `stop` is set.
             stop.wait(interval)
 
 

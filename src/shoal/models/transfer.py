@@ -29,6 +29,7 @@ def copy(source: Registry, target: Registry, version: ModelVersion, aliases: lis
         blobs, size = blobs + 1, size + len(data)
         return data
 
+    # Or a collection there could remove its blobs meanwhile.
     with source.hold(version):
         added = target.adopt(version.name, version.digest, read)
     for alias in aliases or ():

@@ -66,7 +66,7 @@ def set_aside(registry: Registry) -> int:
 
 
 def collect(registry: Registry, keep: int | None = None, *, dry: bool = False) -> CollectionResult:
-    """Remove versions beyond the newest `keep` of each name (None: all stay), then blobs nobody needs."""
+    """Remove versions beyond the newest `keep` of each name (None: all stay), then blobs that no version needs."""
     if keep is not None and keep < 1:
         raise UsageError(f"--keep {keep}: at least the newest version of each name stays; give 1 or more")
     if not registry.exists():

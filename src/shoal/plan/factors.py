@@ -39,7 +39,7 @@ class FactorsTerm(CodecTerm, frozen=True, tag="factors"):
         check_whole(self, "workers", self.workers, 2, 1 << 16)
 
     def is_worth_it(self, shape: Sequence[int]) -> bool:
-        """Whether a linear layer's weights of this shape travel as factors: the same whoever is a member."""
+        """Whether a linear layer's weights of this shape travel as factors: the same for any members."""
         return len(shape) == 2 and self.factor_bytes(shape, self.workers) < sum_bytes(shape, self.workers)
 
     def factor_bytes(self, shape: Sequence[int], workers: int) -> int:

@@ -90,6 +90,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_parts(self) -> None:
         check_patterns([part.pattern for part in self.parts])
+        # Left at their defaults they were not written: a plan is the same value however it was spelt.
         if (self.exchange, self.pace, self.wire) != (AllReduceTerm(), EveryTerm(), ()):
             raise UsageError(f"'{self._own_text()}' stands before the parts, which all have a plan; write it in theirs")
         for part in self.parts:
@@ -98,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             for term in (part.plan.split, part.plan.balance):
                 if term not in (ReplicateTerm(), EVEN):
                     raise UsageError(f"'{term}' in part {part.pattern!r} is of the whole model; begin with '{term};'")
+        # Written out with all defaults it may be longer than what was given, and records must be able to read it back.
         if len(str(self)) > MAX_CHARACTERS:
             raise UsageError(f"the plan has {len(str(self))} characters with all its terms; at most {MAX_CHARACTERS}")
 

@@ -39,6 +39,7 @@ from shoal.wire.settings import CodecSettings
 def check(plan: Plan, workers: int) -> list[str]:
     """Return the warnings of all rules for `plan` on `workers` workers; raise UsageError for what is impossible."""
     found = [warning for rule in RULES if (warning := rule(plan, workers))]
+    # After the plan's own terms, so that an error of the whole is not told as one of a part.
     check_parts(plan)
     for part in plan.parts:
         try:
@@ -238,6 +239,7 @@ def mix_sends_parameters(plan: Plan, workers: int) -> None:
         )
 
 
+# In this order, because the first refusal is what the user reads: what cannot be at all before what does not pay.
 RULES: tuple[Callable[[Plan, int], str | None], ...] = (
     some_workers,
     alone_never_exchanges,

@@ -190,6 +190,7 @@ def over(cluster: ClusterMeasurement, found: StepTraffic, plan: Plan, computing:
     network = NetworkEstimate(rate * 1e6 / 8, rtt / 1e3)
     if isinstance(plan.exchange, ServerTerm):
         where = (found.workers, plan.exchange.servers, len(cluster.workers))
+        # Servers share the lines of all hosts, so their number counts, not the depth of a sum.
         seconds, plain = (transfer_seconds(size, *where, network) for size in (found.sent, 4 * found.parameters))
     else:
         seconds = network.seconds(found.sent, found.depth)
@@ -232,6 +233,7 @@ def _coded(plan: Plan, workers: int, buckets: "Buckets", facts: dict[str, int]) 
     two = sum(times * staged(codec, [layout], workers) for times, layout in buckets) if codec.divisible else None
     meets = plan.meeting if plan.meeting != "auto" else way(one, two, workers)
     if meets == "twostage" and two is not None:
+        # In two stages each worker adds up its share of every other's payload.
         added = (workers - 1) * parameters // workers
         return StepTraffic(meets=meets, sent=two, gathered=one, staged=two, depth=2, added=added, **facts)
     added = (workers - 1) * parameters
@@ -245,5 +247,6 @@ def _summed(plan: Plan, codec: "GradientCodec", workers: int, buckets: "Buckets"
         return StepTraffic(meets="sum", sent=cost.sent, depth=cost.depth, added=cost.added, **facts)
     sizes = [codec.summed_bytes(layout) or 0 for times, layout in buckets if times]
     sent = int(summed(sum(times * (codec.summed_bytes(layout) or 0) for times, layout in buckets), workers))
+    # Two rounds, of which the second waits for the first.
     depth = 2 * sum_cost(_algorithm(plan), max(sizes, default=0) // 8, workers).depth
     return StepTraffic(meets="sum", sent=sent, depth=depth, **facts)

@@ -96,7 +96,7 @@ class ModelAsker:
             self._manager.release(version)
 
     def _copy(self, name: str, number: int, inputs: Tensors, answer: Tensors) -> None:
-        """Ask the version that is tried the same, for nobody."""
+        """Send a copy of the request to the version that is tried; its answer is only compared."""
         counts = self._metrics_of(name, number).traffic
 
         async def ask() -> Tensors:
@@ -139,5 +139,5 @@ class ModelAsker:
             return version.servable.inputs
 
     async def drain(self) -> None:
-        """Wait for copies that nobody waits for; nothing new comes."""
+        """Wait for copies that are still computed; no new ones come."""
         await self._copies.drain(DRAIN_SECONDS)

@@ -4,7 +4,7 @@ Auer et al.: "The Nonstochastic Multiarmed Bandit Problem" (SIAM J. Comput. 2002
 losses, each divided by the probability with which the version was chosen; the chance of a version falls exponentially
 with that sum. Nothing is assumed about how losses come about. Sums add up over processes, so there is no other state.
 
-Not where nobody gives feedback: all versions are asked equally then, and a canary says more.
+Do not use it without feedback: all versions are asked equally then, and a canary says more.
 """
 
 from collections.abc import Mapping

@@ -133,9 +133,11 @@ class RequestBatcher:
     def _check_room(self, rows: int, left: float, level: int) -> None:
         if left <= 0:
             raise DeadlinePassed("the request's time was over before it came to the model; give it more")
+        # Before anything is dropped for it: a request that would be late anyway must not cost another its place.
         wait = self.expected_wait(rows, level)
         if self._is_full(rows):
             less_urgent = sum(each.rows for each in self._queue if each.level > level)
+            # An empty queue takes a request of any size, or one that is larger than the queue could never be answered.
             if self.queued - less_urgent and self.queued - less_urgent + rows > self._settings.queue:
                 raise ServerBusy(
                     f"{self.queued} samples wait already, {self._settings.queue} may; try again later", wait

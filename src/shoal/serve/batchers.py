@@ -43,7 +43,7 @@ class VersionBatchers:
     async def ask(
         self, version: ServableVersion, inputs: Tensors, terms: RequestTerms, metrics: VersionMetrics
     ) -> Tensors:
-        """Outputs of one version, from the cache or from the model, which nobody unloads meanwhile."""
+        """Outputs of one version, from the cache or from the model, which stays loaded meanwhile."""
         if not self._cache.limit:
             return await self._compute(version, inputs, terms, metrics)
         key = (version.serial, input_digest(inputs))

@@ -61,6 +61,7 @@ class ServingCore:
         self.on_decision: Callable[[str], None] | None = None
         """Is told of what the stages of a new version led to, in the thread that polls."""
         self.settings = settings or CoreSettings()
+        # One thread, because `ServableManager.apply` must not run twice at a time.
         self._loading = ThreadPoolExecutor(1, thread_name_prefix="load")
         self.manager = ServableManager(budget, self._changed, self._loading.submit)
         keep = max(self.settings.keep, self.settings.traffic.least_kept)
@@ -89,6 +90,7 @@ class ServingCore:
         self.shared_metrics.exchange(self.metrics)
         decided = self.control.read()
         for name, model in self.models.items():
+            # Every process reads what one of them was asked to do, so all roll back within a poll.
             model.stream.pin(decided.get(name, NOTHING).pinned)
             try:
                 model.loaders = model.source.poll()
@@ -144,6 +146,7 @@ class ServingCore:
 
     async def close(self) -> None:
         """Let what is being computed finish; nothing new comes."""
+        # Requests first: their batchers must still run.
         await self.asker.drain()
         await self._batchers.close()
         self._loading.shutdown(wait=False, cancel_futures=True)

@@ -23,7 +23,7 @@ LEAST_COMPRESSED = 1024
 
 
 class ClientGone(Exception):  # noqa: N818  (a fact, not a mistake)
-    """The client closed its connection; nobody reads the answer."""
+    """The client closed its connection; the answer would not be read."""
 
 
 @dataclass(frozen=True)

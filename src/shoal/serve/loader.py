@@ -1,6 +1,6 @@
 """Loaders: how one version of a servable comes into memory and leaves it, and how much it will take.
 
-The manager asks for the estimate before it loads, and decides by it. Whoever loads a servable unloads it.
+The manager asks for the estimate before it loads, and decides by it. The loader that loaded a servable also unloads it.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ class ServableLoader(Protocol):
         """The servable, ready to be asked. LoadRefused, UsageError or what the model's library raises."""
 
     def unload(self) -> None:
-        """Give back the memory; the manager has dropped the servable and nobody asks it any more."""
+        """Give back the memory; the manager has dropped the servable, and no request uses it any more."""
 
 
 @runtime_checkable

@@ -96,6 +96,7 @@ class ServableManager:
             version.error = str(error) or type(error).__name__
             version.memory = 0
             version.failures += 1
+            # Doubled, because what failed once usually fails again: a damaged file, or too little memory.
             version.pause = min(MOST_PAUSE, 2**version.failures)
             version.enter("failed")
         else:
@@ -153,6 +154,7 @@ class ServableManager:
                 return
             version.enter("ended")
             version.servable = None
+        # Not under the lock, and not in the request's own thread: unloading may take seconds.
         self._submit(lambda: self._unload(version))
 
     def _unload(self, version: ServableVersion) -> None:

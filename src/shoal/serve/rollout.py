@@ -1,6 +1,6 @@
 """A new version comes into service in stages, by a rule: copies of requests, then a share of them, then all.
 
-    shadow       it gets copies, and its answers go to nobody
+    shadow       it gets copies, and no client gets its answers
     canary:5%    it answers 5 % of the requests
     (all)        it answers everything; the version before it stays loaded
     kept         the version before it is let go
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from shoal.core.errors import UsageError
 from shoal.serve.metrics import VersionMetrics
 
+# The state is rewritten with every decision, so it must not grow.
 LONGEST_HISTORY = 20
 DEFAULT_RULE = "requests>=100,errors<=0.01,latency<=2"
 _TERM = re.compile(r"(requests|errors|latency|agreement)\s*(>=|<=)\s*(\d+(?:\.\d+)?)(%?)")
@@ -42,6 +43,7 @@ class StageCounts(msgspec.Struct, frozen=True):
         if metrics is None:
             return cls()
         counts = metrics.traffic
+        # Without 4xx: malformed requests are their clients' fault, and say nothing about the version.
         requests = sum(count for status, count in metrics.statuses.items() if status < 400 or status >= 500)
         return cls(
             requests, metrics.failed, metrics.latency.count, metrics.latency.total, counts.compared, counts.agreed
@@ -85,6 +87,7 @@ class RolloutRule:
 
     def judge(self, new: StageCounts, old: StageCounts) -> str:
         """`wait`, `pass`, or why the version is refused. As many errors as can never pass are not waited for."""
+        # Against the number that decides: so many errors break the rule whatever the rest of the stage brings.
         if new.failed > self.errors * max(self.requests, new.requests):
             return f"{new.failed} of {new.requests} requests failed; the rule is errors<={self.errors:g}"
         if new.requests < self.requests:
@@ -159,6 +162,7 @@ def advance(
     if not numbers:
         return state
     if state.stable not in numbers:
+        # Whatever there is, if all were refused or do not load: a model that was served must not vanish.
         usable = [each for each in numbers if each not in state.rejected and each not in broken] or list(numbers)
         return _told(
             RolloutState(rejected=state.rejected, history=state.history), f"{max(usable)} is served", max(usable)
@@ -195,6 +199,7 @@ def _decide(
     if verdict == "wait":
         return state
     if verdict != "pass":
+        # Versions only grow, so a hundred refused ones are enough to remember.
         held = replace(state, candidate=None, stage=0, rejected=(*state.rejected, new)[-100:])
         return _told(held, f"{new} is refused, {old} is served: {verdict}")
     if state.stage + 1 < len(plan.stages):

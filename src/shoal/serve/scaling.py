@@ -37,6 +37,7 @@ class ScalingGoal:
 def waits_longer(rate: float, service: float, servers: int, seconds: float) -> float:
     """The share of requests that wait longer than `seconds` for one of `servers` (Erlang C, M/M/c)."""
     offered = rate * service
+    # The queue grows without end, so every request waits too long.
     if offered >= servers:
         return 1.0
     blocked = 1.0  # Erlang B, by its recursion
@@ -51,6 +52,7 @@ def servers_needed(rate: float, service: float, goal: ScalingGoal) -> int:
     if rate <= 0.0 or service <= 0.0:
         return goal.least if rate <= 0.0 else max(1, goal.least)
     for servers in range(max(1, goal.least), goal.most):
+        # A request may wait for what its own computing leaves of the goal.
         if waits_longer(rate, service, servers, goal.goal - service) <= 1.0 - goal.level:
             return servers
     return goal.most

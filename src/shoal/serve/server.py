@@ -65,6 +65,7 @@ def reserved_grpc(options: ServerOptions) -> Iterator[ServerOptions]:
 def serve(core: ServingCore, options: ServerOptions, say: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; `say` gets the address and a command to try, once both work."""
     load_all(core)
+    # After loading, so that no client can connect before there is an answer.
     with bind(options.host, options.port, PORT) as listening, reserved_grpc(options) as options:
         _serve(core, options, listening, say)
 
@@ -157,6 +158,7 @@ def serve_worker(
 def load_of(core: ServingCore) -> WorkerReport:
     """What the processes of the server are scaled by."""
     arrived = sum(sum(each.statuses.values()) for each in core.metrics.values())
+    # Requests that have arrived and are not counted by status yet.
     waiting = sum(each.users for each in core.manager.versions())
     busy = sum(each.computed for each in core.metrics.values())
     return WorkerReport("load", arrived=arrived + waiting, waiting=waiting, busy=busy)
@@ -232,6 +234,7 @@ async def answer_requests(
     finally:
         for task in beside:
             task.cancel()
+        # Cancelled tasks must have ended before what they use is closed.
         await asyncio.gather(*beside, return_exceptions=True)
         if grpc is not None:
             await grpc.stop(GRACE)
@@ -260,7 +263,7 @@ def curl_line(core: ServingCore, address: str, guarded: bool) -> str:
     name = core.names()[0] if not core.composites else next(iter(core.composites))
     secret = ' -H "Authorization: Bearer $(cat TOKENFILE)"' if guarded else ""
     specs = core.specs(name)[1]
-    if not specs:  # any Python object with predict(): nobody but its author knows what it takes
+    if not specs:  # any Python object with predict(): only its author knows what it takes
         return f"curl -s{secret} {address}/predict/{name} -d 'INPUTS', where INPUTS is JSON that its predict() takes"
     body = example(specs).decode()
     if len(body) <= LONGEST_EXAMPLE:

@@ -9,7 +9,7 @@ from shoal.serve.errors import RequestError
 from shoal.serve.tensors import Array, Tensors
 
 MOST_COPIES = 64
-"""Copies under way; more are left out, because a version that nobody waits for must not fill the memory."""
+"""Copies under way; more are left out, because a version that no client waits for must not fill the memory."""
 TOLERANCE = 1e-3
 """Relative difference at which two numbers still agree."""
 

@@ -1,4 +1,4 @@
-"""Counts of all processes of a server: each writes its own to a file, and whoever is asked adds them up.
+"""Counts of all processes of a server: each writes its own to a file, and the process that is asked adds them up.
 
 What a process had counted when it ended stays in the sum, so that counters never fall.
 """

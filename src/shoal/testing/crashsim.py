@@ -182,6 +182,7 @@ class RecordedDisk(FileOperations):
 
     def crashes(self, seed: int = 0, drawn: int = 4) -> Iterator[CrashState]:
         """Every state; `drawn` random ones for each moment of a loss of power."""
+        # Seeded: a state that fails can be built again.
         chance = random.Random(seed)
         for moment in range(self.settled, len(self.ops) + 1):
             yield CrashState(f"killed before call {moment}", self._replay(moment, {}))

@@ -1,4 +1,4 @@
-"""A member as the simulator runs it: the pure state machine with a made-up process round it."""
+"""A member as the simulator runs it: the pure state machine in a simulated process."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shoal.testing.simulator import SimulatedWorld
 
 BEAT = 0.25
+# Virtual seconds, far fewer than the real lease, so that schedules contain leases that end.
 LEASE = 8.0
 
 
@@ -120,6 +121,7 @@ class SimulatedMember:
 
     def _evicted(self) -> None:
         self.die(told=False)
+        # The launcher starts another process in its slot, under a new id.
         self.world.later(1.0, self.world.add_member)
 
     def _install(self, install: InstallView) -> None:

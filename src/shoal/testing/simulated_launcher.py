@@ -1,7 +1,7 @@
 """The launcher as the simulator runs it: it starts what a plan needs, and hears of views after a while.
 
-Its processes may end at any moment. Whoever enters a view meets those of its plan; the members of one plan must all
-meet the same ones, unless the launcher knows that the run cannot go on.
+Its processes may end at any moment. A member that enters a view meets those of its plan. The members of one plan must
+all meet the same ones, unless the launcher knows that the run cannot go on.
 """
 
 import itertools

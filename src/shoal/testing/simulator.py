@@ -47,6 +47,7 @@ class SimulatedWorld:
         self.user_plan = ""
         """What the user asked for last, and asks for again whenever another plan is in its place."""
         self._queue: list[tuple[float, int, Callable[[], object]]] = []
+        # Breaks ties in the queue, so that the same seed always gives the same order.
         self._order = itertools.count()
         self._sides: dict[str, int] = {}
         self.quiet = False
@@ -72,6 +73,8 @@ class SimulatedWorld:
         """Deliver after a while, unless the two are parted now or then."""
         if self.parted(source, target):
             return
+        # Milliseconds as on a local network; one message in fifty is ten times as late, so that messages overtake
+        # others.
         delay = self.random.uniform(0.001, 0.03) * (10 if self.random.random() < 0.02 else 1)
         self.later(delay, lambda: self._deliver(source, target, message))
         if self.random.random() < 0.02:
@@ -98,6 +101,7 @@ class SimulatedWorld:
         moment = 5.0
         while self.faults and moment < seconds:
             self.later(moment, self._fault)
+            # A fault every four virtual seconds on average, without memory.
             moment += self.random.expovariate(1 / 4.0)
         for number in range(int(seconds / SWITCH_SECONDS) if self.switches else 0):
             self.later(self.random.uniform(5.0, seconds), partial(self._switch, f"plan {number}"))
@@ -107,6 +111,7 @@ class SimulatedWorld:
             self.later(seconds, lambda: self._ask("last"))
         self.later(seconds, self._heal)
         self._until(seconds + QUIET / 2)
+        # Progress is judged from the middle of the quiet time on: before it the last faults may still be repaired.
         self.before = {member.id: len(member.history) for member in self.living}
         self._until(seconds + QUIET)
 
@@ -125,7 +130,7 @@ class SimulatedWorld:
         self.random.choice(kinds)()
 
     def _crash(self) -> None:
-        """A process dies: its launcher says so, or (a lost host) nobody does; another takes its place."""
+        """A process dies, reported by its launcher or (a lost host) by none; another takes its place."""
         if len(self.living) < 2:
             return
         victim = self.random.choice(self.living)
@@ -156,6 +161,7 @@ class SimulatedWorld:
         self.later(self.random.uniform(0.1, 10.0), self.coordinator.restart)
 
     def _join(self) -> None:
+        # Bounds the work of one schedule; more members show nothing that eight do not.
         if len(self.living) < 8:
             self.add_member()
 

@@ -230,7 +230,7 @@ class IoLoop(threading.Thread):
                 self.receiver.suspect(peer, f"{peer} sends where it may only listen")
             if made:
                 self.chunk_sender.beat(peer)
-                self.chunk_sender.repeat(peer)  # nobody knows what the old connection still delivered
+                self.chunk_sender.repeat(peer)  # what the old connection still delivered is unknown
                 self.chunk_sender.repeat_messages(peer)
                 self.chunk_sender.pump(peer)
             if peer.up and moment - peer.told >= BEAT:

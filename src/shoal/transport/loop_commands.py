@@ -25,7 +25,7 @@ class LoopCommands:
         self._wake = wake
         self._waiting: deque[LoopCommand] = deque()
         self.turn = threading.Lock()
-        """Nobody gets it after `end`."""
+        """No thread gets it after `end`."""
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

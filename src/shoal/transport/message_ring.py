@@ -4,7 +4,7 @@
     frame:  length of head, length of body │ head │ body │ … up to a multiple of 64
 
 Both numbers only grow, and each is written by one process. A process that dies in the middle of a frame has published
-nothing of it, so whoever comes after it in its slot goes on with what the numbers say.
+nothing of it, so the next process in its slot goes on from the numbers.
 """
 
 import struct

@@ -46,7 +46,7 @@ class MessageTicket:
         """Set when the message has arrived, was replaced by a newer one, or has failed."""
         self.superseded = False
         self.error: ShoalError | None = None
-        # Taken once and never released: whoever gets it decides the outcome.
+        # Taken once and never released: the thread that gets it decides the outcome.
         self._once = threading.Lock()
 
     def wait(self, seconds: float) -> None:

@@ -3,7 +3,7 @@
     sender    chunk ──> ring of this pair ── rings ──> receiver: takes all there is, says how far it came
     ring full: chunks wait at the sender, which the receiver's word wakes
 
-Rings lose nothing and nobody else can write to them, so chunks are large, have no checksum, and are never sent twice.
+Rings lose nothing, and no other process writes to them: chunks are large, have no checksum, and are never sent twice.
 The owner says who is a member (`set_peers`): the next process in a slot is another one, and what was meant for the one
 before it is passed over.
 """
@@ -141,12 +141,12 @@ class RingSender:
         peer.put(encode(head), flying.payload.frame.buffer)
 
     def repeat_messages(self, peer: RingPeer) -> None:
-        """Nobody asks for it."""
+        """Do nothing: rings lose nothing, so no chunk is sent again."""
 
     def acknowledge(self, peer: RingPeer) -> None:
         """Say how far this worker came with what the peer has sent, if the peer waits for it.
 
-        Nobody waits to hear that a call or a reply has arrived, and to be told wakes a process. The next chunk says it.
+        No caller waits for the arrival of a call or reply, and telling it would wake a process. The next chunk says it.
         """
         inbox = peer.message_in
         if inbox is None or inbox.closed or not inbox.link.unacknowledged:

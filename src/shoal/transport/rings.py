@@ -3,7 +3,7 @@
     BASE     doorbells, one for each slot │ numbers of the ring of every ordered pair of slots
     + DATA   rings, of every ordered pair: reserved when one of the two first has something to say or to hear
 
-The arena is a sparse file, so places that nobody uses cost nothing, and a worker that comes later finds the same ones.
+The arena is a sparse file, so unused places cost nothing, and a worker that comes later finds the same ones.
 """
 
 from shoal.hosts.arena import SharedArena, pages

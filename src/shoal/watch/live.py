@@ -93,6 +93,7 @@ class TableDisplay:
 
     def print(self, line: str) -> None:
         """Above the table."""
+        # As Text: output of a script is no markup.
         self.console.print(Text(line), soft_wrap=True)
 
     def stop(self) -> None:
@@ -100,7 +101,7 @@ class TableDisplay:
 
 
 class _OverallProgress:
-    """The run as one line: `step 120  loss 0.4321  12034 samples/s  34.1 MB/s`; steps/s where nobody counts samples."""
+    """The run as one line: `step 120  loss 0.4321  12034 samples/s  34.1 MB/s`; steps/s without samples."""
 
     def __init__(self) -> None:
         self._samples = RateMeter()

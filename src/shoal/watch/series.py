@@ -24,6 +24,7 @@ def mean_over_workers(record: RunRecord, name: str) -> Points:
     for event in _logged(record):
         if name in event.values:
             total, number = sums.get(event.step, (0.0, 0))
+            # By step, because workers log the same step at different times.
             sums[event.step] = (total + event.values[name], number + 1)
     return [(step, total / number) for step, (total, number) in sorted(sums.items())]
 

@@ -41,5 +41,6 @@ class JournalTail:
         before, self._layout = self._layout, now
         if before is None or before == now or not self.offset:
             return
+        # The place in all that was ever written, which no compaction changes.
         read = before.stood + max(0, self.offset - before.head)
         self.offset = now.head + max(0, read - now.stood)

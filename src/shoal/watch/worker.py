@@ -61,7 +61,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     forward: float = 0.0
     """Of `forward_backward`: mean seconds until the model returned."""
     transfer: float = 0.0
-    """Mean seconds in which anything was under way over links; 0: nothing was, or nobody looked."""
+    """Mean seconds in which anything was under way over links; 0: nothing was, or it was not measured."""
     exposed: float = 0.0
     """Of `transfer`: mean seconds it waited."""
     backward_by_layer: dict[str, float] = {}
@@ -111,7 +111,7 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     ended_at: int = 0
     """The step after which its script ended."""
     fingerprint: str = ""
-    """Of its parameters then; empty if nobody asks."""
+    """Of its parameters then; empty if it was not wanted."""
 
 
 def find_different(workers: Sequence[WorkerRecord]) -> str:

@@ -29,6 +29,7 @@ class LogWriter:
         """Worker -> descriptor and size."""
 
     def add(self, rank: int, text: str) -> None:
+        # A line without an end must not fill the disk.
         data = f"{text[:LONGEST]}\n".encode(errors="replace")
         with contextlib.suppress(OSError):
             handle, size = self._open.get(rank) or self._begin(rank)
@@ -59,6 +60,7 @@ def read_log(directory: Path, rank: int, after: int | None = None) -> tuple[list
             start = max(0, size - PAGE) if after is None or after > size else after
             file.seek(start)
             if after is None and start:
+                # The page begins inside a line, which is left out.
                 file.readline()
                 start = file.tell()
             data = file.read(PAGE)

@@ -127,7 +127,7 @@ class LaunchEngine:
         return None
 
     private_input = True
-    """Whether nobody but this user can read what is written to the standard input of `start`'s process, on its way."""
+    """Whether only this user can read what is written to the standard input of `start`'s process, on its way."""
 
     def address(self) -> tuple[str, int]:
         """Where the coordinator listens: an address that the other machines reach, and a port (0: any)."""

@@ -23,7 +23,7 @@ from shoal.launch.engines.relay import open_relay
 
 COMMAND_VARIABLE = "SHOAL_SSH"
 OPTIONS = {
-    "BatchMode": "yes",  # standard input is for the invitation: nobody can be asked for a password
+    "BatchMode": "yes",  # standard input is for the invitation, so ssh cannot ask for a password
     "ConnectTimeout": "15",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",

@@ -34,7 +34,7 @@ class ReplicaBatch:
     """Another one each time that a replica is asked."""
 
     def __post_init__(self) -> None:
-        self.answer.set_running_or_notify_cancel()  # from now on nobody but the dealer ends it
+        self.answer.set_running_or_notify_cancel()  # from now on only the dealer ends it
 
 
 @dataclass(eq=False)

@@ -21,7 +21,7 @@ BATCH = 1000
 """Metrics that MLflow takes at once."""
 LONGEST_PARAM = 500
 MEAN_SECONDS = 1.0
-"""Steps are merged to one set of scalars a second: more would be stored, and nobody could see them."""
+"""Steps are merged to one set of scalars a second: more could be stored, but not seen in a chart."""
 
 
 class StepMeans:

@@ -77,7 +77,7 @@ def made_at(steps: Iterable[StepFinished], moments: list[float]) -> list[int | N
 
 
 def switches(records: list[WorkerRecord]) -> list[dict[str, Any]]:
-    """Every switch of the plan once, in order, whoever told of it first."""
+    """Every switch of the plan once, in order, whichever worker reported it first."""
     told: dict[tuple[int, str], PlanSwitched] = {}
     for event in sorted((event for record in records for event in record.switched), key=lambda event: event.at):
         told.setdefault((event.step, event.plan), event)

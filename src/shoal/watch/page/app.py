@@ -38,6 +38,7 @@ from shoal.watch.worker_logs import read_log
 STATIC = Path(__file__).with_name("static")
 POLL = 0.25
 """Seconds between two looks at the files of a run that somebody watches."""
+# Short, because one event loop reads records and answers all requests.
 SLICE, FIRST = 0.05, 0.6
 """Seconds of reading at once, and before the first answer."""
 KEEP_ALIVE = 10.0
@@ -145,7 +146,7 @@ class WatchApp:
         """As `shoal switch`: the run goes on by another plan from its next step boundary on."""
         wanted = (await read_form(request, SwitchRequest)).plan
         notice = self._live(request)
-        plan = Plan.parse(wanted)  # a text, never a file: whoever has the token may not read this machine's
+        plan = Plan.parse(wanted)  # a text, never a file: the token must not give access to this machine's files
         warnings = check_request(notice, plan)
         write_request(notice, SwitchRequest(plan=str(plan)))
         return json_answer({"asked": str(plan), "warnings": warnings}, 202)

@@ -1,6 +1,6 @@
 """What cost the most of the last minute, in one sentence: `worker 3 computed 41 % longer than the others`.
 
-Workers of one step wait for each other, so whoever waits least is whom the others wait for. What that worker did with
+Workers of one step wait for each other, so the others wait for the one that waits least. What that worker did with
 its time is the cause: computing, loading, packing, or bytes on a slow link.
 """
 
@@ -117,7 +117,7 @@ def _encoding(sums: Sequence[MinuteSums]) -> str:
 
 
 def _alone(each: MinuteSums) -> str:
-    """Nobody is to blame: where the time went."""
+    """Where the time went, if no single worker is the cause."""
     if each.share("load") >= 0.2:
         return f"waiting for data cost {each.share('load'):.0%} of the last minute"
     if each.share("wait") >= 0.2:

@@ -1,4 +1,4 @@
-"""The model that a run became: its version in the registry, and its weights for whoever has no shell here.
+"""The model that a run became: its version in the registry, and its weights for users without a shell here.
 
 GET /api/runs/ID           `registered`: model, digest and registry
 GET /api/runs/ID/weights   the weights, every byte checked, as one safetensors file

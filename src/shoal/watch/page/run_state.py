@@ -84,7 +84,7 @@ class RunState:
         self.dir = directory
         self.version = 0
         self.live = False
-        """Whether the run has a launcher now; whoever knows says so."""
+        """Whether the run has a launcher now; set by the caller, which knows."""
         self._begin()
 
     def _begin(self) -> None:

@@ -1,7 +1,7 @@
-"""Who may ask: whoever has the token, from a page of this server, by a name that is this machine's own.
+"""Access to the page: requests must show the token, from a page of this server, by a name that is this machine's own.
 
 - The token comes as `Authorization: Bearer …`. It is in no cookie, so another site's form or image cannot use it. The
-  printed address holds it behind `#`, which browsers send to nobody.
+  printed address holds it behind `#`, which browsers never send.
 - The Host header must be an IP address or a name of this machine: a foreign name that was made to point here (DNS
   rebinding) is refused.
 - A request that names an Origin must come from the page itself.

@@ -1,7 +1,7 @@
 """The folder of compiled kernels: $NUMBA_CACHE_DIR, $XDG_CACHE_HOME or ~/.cache, below it shoal/kernels/DIGEST.
 
 numba keeps them as pickles, and a pickle runs what it says when it is read. So the folder must be this user's alone,
-and nobody may be able to put another in its place; otherwise kernels are compiled in every process, and one line says
+and no other user may be able to replace it; otherwise kernels are compiled in every process, and one line says
 why.
 """
 

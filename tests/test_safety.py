@@ -35,6 +35,7 @@ REVIEWED = {
     ("lab/probes.py", "accept"): "its children are killed when the measuring parent's deadline is over",
     ("groups/probe.py", "accept"): "the listener has a timeout",
     ("groups/process_group.py", "wait"): "work of a gloo group, which has a timeout since it was made",
+    ("sync/server/member_areas.py", "accept"): "the listener never blocks",
     ("launch/pool/server.py", "accept"): "the selector has said that somebody connects",
     ("serve/http.py", "result"): "of a task that is done",
     ("testing/launcher.py", "wait"): "of a process that was just killed",
@@ -53,6 +54,7 @@ REVIEWED_CALLS = {
 
 BOUND = {
     "sync/server/process.py": "a socket file in a folder of this user's alone",
+    "sync/server/member_areas.py": "a socket file in the same folder, which the server has checked before",
     "sync/server/replica_process.py": "socket files in a folder of this user's alone",
     "membership/coordinator_socket.py": "to an address that `check_address` lets pass: a private folder, or with keys",
     "launch/address.py": "to see whether an address is free; nothing listens, and it is closed at once",

@@ -41,6 +41,9 @@ class _WorkerArea:
     told: set[int] = field(default_factory=set)
     """Servers that have it."""
 
+    def has(self, address: int, size: int) -> bool:
+        return self.start <= address and address + size <= self.start + self.size
+
 
 class WorkerAreas:
     """Of one worker; used by its training thread."""
@@ -76,7 +79,7 @@ class WorkerAreas:
         flat = np.asarray(array)
         address = flat.ctypes.data
         for number, area in enumerate(self._areas):
-            if area.start <= address and address + flat.nbytes <= area.start + area.size and flat.nbytes:
+            if flat.flags.c_contiguous and flat.nbytes and area.has(address, flat.nbytes):
                 if server not in area.told:
                     self._hand_over(server, number, area)
                 return ArrayPlace(number, address - area.start, flat.nbytes)

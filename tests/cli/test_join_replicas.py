@@ -31,6 +31,9 @@ def test_a_replica_takes_over_for_all_machines(tmp_path: Path, monkeypatch: pyte
             trained(there, "one", slot, guest)
         kill_server(temporary, 0, 0)
         here.heard("server 0 died of SIGKILL; its replica took over; it goes on without a replica")
+        if "shards=2" in plan:  # a replica stands behind all servers
+            kill_server(temporary, 3, 1)
+            here.heard("the replica of server 1 died of SIGKILL; it goes on without a replica")
         before = {slot: steps(folder, "one", slot) for folder, slot in slots_of(here, there)}
         for folder, slot in slots_of(here, there):
             enough = before[slot] + 20  # more than were on their way

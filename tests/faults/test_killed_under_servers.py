@@ -12,6 +12,8 @@ from scripts import assert_exactly_once, script
 from test_killed_or_frozen_worker import WAIT, disturbed
 from test_killed_worker_in_local_rounds import KILLED, replaced
 
+from shoal.lab.needs import missing
+
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -189,12 +191,41 @@ def test_p2_what_a_replicated_server_has_acknowledged_survives(tmp_path: Path, p
     assert_exactly_once(tmp_path, "one", 240, 2)
 
 
-def test_replicas_between_hosts_are_refused(tmp_path: Path) -> None:
-    script(tmp_path)
-    words = ("--workers", "2", "--plan", "server(replicas=2)", "--lab", "2 hosts")
+@pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
+@pytest.mark.parametrize(
+    ("plan", "lab"),
+    [
+        pytest.param("server(shards=2, replicas=2)", "2 hosts, 100mbit, 1ms", id="every step"),
+        pytest.param("server(replicas=2), async(round=7)", "3 hosts, 100mbit, 1ms", id="async, a host of its own"),
+    ],
+)
+def test_p2_between_hosts_a_replica_takes_over(tmp_path: Path, plan: str, lab: str) -> None:
+    """It is on another host than the server that is killed. No third process comes."""
+    (tmp_path / "script.py").write_text(COUNT.replace("HARM", KILL_SERVERS.replace("{6: 1, 9: 0, 12: 2}", "{9: 0}")))
+    words = ("--workers", "2", "--plan", plan, "--name", "one", "--lab", lab)
     done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
-    assert done.code == 2
-    assert "--lab with 'server(replicas=2)': replicas of servers work on one host only" in done.err
+    assert done.code == 0, done.err
+    assert done.err.count("server 0 died of SIGKILL; its replica took over; it goes on without a replica") == 1
+    assert "begins again" not in done.err
+    assert "counted 480.0" in done.out
+    assert_exactly_once(tmp_path, "one", 240, 2)
+
+
+@pytest.mark.soak("clock")
+@pytest.mark.skipif(bool(missing()), reason="a lab cannot run here")
+@pytest.mark.parametrize("plan", ["server(replicas=2), async(round=50)", "server(replicas=2)"])
+def test_p2_between_hosts_the_next_step_is_made_within_three_seconds(tmp_path: Path, plan: str) -> None:
+    """The longest time between two steps of a worker that trains on when the primary is killed, in three runs."""
+    timed = "times.append(time.monotonic())\n        " + KILL_SERVERS.replace("{6: 1, 9: 0, 12: 2}", "{9: 0}")
+    text = COUNT.replace("HARM", timed).replace("for epoch in", "times = []\nfor epoch in", 1)
+    text += 'print("longest", max(b - a for a, b in zip(times[8:], times[9:])))\n'
+    (tmp_path / "script.py").write_text(text)
+    for number in range(3):
+        words = ("--workers", "2", "--plan", plan, "--name", f"run{number}", "--lab", "3 hosts, 100mbit, 1ms")
+        done = command(tmp_path, "run", *words, "script.py").wait(WAIT)
+        assert "its replica took over" in done.err
+        gaps = [float(gap) for gap in re.findall(r"longest (\S+)", done.out)]
+        assert max(gaps) <= 3.0
 
 
 @pytest.mark.soak

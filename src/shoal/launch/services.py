@@ -127,7 +127,9 @@ class ServiceProcesses:
             self._backups.append(seat)
             if seat.keys is not None:  # workers elsewhere know both by their keys from the beginning, and no third
                 again, place = 0, len(self.services) + number
-                self._backups[-1] = make_seat(place, service_file(self.folder.path, self._plan, place))
+                # where the next server is: on another host, if servers are on several
+                near = make_seat(number + 1, service_file(self.folder.path, self._plan, place))
+                self._backups[-1] = replace(near, number=place)
             starter = self._starter(service, seat, self._backups[-1])
             self._replicated.append(ServiceReplicas(number, service.name, again, starter))
             self._replicated[-1].begin()

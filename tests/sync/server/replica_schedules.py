@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from shoal.launch.replica_roster import LeaveAlone, PromoteReplica, ReplicaOrder, ReplicaRoster, StartReplica
+from shoal.launch.service_channel import ServiceView
+from shoal.membership.protocol import MemberInfo
 from shoal.sync.server.messages import (
+    DeclareRequest,
     LeaveRoundRequest,
     OpenRequest,
     PullRequest,
@@ -26,12 +29,14 @@ from shoal.sync.server.messages import (
     ShardRequest,
     SumReply,
     SumRequest,
+    TensorSize,
     ValuesHead,
     WaitReply,
     encode,
 )
 from shoal.sync.server.replica_messages import EntryHeld, ReplicaHello, ReplicaWord, StateEntry
 from shoal.sync.server.replicated_host import ReplicatedHost
+from shoal.sync.server.request_guard import RequestGuard
 from shoal.sync.server.unanswered_requests import UnansweredRequest, UnansweredRequests
 
 NUMBERS, SUMS = 0, 1
@@ -46,7 +51,8 @@ class SimulatedReplica:
     def __init__(self, world: "ReplicaWorld", start: int, backs: int | None) -> None:
         self.world, self.start, self.backs = world, start, backs
         self.dead, self.term = False, 0
-        self.host = ReplicatedHost(self._answer, self._ship, is_primary=backs is None)
+        guard = {"guard": RequestGuard()} if world.linked else {}
+        self.host = ReplicatedHost(self._answer, self._ship, is_primary=backs is None, **guard)
 
     def _answer(self, member: str, number: int, reply: ShardReply, arrays: Sequence[Any]) -> None:
         copies, term = [np.array(np.frombuffer(each, np.uint8)) for each in arrays], self.term
@@ -118,8 +124,16 @@ class SimulatedWorker:
     def follow(self, term: int) -> None:
         """Another process answers: send it what has no answer, over a new connection."""
         self.term = term
+        self.declare()
         for request in self.pending.list_of(0):
             self._transmit(self._numbers[id(request)], request)
+
+    def declare(self) -> None:
+        """Between hosts: say what will come, to the process that answers; again after a takeover."""
+        sizes = {NUMBERS: 4 * self.world.size, SUMS: 4 * 3}
+        primary = self.world.find_primary(self.term) if self.world.linked else None
+        for channel, size in sizes.items() if primary is not None else ():
+            primary.host.declare(self.name, DeclareRequest(channel, (TensorSize("float32", size),)))  # type: ignore[union-attr]
 
     def hear(self, term: int, number: int, reply: ShardReply, arrays: list[np.ndarray]) -> None:
         if self.lost or term != self.term or isinstance(reply, WaitReply) or number in self._received:
@@ -170,8 +184,9 @@ class SimulatedWorker:
 class ReplicaWorld:
     """One run. `kills`: processes of the server that are killed."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, seed: int, linked: bool = False) -> None:
+        """`linked`: between hosts, where servers believe the launcher about members, and no third process comes."""
+        self.random, self.linked = random.Random(seed), linked
         self.bound = self.random.choice([None, 0, 1, 2])
         self.sums = self.bound != 0 and self.random.random() < 0.4
         self.steps, count = self.random.randint(2, 4), self.random.randint(1, 3)
@@ -179,7 +194,8 @@ class ReplicaWorld:
         self.size, self.now, self._ids = count + 1, 0.0, itertools.count()
         self._events: list[list[Any]] = []
         self._quiet: dict[tuple[Any, Any], float] = {}
-        self.roster, self.replicas = ReplicaRoster(self.random.choice([1, 9, 9, 9])), dict[int, SimulatedReplica]()
+        replacements = 0 if linked else self.random.choice([1, 9, 9, 9])
+        self.roster, self.replicas = ReplicaRoster(replacements), dict[int, SimulatedReplica]()
         self.workers = {name: SimulatedWorker(self, name, place) for place, name in enumerate(self.names)}
         self.finished: list[str] = []
         self.met: list[SimulatedWorker] = []
@@ -192,7 +208,7 @@ class ReplicaWorld:
             self._obey(order)
 
     def run(self) -> "ReplicaWorld":
-        self._later(1.0, lambda: [worker.begin() for worker in self.workers.values()])
+        self._later(10.0 if self.linked else 1.0, self._begin)  # between hosts not before the backup is ready
         handled = 0
         while self._events:
             self.now, *_, action = heapq.heappop(self._events)
@@ -205,6 +221,20 @@ class ReplicaWorld:
             action()
             self._meet()
         return self
+
+    def _begin(self) -> None:
+        self._say_view()
+        for worker in self.workers.values():
+            worker.declare()
+        for worker in self.workers.values():
+            worker.begin()
+
+    def _say_view(self) -> None:
+        """The launcher's word, which the backup takes from the log, and itself once it has taken over."""
+        primary = self.find_primary(self.roster.term) if self.linked else None
+        if primary is not None:
+            members = tuple(worker.name for worker in self.workers.values() if not worker.lost)
+            primary.host.follow(ServiceView(1 + len(self.lost), members, tuple(MemberInfo() for _ in members)))
 
     def extra(self, place: int, clock: int) -> int:
         return (7 * place + 3 * clock) % 11 - 5
@@ -260,6 +290,7 @@ class ReplicaWorld:
             replica = self.replicas[order.start]
             replica.host.promote()
             replica.term = order.term
+            self._say_view()
             for worker in self.workers.values():
                 self._later(self.random.uniform(0, 1), lambda worker=worker: self._tell(worker, order.term))
 
@@ -287,6 +318,7 @@ class ReplicaWorld:
         worker.lost = True
         self.lost.append(worker)
         staying = [each for each in self.workers.values() if not each.lost]
+        self._later(self.random.uniform(0, 1), self._say_view)
         request = RoundRequest(NUMBERS, 0, 2, [each.name for each in staying])
         for each in staying:
             each.pending.forget(each.ask(request))

@@ -8,18 +8,23 @@ from shoal.sync.server.messages import OpenRequest, PushRequest, StepDeadline, e
 from shoal.sync.server.replicated_host import ReplicatedHost
 
 
-def run_schedules(seeds: range) -> None:
+def run_schedules(seeds: range, linked: bool = False) -> None:
     kills = takeovers = 0
     for seed in seeds:
-        world = ReplicaWorld(seed).run()
+        world = ReplicaWorld(seed, linked).run()
         assert len(world.finished) + len(world.lost) == len(world.names), f"seed {seed}: a worker waits for ever"
         kills, takeovers = kills + world.killed, takeovers + world.roster.term
-    assert kills > len(seeds)
+    assert kills > len(seeds) * (0.5 if linked else 1)  # between hosts nobody is left to be killed after the first
     assert takeovers > len(seeds) / 3
 
 
 def test_acknowledged_pushes_survive_kills_of_either_process() -> None:
     run_schedules(range(1000))
+
+
+def test_between_hosts_they_survive_too_though_the_launcher_says_who_the_members_are() -> None:
+    """What it says, and what workers declare, are entries of the log: both processes judge each request alike."""
+    run_schedules(range(300), linked=True)
 
 
 def test_a_deadline_of_the_primary_is_an_entry_of_the_log() -> None:
@@ -53,3 +58,4 @@ def test_a_deadline_of_the_primary_is_an_entry_of_the_log() -> None:
 @pytest.mark.timeout(600)
 def test_acknowledged_pushes_survive_kills_in_many_schedules() -> None:
     run_schedules(range(1000, 11_000))
+    run_schedules(range(300, 3000), linked=True)

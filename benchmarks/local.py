@@ -92,6 +92,7 @@ def kind_of(name: str) -> tuple[int, int]:
 
 def markdown(raw: dict[str, Any]) -> str:
     lines = ["# Agreeing less often in slow networks", f"    {raw['command']}", raw["machine"], ABOUT]
+    lines += [OF_DATAGRAMS] if DOGWILD in raw["contestants"] else []
     for model, facts in raw["models"].items():
         lines.append(f"## {model}: {facts['parameters']:,} parameters, {raw['workers']} hosts; goal {facts['goal']}")
         lines.append("\n".join(table(raw, model)))
@@ -100,8 +101,9 @@ def markdown(raw: dict[str, Any]) -> str:
 
 ABOUT = (
     "A step is the mean over the counted steps of all turns, exchanges included; KB are what a worker puts on sockets. "
-    "`alone` is the floor: no communication. Datagrams of `dogwild` are not among the bytes."
+    "`alone` is the floor: no communication."
 )
+OF_DATAGRAMS = "Datagrams of `dogwild` are not among the bytes."
 
 
 def table(raw: dict[str, Any], model: str) -> list[str]:

@@ -50,11 +50,6 @@ def test_bmuf_every_32_steps_reaches_sgd_and_plain_averaging_is_worse() -> None:
     assert reached("local(32)", 0.02, 0.0, seeds=3) < bmuf - POINT
 
 
-def test_hogwildpp_two_copies_within_a_point_of_one() -> None:
-    """Each at a quarter of the rate, because the steps of four workers add up; the means of two seeds."""
-    assert reached("hogwildpp", 0.025, 0.0, seeds=2) >= reached("hogwild", 0.025, 0.0, seeds=2) - POINT
-
-
 def test_butterfly_mixing_within_a_point_of_all_reduce() -> None:
     assert reached("butterfly", 0.1, 0.0) >= reached("bsp", 0.1, 0.0) - POINT
 

@@ -16,6 +16,8 @@ class TrainingEpochs:
         self._together, self._progress, self._reports = together, together.progress, reports
         self.loaders: list[ShardedLoader] = []
         """All that were joined, in order."""
+        self.number = 0
+        """How many the script goes through, once it has said so."""
         self._phase = -1
         self._next: int | None = None
         """The epoch to go on with, between two."""
@@ -50,6 +52,7 @@ class TrainingEpochs:
     def run(self, number: int) -> Iterator[int]:
         """The epochs of a phase; none follows once the goal is reached."""
         self._phase += 1
+        self.number = number
         resume = self._together.resume
         if resume is not None and self._phase > resume.where.phase:
             resume = None

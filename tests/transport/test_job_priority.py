@@ -1,15 +1,20 @@
 """Runs that share a link, in virtual time: the shortest first, none starves, the link is never idle for nothing."""
 
 import math
+import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from meshes import begin, meshes, numbers
 
 from shoal.core.errors import UsageError
 from shoal.hosts.job_board import JobEntry
+from shoal.hosts.status_board import WorkerState
 from shoal.transport.job_priority import SHARE, JobPriority, read_priority
 from shoal.transport.messages import CHUNK
 
@@ -176,3 +181,29 @@ def test_priorities_are_read(text: str, steps: int) -> None:
 def test_others_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no priority; write 'shortest'"):
         read_priority(text)
+
+
+def test_deadlines_wait_as_long_as_another_run_goes_first() -> None:
+    """Twenty chunks at the floor take minutes; the wait outlives its deadline, and ends once the other run has."""
+    jobs, tensors = VirtualJobs(), numbers(2, 300_000)
+    jobs["shorter"] = JobEntry("shorter", 1.0, True)
+    with meshes(2) as made:
+        for mesh in made:
+            mesh.set_priority(JobPriority(f"{mesh.rank}", jobs.board(f"{mesh.rank}"), lambda: math.inf))
+        tasks = begin(made, tensors)
+        threading.Timer(1.5, jobs.pop, ["shorter"]).start()
+        began = time.monotonic()
+        for mesh, (task, result) in zip(made, tasks, strict=True):
+            mesh.wait(task, 0.5)
+            assert torch.equal(result.double(), torch.stack([tensor.double() for tensor in tensors]).sum(0))
+        assert time.monotonic() - began >= 1.2
+        assert all(mesh.priority.seconds["shorter"] > 0.5 for mesh in made)
+
+
+def test_a_peer_that_says_it_stands_back_is_not_believed_by_runs_without_priority() -> None:
+    with meshes(2) as made:
+        made[0].link(1).state = WorkerState.standing_back
+        assert not made[0]._stands_back()
+        made[0].set_priority(JobPriority("0", VirtualJobs().board("0"), lambda: 1.0))
+        made[0].link(1).state = WorkerState.standing_back
+        assert made[0]._stands_back()

@@ -85,7 +85,7 @@ def test_every_block_has_its_turn(order: str) -> None:
 
 
 def test_what_changes_more_is_drawn_more_often() -> None:
-    schedule = BlockSchedule(50, 2)
+    schedule = BlockSchedule(50, 4)
     state, counts, complete = schedule.first_state(), torch.zeros(50), completing(schedule)
     changes = torch.where(torch.arange(50) < 5, 1.0, 0.001)
     for _ in range(225):

@@ -40,6 +40,10 @@ def run(
             links = any((network.lab, losses.resume, machines.listen, machines.on))
             limit(network.bandwidth, links=links, trusted=network.trusted)
 
+        if network.priority is not None:
+            links = any((network.lab, losses.resume, machines.listen, machines.on))
+            order_runs(network.priority, links=links, trusted=network.trusted)
+
         def train(options: RunOptions) -> int:
             job = prepare(options)
             try:
@@ -112,3 +116,17 @@ def limit(bandwidth: str, *, links: bool, trusted: bool) -> None:
         note = f"--bandwidth {bandwidth} has no effect here: workers of one host exchange through its memory"
         typer.echo(f"shoal: note: {note}", err=True)
     os.environ[BANDWIDTH_VARIABLE] = bandwidth
+
+
+def order_runs(priority: str, *, links: bool, trusted: bool) -> None:
+    """Let the runs of this host that have less left to send go first, where workers send over links at all."""
+    from shoal.core.errors import UsageError
+    from shoal.transport.job_priority import PRIORITY_VARIABLE, read_priority
+
+    read_priority(priority)
+    if trusted:
+        raise UsageError(f"--priority {priority} holds for links only; leave --trusted out")
+    if not links:
+        note = f"--priority {priority} has no effect here: workers of one host exchange through its memory"
+        typer.echo(f"shoal: note: {note}", err=True)
+    os.environ[PRIORITY_VARIABLE] = priority

@@ -85,6 +85,14 @@ class NetworkOptions:
             metavar="RATE", help="The most a worker sends over links: 50mbit; else no limit.", rich_help_panel=NETWORK
         ),
     ] = None
+    priority: Annotated[
+        str | None,
+        typer.Option(
+            metavar="shortest[:STEPS]",
+            help="Of your runs on a host that share its link, the one with the least left sends first.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -192,6 +192,8 @@ class TrafficCounted(RunEvent, tag="traffic", frozen=True, kw_only=True):
     peers: dict[str, tuple[int, int]]
     links: dict[str, tuple[float | None, float | None]] = {}
     """Peer's rank as text -> (bytes a second, seconds of a round trip), as the link estimates them; None: not known."""
+    stood_back: dict[str, float] = {}
+    """Another run of this host -> seconds in which this worker let it go first on the link."""
 
 
 class RoundsMade(RunEvent, tag="rounds", frozen=True, kw_only=True):

@@ -34,6 +34,8 @@ class WorkerState(enum.IntEnum):
     updating = 5
     ended = 6
     synchronizing = 7
+    standing_back = 8
+    """Of heartbeats alone: another run goes first on the link."""
 
 
 class StatusBoard:

@@ -30,8 +30,10 @@ ScheduleState = dict[str, Any]
 ORDERS = ("priority", "turn")
 CANDIDATES = 8
 """Blocks that are looked at for each one that is drawn: dependent ones are passed over."""
-EXPLORATION = 1e-5
-"""Share of the largest priority that every block has at least, so that none is forgotten."""
+EXPLORING = 4
+"""Under priority, one block in so many is drawn because it has waited longest, so that none is forgotten."""
+LEAST_PRIORITY = 1e-5
+"""Share of the largest priority that every block has at least."""
 
 
 class BlockSchedule(nn.Module):
@@ -50,9 +52,10 @@ class BlockSchedule(nn.Module):
     ) -> None:
         """`width`: blocks of a step, at most. No two of them depend on each other by more than `threshold`.
 
-        `order`: `priority` draws a block the likelier the more it changed last; `turn` takes the one that has waited
-        longest. `delay`: k under `stale(k)`, where blocks of the last k steps are still being exchanged: what is drawn
-        does not depend on them either.
+        `order`: `priority` draws a block the likelier the more it changed last, and in every step the one that has
+        waited longest, so that none is forgotten; `turn` draws those that have waited longest. `delay`: k under
+        `stale(k)`, where blocks of the last k steps are still being exchanged: what is drawn does not depend on them
+        either.
         """
         super().__init__()
         if not 1 <= width <= blocks:
@@ -84,16 +87,18 @@ class BlockSchedule(nn.Module):
 
     def _candidates(self, state: ScheduleState) -> list[int]:
         updated = state["updated"].numpy()
+        waiting = np.argsort(updated, kind="stable")
         if self.order == "turn":
-            return [int(block) for block in np.argsort(updated, kind="stable")]
+            return [int(block) for block in waiting]
         draws = np.random.Generator(np.random.PCG64([self.seed, state["step"]])).random(self.blocks)
         priorities = state["priorities"].numpy()
-        weights = priorities / (priorities.max() or 1.0) + EXPLORATION
+        weights = priorities / (priorities.max() or 1.0) + LEAST_PRIORITY
         # a weighted sample without replacement: the largest of u^(1/w) (Efraimidis and Spirakis, 2006)
         keys = np.log1p(-draws) / weights
         keys = np.where(updated < 0, draws, keys)  # nobody knows yet how much these change: they go first
         most = min(self.blocks, CANDIDATES * self.width * (1 + self.delay))
-        return [int(block) for block in np.argsort(-keys, kind="stable")[:most]]
+        likely = np.argsort(-keys, kind="stable")[:most]
+        return list(dict.fromkeys(map(int, (*waiting[: max(1, self.width // EXPLORING)], *likely))))
 
     def _is_independent(self, block: int, others: Sequence[int]) -> bool:
         if self.dependence is None or not others:

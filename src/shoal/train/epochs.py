@@ -19,6 +19,8 @@ class TrainingEpochs:
         self.loaders: list[ShardedLoader] = []
         """All that were joined, in order."""
         self._tier = tier
+        self.number = 0
+        """How many the script goes through, once it has said so."""
         self._phase = -1
         self._next: int | None = None
         """The epoch to go on with, between two."""
@@ -54,6 +56,7 @@ class TrainingEpochs:
     def run(self, number: int) -> Iterator[int]:
         """The epochs of a phase; none follows once the goal is reached."""
         self._phase += 1
+        self.number = number
         resume = self._together.resume
         if resume is not None and self._phase > resume.where.phase:
             resume = None

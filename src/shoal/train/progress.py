@@ -4,7 +4,7 @@ load | forward | backward (with exchange and packing inside) | update | other   
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from shoal.core.clock import now
 from shoal.core.events import SECONDS, EventSink, LayerTimes, RunEvent, StepFinished, TrafficCounted, WarningRaised
@@ -37,6 +37,8 @@ class StepProgress:
         self.balancer: ShareBalancer | None = None
         self.reports: list[Callable[[], RunEvent | None]] = []
         """What else is told now and then: totals so far."""
+        self.stood_back: Mapping[str, float] = {}
+        """Another run -> seconds in which it went first on the link."""
         self._spent: list[tuple[ExchangeCost, GradientExchange]] = []
         self._layers: list[LayerTimer] = []
         self._buckets: list[BucketTimer] = []
@@ -223,6 +225,11 @@ class StepProgress:
             transfer, exposed = transfer + spent.transfer, exposed + spent.exposed
         return encode, wait, raw, sent, wire, transfer, exposed
 
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of payloads that this worker has sent since the run began."""
+        return self._totals()[3]
+
     def exchanging(self) -> float:
         """Seconds of packing and waiting since the run began."""
         seconds = 0.0
@@ -258,7 +265,10 @@ class StepProgress:
                 )
         if peers:
             links = {str(peer): found for peer, found in self._group.link_estimates().items() if any(found)}
-            self.sink.emit(TrafficCounted(at=time.time(), step=self.step, peers=peers, links=links))
+            stood_back = {run: round(seconds, SECONDS) for run, seconds in dict(self.stood_back).items()}
+            self.sink.emit(
+                TrafficCounted(at=time.time(), step=self.step, peers=peers, links=links, stood_back=stood_back)
+            )
 
     def tell_layers(self) -> None:
         """Means by layer so far; several joins are told apart by their number."""

@@ -31,6 +31,7 @@ from shoal.train.final_comparison import compare_at_end, fail_at_exit
 from shoal.train.joining import ModelJoiner
 from shoal.train.keeping import begin_keeping
 from shoal.train.latency import latency_from_environment
+from shoal.train.link_priority import begin_priority
 from shoal.train.members import check_loss, is_stateful, mean_of, read_count, read_value, sort_members
 from shoal.train.opening import announce, default_device, make_folder, without_effect
 from shoal.train.plan_fitness import check_fitness, why_unleased
@@ -81,6 +82,7 @@ class Run:
             self._together, self._reports, connect_data_servers(context.data, self._progress, group)
         )
         self._together.where = lambda: self._epochs.position([0])
+        begin_priority(context.run, group, self._progress, self._epochs, self._together.joined)
         begin_keeping(context, plan, self._together, self._journal, self._epochs.position)
         self._closed = False
         self._latency = latency_from_environment(self.is_main)

@@ -15,6 +15,7 @@ from shoal.core.errors import PeerLost, ShoalError
 from shoal.hosts.status_board import StatusBoard
 from shoal.transport.endpoint import Book, LinkEndpoint
 from shoal.transport.frame_receiver import FrameReceiver
+from shoal.transport.job_priority import POLL, JobPriority
 from shoal.transport.loop_commands import LoopCommands
 from shoal.transport.message_exchange import MessageExchange
 from shoal.transport.peer import LinkPeer
@@ -109,6 +110,8 @@ class IoLoop(threading.Thread):
             self.exchange.abort(ShoalError(f"worker {self.rank}: the communication thread {why}"))
             # Goodbyes get a second to leave; after a failure nothing in the sockets is worth waiting for.
             self.endpoint.close(linger_ms=1000 if self.failure is None else 0)
+            if self.chunk_sender.priority is not None:
+                self.chunk_sender.priority.others.close()
 
     def _pause(self) -> float:
         pause = self._tick_seconds
@@ -117,6 +120,8 @@ class IoLoop(threading.Thread):
         allowance = self.chunk_sender.allowance
         if allowance is not None and any(peer.has_waiting for peer in self.peers.values()):
             pause = min(pause, max(SHORTEST, allowance.wait(now())))
+        if self.chunk_sender.priority is not None and any(peer.out.waiting for peer in self.peers.values()):
+            pause = min(pause, POLL)
         return pause
 
     @property
@@ -140,6 +145,7 @@ class IoLoop(threading.Thread):
             self.endpoint.answer_handshakes(self.book)
         if self.endpoint.socket in ready:
             self.receiver.receive()
+        self._look_at_other_runs()
         # After receiving: acknowledgements have just opened the windows.
         self.chunk_sender.spend(self.peers.values())
         self.turned = now()
@@ -149,7 +155,18 @@ class IoLoop(threading.Thread):
             self._ticked = self.turned
             self._tick()
 
+    def _look_at_other_runs(self) -> None:
+        if self.chunk_sender.priority is not None:
+            peers = self.peers.values()
+            is_waiting = any(peer.out.waiting for peer in peers)
+            is_busy = is_waiting or any(peer.out.in_flight for peer in peers)
+            self.chunk_sender.priority.look(now(), is_waiting, is_busy)
+
     # Commands of the training thread
+
+    def set_priority(self, priority: JobPriority) -> None:
+        """Send by this priority among the runs of this host from now on."""
+        self.chunk_sender.priority = priority
 
     def add(self, task: CollectiveTask) -> None:
         """Begin a collective task."""

@@ -11,9 +11,10 @@ from typing import NoReturn, Protocol
 
 from shoal.core.clock import Deadline, now
 from shoal.core.errors import DeadlineError, PeerLost, ShoalError, ViewEnded
-from shoal.hosts.status_board import StatusBoard
+from shoal.hosts.status_board import StatusBoard, WorkerState
 from shoal.transport.endpoint import Book, BookEntry, LinkEndpoint, check_book
 from shoal.transport.io_loop import IoLoop
+from shoal.transport.job_priority import SHARE, JobPriority
 from shoal.transport.messenger import Messenger
 from shoal.transport.peer import LinkPeer
 from shoal.transport.rate_limit import RateLimit
@@ -105,10 +106,12 @@ class LinkMesh:
 
     def wait(self, task: CollectiveTask, seconds: float) -> None:
         """Return when the task is done; raise its error, ViewEnded, PeerLost or DeadlineError."""
-        deadline = Deadline.after(seconds)
+        deadline, longest = Deadline.after(seconds), now() + SHARE * seconds
         self._waiting = (now(), task)
         try:
             while not task.done.wait(LOOK):
+                if self._stands_back() and deadline.at < longest:  # the time another run takes is not the peers'
+                    deadline = Deadline(deadline.at + LOOK, seconds)
                 self._look_around(task.missing(), deadline)
             # The task failed because a new view aborted it; membership tells why, not the task's error.
             if task.error is not None and self._watcher is not None and self._watcher.disturbed:
@@ -122,6 +125,22 @@ class LinkMesh:
             if self._watcher is not None and task.culprit is not None:
                 self._watcher.blame(self.link(task.culprit).entry.member, task.error)
             raise task.error
+
+    def _stands_back(self) -> bool:
+        """Return whether a member of the view lets another run go first; believed only where this run does, too."""
+        priority = self.loop.chunk_sender.priority
+        if priority is None:
+            return False
+        peers = [self.link(rank) for rank in self.view.others]
+        return bool(priority.stands_back_for) or any(peer.state == WorkerState.standing_back for peer in peers)
+
+    def set_priority(self, priority: JobPriority) -> None:
+        """Let runs of this host that have less left to send go first."""
+        self._command(lambda: self.loop.set_priority(priority))
+
+    @property
+    def priority(self) -> JobPriority | None:
+        return self.loop.chunk_sender.priority
 
     def waiting(self) -> str:
         """Describe the current wait: `waiting 3.2 s for worker 2 (host b), last seen …`; empty if there is none."""

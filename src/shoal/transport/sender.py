@@ -8,8 +8,9 @@ import msgspec
 import zmq
 
 from shoal.core.clock import now
-from shoal.hosts.status_board import StatusBoard
+from shoal.hosts.status_board import StatusBoard, WorkerState
 from shoal.transport.incoming_messages import IncomingMessages
+from shoal.transport.job_priority import JobPriority
 from shoal.transport.messages import (
     CHUNK,
     LONGEST_REASON,
@@ -48,6 +49,8 @@ class ChunkSender:
         self.run, self.rank, self.board, self.allowance = run, rank, board, allowance
         self.generation = 0
         self.ack_seconds = ACK_SECONDS
+        self.priority: JobPriority | None = None
+        """Among the runs that share this host's link; None if this one takes its share as it comes."""
 
     def send(self, task: CollectiveTask, peer: LinkPeer, phase: int, index: int, payload: FramePayload) -> None:
         """Queue a chunk of `task`, and send it as soon as window and rate limit allow."""
@@ -92,10 +95,15 @@ class ChunkSender:
         """
         if not peer.out.waiting or not peer.up or peer.generation < self.generation:
             return False
-        in_flight = peer.out.next(now())
+        moment, priority = now(), self.priority
+        if priority is not None and not priority.may_send(moment, peer.out.under_way, peer.out.estimate.rate):
+            return False
+        in_flight = peer.out.next(moment)
         if in_flight is not None:
             peer.collective_turns += 1
             self.transmit(peer, in_flight)
+            if priority is not None:
+                priority.sent(moment, in_flight.payload.size + HEAD, peer.out.estimate.rate)
         return in_flight is not None
 
     def _send_message(self, peer: LinkPeer) -> bool:
@@ -114,8 +122,9 @@ class ChunkSender:
         return self.allowance is None or self.allowance.wait(now()) <= 0
 
     def spend(self, peers: Iterable[LinkPeer]) -> None:
-        """Give what the rate limit has freed to the waiting peers in turn."""
-        waiting = [peer for peer in peers if self.allowance is not None and peer.has_waiting]
+        """Give what the rate limit and other runs have freed to the waiting peers in turn."""
+        is_held = self.allowance is not None or self.priority is not None
+        waiting = [peer for peer in peers if is_held and peer.has_waiting]
         while waiting and self._may():
             # One chunk each in turn, so that a limited line is shared equally among the peers.
             waiting = [peer for peer in waiting if self._send_next(peer)]
@@ -184,7 +193,9 @@ class ChunkSender:
 
     def beat(self, peer: LinkPeer) -> None:
         """Send a heartbeat with this worker's state."""
-        self._say(peer, LinkHeartbeat(*self._head(), int(now() * 1e9), self.board.state(self.rank)))
+        stands_back = self.priority is not None and self.priority.stands_back_for
+        state = WorkerState.standing_back if stands_back else self.board.state(self.rank)
+        self._say(peer, LinkHeartbeat(*self._head(), int(now() * 1e9), state))
 
     def echo(self, peer: LinkPeer, stamp: int) -> None:
         """Answer a heartbeat, so that its sender can measure the round trip."""

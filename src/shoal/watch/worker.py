@@ -82,6 +82,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     """What it reported last."""
     peers: dict[str, tuple[int, int]] = {}
     """Peer's rank as text -> (payload bytes, bytes on sockets), as counted last."""
+    stood_back: dict[str, float] = {}
+    """Another run -> seconds in which this worker let it go first on the link they share."""
     exchanges: list[ExchangeTotals] = []
     """What each join's buckets took, where it was measured."""
     prices: list[CodecPriced] = []
@@ -227,8 +229,8 @@ def _add_other(worker: WorkerRecord, event: AnyEvent) -> None:
             worker.shares.append(event)
         case ResultsReported(metrics=metrics):
             worker.metrics = metrics
-        case TrafficCounted(peers=peers, links=links):
-            worker.peers, worker.links = peers, links or worker.links
+        case TrafficCounted(peers=peers, links=links, stood_back=stood_back):
+            worker.peers, worker.links, worker.stood_back = peers, links or worker.links, stood_back
         case RoundsMade() | ServerCounted() | DatagramsCounted() | BatchesFetched():
             _keep_totals(worker, event)
         case _:

@@ -1,7 +1,7 @@
 """The page `shoal show` draws: readable at 80 columns, without colour, on any terminal.
 
-header · loss curve · phases of a step · transfers · exchange · parts · plans · stages · rounds · workers · metrics ·
-bytes by peer · warnings
+header · loss curve · phases of a step · transfers · other runs · exchange · parts · plans · stages · rounds · workers ·
+metrics · bytes by peer · warnings
 """
 
 from rich.console import Group, RenderableType
@@ -10,7 +10,7 @@ from rich.text import Text
 from shoal.core.record import RunSummary
 from shoal.watch.draw.bars import phase_bars
 from shoal.watch.draw.curve import BrailleCurve
-from shoal.watch.draw.exchange import decisions, exchange_section, hidden_line
+from shoal.watch.draw.exchange import decisions, exchange_section, hidden_line, stood_back
 from shoal.watch.draw.header import header
 from shoal.watch.draw.parts import parts_table
 from shoal.watch.draw.stages import stages_table
@@ -58,6 +58,7 @@ def _sections(
         (f"{name}, mean over workers", curve),
         ("mean step", phase_bars(summary.phases) if summary.steps else None),
         ("on the way between hosts", hidden_line(workers)),
+        ("stood back on the link", stood_back(workers)),
         ("exchange", exchange_section(workers, verdict(workers))),
         ("parts of the model", parts_table(record.info, workers)),
         ("plans", plan_history(record, workers)),

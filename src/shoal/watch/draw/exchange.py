@@ -80,3 +80,13 @@ def hidden_line(workers: list[WorkerRecord]) -> Text | None:
         return None
     share = 1 - exposed / transfer
     return Text(f"{figures.milliseconds(transfer)} ms a step, {share:.0%} of it hidden behind computing")
+
+
+def stood_back(workers: list[WorkerRecord]) -> Group | None:
+    """Say how long workers let other runs of their hosts go first; nothing where none did."""
+    lines = [
+        f"worker {worker.rank}: {seconds:.1f} s for {run}"
+        for worker in workers
+        for run, seconds in sorted(worker.stood_back.items(), key=lambda each: -each[1])
+    ]
+    return Group(*(Text(figures.clean(line), overflow="fold") for line in lines)) if lines else None

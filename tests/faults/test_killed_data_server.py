@@ -135,6 +135,4 @@ def test_a_loader_without_indices_is_refused(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(text)
     outcome = shoal(tmp_path, "run", "--data-servers", "1", "script.py")
     assert outcome.code == 1
-    assert (
-        "--data-servers with a loader of the iterable dataset Stream: servers prepare" in outcome.err
-    )
+    assert "--data-servers with a loader of the iterable dataset Stream: servers prepare" in outcome.err
